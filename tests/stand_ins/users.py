@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ def as_unprivileged(place: Path, *words: str | Path) -> list[str | Path]:
 
 
 def open_folders(place: Path) -> None:
+    temporary = Path(tempfile.gettempdir())
     for folder in (place, *place.parents):
-        if "pytest-of-" in str(folder) and folder.is_dir():
+        if {temporary, Path("/tmp")} & {*folder.parents} and folder.is_dir():
             folder.chmod(folder.stat().st_mode | 0o555)

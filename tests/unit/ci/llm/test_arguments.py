@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,73 +14,83 @@ import pytest
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.llm import tiny, weights
 from ci.llm.foreign import ForeignJob
-from ci.llm.lowering import Subject
 from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs.lanes import llm
 from provisioning.artifacts.choice import read_choice
-from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.llm.decoders import PLACE
 
 WEIGHTS, TOKENIZER = str(PLACE / "weights.bin"), str(PLACE / "tokenizer.bin")
 BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--weights", WEIGHTS], "belong together"),
-        (["--tokenizer", TOKENIZER], "belong together"),
-        (["--weights", "gone.bin", "--tokenizer", TOKENIZER], "gone.bin has no weights"),
-        ([*BOTH[:3], "small.bin"], "it has vocabulary = 2, but "),
-        ([*BOTH, "--prompt", "no € here"], "no piece for"),
-        (["--scheme", "u8"], "u8"),
-        (["--soc", "SM1"], "SM1"),
-        (["--prefill", "1"], "--prefill 1"),
-        (["--context", "60"], "--context 60"),
-        (["--context", "128"], "at most 64"),
-        (["--tokens", "0"], "--tokens 0"),
-        (
-            ["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."],
-            "context of 64",
-        ),
-        (["--text", "gone.txt"], "gone.txt cannot be read"),
-        (["--text", "small.bin"], "small.bin cannot be read"),
-        (["--text", "empty.txt"], "empty.txt"),
-        (["--max-perplexity", "3"], "--max-perplexity 3 needs --text"),
-        (["--text", "empty.txt", "--max-perplexity", "0.5"], "--max-perplexity 0.5"),
-        (
-            ["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--text", "a"],
-            "--text cannot be used",
-        ),
-        (
-            ["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--max-perplexity", "9"],
-            "--max-perplexity cannot be used",
-        ),
-        (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
-        (["--program", TOKENIZER], "--program needs --tokenizer"),
-        (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither an ExecuTorch program"),
-        (["--program", "cut.pte", "--tokenizer", TOKENIZER], "cut.pte"),
-        (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--scheme", "fp16"], "already"),
-    ],
-)
-def test_a_mistake_ends_with_its_words(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+PTE = b"\x3c\0\0\0ET12".ljust(64, b"\0")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 57,
+    "max_position_embeddings": 128,
+}
+FOREIGN = ["--program", "m.pte", "--tokenizer", TOKENIZER]
+MISTAKES = [
+    ["--weights", WEIGHTS],
+    ["--tokenizer", TOKENIZER],
+    ["--weights", "gone.bin", "--tokenizer", TOKENIZER],
+    [*BOTH[:3], "small.bin"],
+    [*BOTH, "--prompt", "no € here"],
+    ["--scheme", "u8"],
+    ["--soc", "SM1"],
+    ["--prefill", "1"],
+    ["--context", "60"],
+    ["--context", "8"],
+    ["--context", "128"],
+    ["--tokens", "0"],
+    ["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."],
+    ["--text", "gone.txt"],
+    ["--text", "small.bin"],
+    ["--text", "empty.txt"],
+    ["--max-perplexity", "3"],
+    ["--text", "empty.txt", "--max-perplexity", "0.5"],
+    [*FOREIGN, "--text", "a"],
+    [*FOREIGN, "--max-perplexity", "9"],
+    [*FOREIGN, "--tokens", "0"],
+    [*FOREIGN, "--soc", "SM8650", "--soc", "SM8750"],
+    [*FOREIGN, "--scheme", "fp16"],
+    [*FOREIGN, "--weights", "gone.bin"],
+    ["--program", "m.pte"],
+    ["--program", "gone.pte", "--tokenizer", TOKENIZER],
+    ["--program", TOKENIZER, "--tokenizer", TOKENIZER],
+    ["--program", "cut.pte", "--tokenizer", TOKENIZER],
+    ["--project", "gone.json"],
+    ["--project", "config.json", "--context", "129"],
+    ["--project", "config.json", "--context", "1"],
+    ["--project", "config.json", "--scheme", "u8"],
+]
+
+
+def test_mistakes_are_named_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(llm, "take_steps", None)
+    Path("m.pte").write_bytes(PTE)
     Path("cut.pte").write_bytes(b"\x10\0\0\0ET12")
     Path("empty.txt").write_text("")
+    Path("config.json").write_text(json.dumps(LLAMA))
     Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\x80\x3f\x01\0\0\0" + b"a"))
-    assert main(["test-llm", *words]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    lines = []
+    for words in MISTAKES:
+        code = main(["test-llm", *words])
+        lines.append(f"{' '.join(words)}\n{code:d} {capsys.readouterr().err}")
+    text = "\n".join(lines).replace(str(PLACE), "TINY").replace(str(tmp_path), "HERE")
+    check_snapshot(SNAPSHOTS / "usage.txt", text)
 
 
 # -- what a call passes on ------------------------------------------------------------------------
@@ -99,7 +111,6 @@ def make_tokenizer(bos: int) -> Tokenizer:
         ("abcdefgh", -1, 4, ["abcd", "defg", "gh"]),
         ("a", 1, 4, ["1a"]),
         ("ab", -1, 9, ["ab"]),
-        ("a", -1, 4, []),
     ],
 )
 def test_a_text_is_measured_in_windows_that_follow_each_other(
@@ -110,182 +121,61 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
     ids = tuple(
         tuple(int(one) if one.isdigit() else ord(one) for one in window) for window in windows
     )
-    if windows:
-        assert llm.find_windows(args, make_tokenizer(bos)) == ids
-        return
-    with pytest.raises(UsageError, match="fewer than two tokens"):
-        llm.find_windows(args, make_tokenizer(bos))
+    assert llm.find_windows(args, make_tokenizer(bos)) == ids
 
 
-@pytest.mark.parametrize(
-    ("context", "most", "said"),
-    [(2, 2, ""), (1, 9, "below 2"), (9, 9, ""), (10, 9, "for at most 9 tokens")],
-)
-def test_a_model_is_projected_for_a_context_that_it_was_trained_for(
-    monkeypatch: pytest.MonkeyPatch, context: int, most: int, said: str
+def test_a_program_is_run_with_the_files_and_options_that_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = SimpleNamespace(most_context=most)
-    monkeypatch.setattr(weights, "read_config", lambda path: config if path == Path("m") else None)
-    monkeypatch.setattr(llm, "project", lambda *given: {"given": [*map(str, given)]})
-    monkeypatch.setattr(llm, "render_projection", lambda found: f"{len(found)} rows")
-    monkeypatch.setattr(llm, "require_packages", lambda *_: None)
-    args = Namespace(project=Path("m"), scheme=["8a8w"], context=context)
-    if said:
-        with pytest.raises(UsageError, match=said):
-            llm.execute(args, Progress())
-        return
-    given = [str(config), str(llm.choose_schemes(["8a8w"])), str(context)]
-    assert llm.execute(args, Progress()) == Outcome("1 rows", {"given": given}, exact=True)
+    program = tmp_path / "m.pte"
+    program.write_bytes(PTE)
+    words = ["--program", str(program), *BOTH, "--prompt", "hi", "--tokens", "1"]
+    wanted = ForeignJob(program, Path(TOKENIZER), "hi", 1, Path(WEIGHTS))
+    assert llm.find_program(parse(*words)) == wanted
+    plain = [word for word in words if word not in BOTH[:2]]
+    assert llm.find_program(parse(*plain)) == replace(wanted, weights=None)
 
 
-@pytest.mark.parametrize(
-    ("held", "change", "said"),
-    [
-        (("program", ""), {}, ""),
-        (("program", ""), {"weights": Path("w.bin")}, ""),
-        (("program", "is cut short"), {}, "it is cut short"),
-        (("context", ""), {}, "it is a context binary"),
-        (("program", ""), {"soc": ["a", "b"]}, "--program cannot be used with"),
-        (("program", ""), {"tokens": 0}, "--tokens 0"),
-    ],
-)
-def test_a_program_is_run_with_its_own_tokenizer(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    held: tuple[str, str],
-    change: dict[str, Any],
-    said: str,
+def parse(*words: str) -> Namespace:
+    parser = ArgumentParser("test-llm")
+    llm.add_arguments(parser)
+    return parser.parse_args([*words])
+
+
+SUBJECTS = [
+    "",
+    "--tokens 99",  # as many as fit
+    "--tokens 1 --context 32",
+    "--prompt Ann --prefill 16",
+    "--prompt Ann --prefill 2 --context 8",
+    "--text text --max-perplexity 1",
+]
+
+
+def test_prompts_and_tokens_of_a_model_fit_in_its_context(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = SimpleNamespace(kind=held[0], damage=held[1])
-    read: list[Path] = []
-    monkeypatch.setattr(llm, "read_program", lambda _: program)
-    monkeypatch.setattr(llm, "read_tokenizer", read.append)
-    monkeypatch.setattr(weights, "read_weights", read.append)
-    (tmp_path / "m.pte").touch()
-    usual = {
-        "scheme": [],
-        "soc": ["a"],
-        "text": None,
-        "max_perplexity": None,
-        "tokenizer": Path("t.bin"),
-        "prompt": "hi",
-    }
-    usual |= {"pte": tmp_path / "m.pte", "weights": None, "tokens": 1, **change}
-    if said:
-        with pytest.raises(UsageError) as caught:
-            llm.find_program(Namespace(**usual))
-        assert said in str(caught.value)
-        return
-    found = llm.find_program(Namespace(**usual))
-    own = [one for one in (Path("t.bin"), usual["weights"]) if one]
-    assert read == own
-    assert found == ForeignJob(usual["pte"], Path("t.bin"), "hi", 1, usual["weights"])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("words", "prompts", "tokens", "said"),
-    [
-        ({}, ("ab", "abcd"), 6, ""),
-        ({"tokens": 99}, ("ab", "abcd"), 8, ""),  # as many as fit
-        ({"prompt": "abcdefghijk", "tokens": 99}, ("abcdefghijk",), 1, ""),
-        (
-            {"prompt": "abcdefghijkl"},
-            (),
-            0,
-            "a prompt of 12 tokens does not fit in a context of 16",
-        ),
-        ({"context": 24, "prefill": 4}, (), 0, "at most 20 tokens"),
-        ({"context": 20, "tokens": 1}, ("ab", "abcd"), 1, ""),
-        ({"context": 8, "prompt": "a"}, ("a",), 3, ""),  # twice --prefill
-        ({"prefill": 8, "prompt": "a"}, ("a",), 6, ""),
-        ({"context": 4}, (), 0, "--prefill 4"),
-        ({"context": 18}, (), 0, "--prefill 4"),
-        ({"context": 8, "prefill": 8}, (), 0, "--prefill 8 does not work with --context 8"),
-        ({"prefill": 1}, (), 0, "--prefill 1"),
-        ({"prefill": 2, "context": 4, "prompt": "a"}, ("a",), 1, ""),
-        ({"tokens": 0}, (), 0, "--tokens 0"),
-        ({"max_perplexity": 1.0, "text": "t"}, ("ab", "abcd"), 6, ""),
-        ({"max_perplexity": 0.9, "text": "t"}, (), 0, "is below 1"),
-        ({"max_perplexity": 1.0}, (), 0, "needs --text"),
-    ],
-)
-@pytest.mark.parametrize("own", [False, True])
-def test_a_known_model_is_fetched_and_its_prompts_fit_in_the_context(
-    monkeypatch: pytest.MonkeyPatch,
-    own: bool,
-    words: dict[str, Any],
-    prompts: tuple[str, ...],
-    tokens: int,
-    said: str,
-) -> None:
-    asked: list[Any] = []
-    config = SimpleNamespace(vocabulary=256, most_context=20)
-    files = (Path("w.bin"), Path("t.bin"))
-    monkeypatch.setattr(
-        llm, "find_files", lambda name, _, offline: asked.append((name, offline)) or files
-    )
-    known = {"story": SimpleNamespace(prompts=("ab", "abcd"))}
+    """A known model has prompts of its own, one of the user's has none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    Path("text").write_text("Ben has")
+    known = {"story": SimpleNamespace(prompts=("Tom",))}
     monkeypatch.setattr(llm, "read_decoders", lambda: known)
-    tokenizer = make_tokenizer(-1)
-    monkeypatch.setattr(llm, "read_tokenizer", lambda path: tokenizer if path == files[1] else 0)
-    monkeypatch.setattr(weights, "read_weights", lambda path: (config, path))
-    monkeypatch.setattr(llm, "find_windows", lambda *_: ((1, 2),))
-    usual = {"prompt": "", "context": 16, "prefill": 4, "tokens": 6, "text": None}
-    usual |= {"max_perplexity": None, "model": "story", "weights": None, "tokenizer": None}
-    if own:
-        usual |= {"weights": files[0], "tokenizer": files[1], "model": "tiny"}
-        words = {"prompt": "abcd", **words}
-        prompts = prompts and tuple(one for one in prompts if one != "ab")
-    args = Namespace(**{**usual, "offline": True, **words})
-    if said:
-        with pytest.raises(UsageError, match=said):
-            llm.find_subject(args, Progress())
-        return
-    subject, show = llm.find_subject(args, Progress())
-    assert asked == ([] if own else [("story", True)])
-    assert subject == Subject(
-        weights=files[0],
-        prompts=tuple(tuple(map(ord, one)) for one in prompts),
-        tokens=tokens,
-        context=args.context,
-        prefill=args.prefill,
-        bos=-1,
-        eos=-1,
-        text=((1, 2),) if args.text else (),
-        max_perplexity=args.max_perplexity,
-    )
-    assert show is tokenizer.decode
+    files = {("story", True): (Path(WEIGHTS), Path(TOKENIZER))}
+    monkeypatch.setattr(llm, "find_files", lambda name, _, offline: files[name, offline])
+    lines = []
+    for words in SUBJECTS:
+        for model in (["--model", "tiny"], BOTH, ["--model", "story"]):
+            given = parse(*model, *words.split(), "--offline")
+            subject, show = llm.find_subject(given, Progress())
+            lines.append(
+                f"{' '.join(model)} {words}\n  {show(subject.prompts[0][1:])}: {subject}\n"
+            )
+    text = "".join(lines).replace(str(PLACE), "TINY")
+    check_snapshot(SNAPSHOTS / "subjects.txt", text)
 
 
 DEFAULT = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8, Scheme.A16W4)
-
-
-@pytest.mark.parametrize(
-    ("files", "asked", "prompts"),
-    [
-        ((None, None), (PLACE / "weights.bin", PLACE / "tokenizer.bin"), tiny.PROMPTS),
-        ((Path("w.bin"), Path("t.bin")), (Path("w.bin"), Path("t.bin")), ("",)),
-    ],
-)
-def test_without_a_prompt_each_model_continues_its_own_texts(
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path | None, Path | None],
-    asked: tuple[Path, Path],
-    prompts: tuple[str, ...],
-) -> None:
-    """The small model has some; the user's has none."""
-    read: list[Path] = []
-    config = SimpleNamespace(vocabulary=256, most_context=64)
-    tokenizer = make_tokenizer(1)
-    monkeypatch.setattr(llm, "read_tokenizer", lambda path: read.append(path) or tokenizer)
-    monkeypatch.setattr(weights, "read_weights", lambda path: read.append(path) or (config, path))
-    usual = {"prompt": "", "context": 64, "prefill": 8, "tokens": 6, "text": None}
-    usual |= {"max_perplexity": None, "model": llm.TINY, "offline": True}
-    args = Namespace(**usual, weights=files[0], tokenizer=files[1])
-    subject, _ = llm.find_subject(args, Progress())
-    assert read == [*asked[::-1]]
-    assert subject.weights == asked[0]
-    assert subject.prompts == tuple((1, *map(ord, one)) for one in prompts)
 
 
 TWO = ["--soc", "SM8650", "--soc", "SM8750"]

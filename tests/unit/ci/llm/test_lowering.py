@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,28 +13,18 @@ import pytest
 import torch
 from msgspec import structs
 
-from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
-from ci.llm import lowering
 from ci.llm.decoder import make_decoder
-from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
+from ci.llm.interface import Interface
 from ci.llm.lowering import (
-    RUNS,
     DecoderLowering,
     LlmEngine,
     Subject,
-    as_convolutions,
-    read_runs,
 )
 from ci.llm.recipes import RECIPES
-from ci.models import noise, numerics
-from ci.models.lowering_options import NO_CHOICES
-from ci.models.model import digest_weights
+from ci.models import noise
 from ci.models.schemes import Scheme
-from ci.report.schema import Footprint
-from provisioning.elf import programs
 from provisioning.errors import FailedError
-from provisioning.manifest.targets import Backend
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny
 from tests.unit.ci.llm.decoders import PREFILL as SIZE
 
@@ -89,39 +77,6 @@ def test_whatever_decides_about_a_program_is_in_its_key(monkeypatch: pytest.Monk
             patch.setattr(name, value)
             keys.append(engine.key(spec))
     assert len(set(keys)) == len(keys) == 13
-
-
-def test_an_engine_lowers_its_model_and_tells_which_patches_are_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    called: list[Any] = []
-
-    def warm_up(*, plain: bool) -> tuple[str, ...]:
-        called.append(plain)
-        return ("one is off", "two is off")
-
-    stand_in(monkeypatch, "patches", warm_up=warm_up)
-    monkeypatch.setattr(numerics, "fix_numerics", lambda: called.append("fixed"))
-
-    def write(one: DecoderLowering) -> str:
-        called.append(one)
-        return "compiled"
-
-    monkeypatch.setattr(DecoderLowering, "write", write)
-    stand_in(monkeypatch, "lower", describe_refusal=lambda *words: words)
-    engine, spec, staging = LlmEngine((), SUBJECT, plain=True), make_spec(), NOTHING
-    assert engine.compile(spec, staging) == "compiled"  # type: ignore[comparison-overlap]
-    engine.warm_up(spec)
-    assert called == ["fixed", DecoderLowering(SUBJECT, spec, staging), True]
-    assert caplog.messages == ["one is off", "two is off"]
-    assert engine.read_data(spec) == 0
-    error = ValueError("x")
-    error.__cause__ = KeyError("y")
-    assert engine.explain(error, Path("log")) == (error, Path("log"))  # type: ignore[comparison-overlap]
-    foreign = LlmEngine(())
-    for call in (foreign.key, lambda spec: foreign.compile(spec, staging)):
-        with pytest.raises(FailedError, match="no model to lower"):
-            call(spec)
 
 
 # -- calibration ----------------------------------------------------------------------------------
@@ -188,37 +143,6 @@ def always_choose(decoder: Any, token: int) -> Any:
     return run
 
 
-@pytest.mark.parametrize("scheme", RECIPES)
-def test_each_method_is_quantized_by_its_own_inputs_and_the_recipe(
-    monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    """Caches of 8 bits need an annotation of their own only where activations are wider."""
-    asked: list[Any] = []
-
-    def quantize_method(model: Any, *words: Any) -> str:
-        asked.append((model.name, model.module, model.calibration, model.evaluation, *words))
-        return f"quantized {len(asked)}"
-
-    make_quantizer = "quantizer of {}".format
-    stand_in(
-        monkeypatch, "quantize", quantize_method=quantize_method, make_quantizer=make_quantizer
-    )
-    stand_in(monkeypatch, "internals", annotate_kv_8bit="annotation")
-    sets: Any = {1: ["a", "b"], SIZE: ["c", "d"]}
-    made = make(scheme).quantize("decoder", sets)
-    if scheme is Scheme.FP16:
-        assert (made, asked) == ({1: "decoder", SIZE: "decoder"}, [])
-        return
-    assert made == {1: "quantized 1", SIZE: "quantized 2"}
-    recipe, annotations = RECIPES[scheme], () if scheme is Scheme.A8W8 else ("annotation",)
-    for (*model, kind, choices, quantizer, added), given in zip(asked, sets.values(), strict=True):
-        assert sorted(map(len, model[2:])) == [1, 2]
-        assert [*model[:2]] == ["tiny", "decoder"]
-        assert {one for part in model[2:] for one in part} == {*given}
-        assert (kind, choices.parts, quantizer) == (scheme, recipe.parts, "quantizer of SM8650")
-        assert added == annotations
-
-
 # -- references and the program -------------------------------------------------------------------
 
 
@@ -259,96 +183,3 @@ def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
         assert reference.noise.min() > 0.2
     made, plain = runs.perplexity
     assert made == plain == one.subject.perplexity(own.interface, own.step(decoder))
-
-
-@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
-@pytest.mark.parametrize("misplaced", ["", "is misplaced"])
-def test_the_program_is_written_with_its_references_methods_and_constants(
-    own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme, misplaced: str
-) -> None:
-    made: dict[str, Any] = {}
-    coding = Coding(0.5, 100, "uint8")
-    border = Border((None, None, None, *[coding] * 4), (coding, *[coding] * 4))
-    sets = {1: [("a", "b"), ()], SIZE: [("c", "d", "e"), ()]}
-    delegation, footprint = Delegation(1, 0, 1), Footprint(program_bytes=7)
-
-    class Lowering:
-        def __init__(self, *words: Any, **more: Any) -> None:
-            made.update(words=words, more=more)
-
-        def compile(self, *words: Any) -> Any:
-            made.update(compiled=words)
-            return b"program", delegation, footprint
-
-    def run_references(_: Any, *words: Any) -> Any:
-        made.update(references=words)
-        return own.runs
-
-    modules = {1: torch.nn.Linear(1, 1), SIZE: torch.nn.Linear(2, 2)}
-    stand_in(monkeypatch, "lower", Lowering=Lowering, PROGRAM="program.pte")
-    monkeypatch.setattr(programs, "find_misplaced", {b"program": misplaced}.get)
-    monkeypatch.setattr(lowering, "as_convolutions", lambda decoder: ("converted", decoder))
-    monkeypatch.setattr(lowering, "find_border", {modules[1]: border, modules[SIZE]: border}.get)
-    monkeypatch.setattr(DecoderLowering, "collect_inputs", lambda *_: sets)
-    monkeypatch.setattr(DecoderLowering, "run_references", run_references)
-    asked: list[Any] = []
-
-    def quantize(_: Any, *words: Any) -> Any:
-        asked.append(words)
-        return modules
-
-    monkeypatch.setattr(DecoderLowering, "quantize", quantize)
-    staging = Staging(tmp_path, tmp_path / "log", tmp_path)
-    one = DecoderLowering(SUBJECT, make_spec(scheme), staging)
-    if misplaced:
-        with pytest.raises(FailedError, match="the program is misplaced"):
-            one.write()
-        return
-    compiled = one.write()
-    decoder, same, interface, given, borders = made["references"]
-    assert asked == [(("converted", decoder), sets)]
-    assert (same, given) == (modules, sets)
-    assert borders == (dict.fromkeys(modules, border) if scheme.quantized else {})
-    assert interface == Interface.of(own.config, CONTEXT, SIZE, RECIPES[scheme].masked)
-    model, spec, place, backend, constants = made["words"]
-    assert made["more"] == {"runner_io": True}
-    assert (spec, place, backend) == (one.spec, staging, Backend.HTP)
-    assert constants == describe_methods(own.config, CONTEXT, 1, 2, borders.get(1))
-    assert (model.name, model.evaluation) == ("tiny", (("c", "d", "e", "a", "b"),))
-    joined, choices = made["compiled"]
-    assert joined is model.module
-    assert joined.counts == {PREFILL: 3, DECODE: 2}
-    assert [*joined.parts] == [modules[SIZE], modules[1]]
-    assert choices is NO_CHOICES
-    assert (tmp_path / "program.pte").read_bytes() == b"program"
-    assert read_runs(tmp_path).prompt == own.runs.prompt
-    assert (tmp_path / RUNS).is_file()
-    if scheme.quantized:
-        other = structs.replace(border, outputs=(*border.outputs[:-1], None))
-        monkeypatch.setattr(lowering, "find_border", {modules[1]: border, modules[SIZE]: other}.get)
-        with pytest.raises(FailedError, match="quantize the values of layer 1 differently"):
-            one.write()
-    assert compiled == Compiled(
-        program="program.pte",
-        binary="program.pte",
-        size_bytes=7,
-        sets=0,
-        inputs=(),
-        outputs=(),
-        delegation=delegation,
-        footprint=footprint,
-        methods=(PREFILL, DECODE),
-        weights=digest_weights(decoder),
-        calibration=hashlib.sha256(repr(SUBJECT.prompts).encode()).hexdigest(),
-    )
-
-
-def test_linear_layers_become_convolutions_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    utils = SimpleNamespace(convert_linear_to_conv2d=lambda one: ("converted", one))
-    stand_in(monkeypatch, "internals", utils=utils)
-    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    told, copied = as_convolutions(module)
-    assert told == "converted"
-    assert copied is not module
-    assert copied[0] is not module[0]
-    assert torch.equal(copied[0].weight, module[0].weight)

@@ -35,8 +35,21 @@ SIZES = {
 
 
 def list_programs() -> Iterator[Callable[[], Any]]:
+    """Programs that are no static Llama, and some with two layers and a cache of another shape:
+    two caches of keys come first, then two of values."""
     prefill, decode = list_inputs(32), list_inputs(1)
-    wide = Shape("uint8", (1, 4, 8, 126))
+    wide, odd = Shape("uint8", (1, 4, 8, 126)), Shape("uint8", (1, 4, 9, 9))
+    told = {**CONSTANTS, "get_n_layers": 2}
+    good = {
+        name: (*one[:3], one[3], one[3], one[4], one[4])
+        for name, one in ((PREFILL, prefill), (DECODE, decode))
+    }
+    two = replace(DECLARED, constants=told, inputs=good)
+    assert read_interface("m.pte", two).layers == 2
+    for name, one in good.items():
+        for place in (4, 5, 6):
+            inputs = {**good, name: (*one[:place], odd, *one[place + 1 :])}
+            yield lambda inputs=inputs: read_interface("m.pte", replace(two, inputs=inputs))
     changes: list[dict[str, Any]] = [
         {"inputs": {DECODE: decode}},
         {"inputs": {PREFILL: prefill}},
@@ -45,6 +58,8 @@ def list_programs() -> Iterator[Callable[[], Any]]:
         {"inputs": {PREFILL: (*prefill[:4], wide), DECODE: decode}},
         {"inputs": {PREFILL: prefill, DECODE: (*decode[:4], wide)}},
         {"inputs": {PREFILL: decode, DECODE: decode}},
+        {"inputs": {PREFILL: list_inputs(16)[:3] + prefill[3:], DECODE: decode}},
+        {"constants": CONSTANTS | {"get_logits_scale": 0.0}},
         {"outputs": {DECODE: (Shape("uint16", (1, 32, 512)),)}},
         {"constants": {}},
         *({"constants": CONSTANTS | {name: 3}} for name in ("get_n_layers", "get_n_kv_heads")),
@@ -59,7 +74,10 @@ def list_programs() -> Iterator[Callable[[], Any]]:
 def list_tokenizers(place: Path) -> Iterator[Callable[[], Any]]:
     own = read_tokenizer(PLACE / "tokenizer.bin")
     yield lambda: own.require("m.pte", vocabulary=512)
+    own.require("m.pte", vocabulary=57, bos=1, eos=2)
+    own.require("m.pte", vocabulary=None, bos=None, eos=None)
     yield lambda: own.require("m.pte", vocabulary=57, bos=1, eos=128)
+    yield lambda: own.require("m.pte", vocabulary=57, bos=0)
     yield lambda: replace(own, bos=-1).prompt("")
     yield lambda: own.encode("\u4e2d")
     row = struct.pack("<fi", 0.0, 1) + b"a"
@@ -67,6 +85,7 @@ def list_tokenizers(place: Path) -> Iterator[Callable[[], Any]]:
         ("t.txt", b""),
         ("empty.bin", b""),
         ("cut.bin", struct.pack("<4i", 2, 1, 2, 1) + row),
+        ("broken.bin", b"no tokenizer at all"),
     ):
         (place / name).write_bytes(data)
         yield lambda name=name: read_tokenizer(place / name)
@@ -82,6 +101,8 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
         ("heads.bin", HEADER.pack(8, 16, 1, 2, 3, 4, 16)),
         ("none.bin", HEADER.pack(8, 16, 0, 2, 2, 4, 16)),
         ("headless.bin", HEADER.pack(8, 16, 1, 0, 2, 4, 16)),
+        *((f"part{n}.bin", (PLACE / "weights.bin").read_bytes()[:n]) for n in (0, 8, 100, -1)),
+        ("more.bin", (PLACE / "weights.bin").read_bytes() + bytes(4)),
     ):
         (place / name).write_bytes(data)
         yield lambda name=name: read_weights(place / name)
@@ -96,6 +117,10 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             {"num_hidden_layers": 0},
             {"rms_norm_eps": 0},
             {"rope_theta": -1.0},
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+            {"rope_scaling": {"factor": 2.0}},
+            {"num_key_value_heads": 3},
+            {"vocab_size": "many"},
         )
     ):
         folder = place / f"model{number}"
@@ -118,7 +143,10 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             {"a": {"dtype": kind, "shape": shape, "data_offsets": [0, 4]}}
             for kind, shape in (("F32", [2]), ("F16", [1]), ("F32", [-1]))
         ),
-        b"\x02\0\0\0\0\0\0\0[]",
+        *(
+            len(text).to_bytes(8, "little") + text
+            for text in (b"[]", b"5", b'"text"', b"null", b'{"a": 5}', b"\xff", b"[" * 99_999)
+        ),
         {"__metadata__": {}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
     ]
     for header in headers:
@@ -131,10 +159,12 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             return read_weights(folder)
 
         yield read
-    for index in ("[]", '{"weight_map": 3}'):
+    maps = (b"", b"\xff", b"5", b"[]", b"{}", b'{"weight_map": 3}', b'{"weight_map": [1]}')
+    for index in (*maps, b'{"weight_map": ' + b"[" * 99_999):
 
-        def read_index(index: str = index) -> Any:
-            (folder / "model.safetensors.index.json").write_text(index)
+        def read_index(index: bytes = index) -> Any:
+            (folder / "model.safetensors").unlink(missing_ok=True)
+            (folder / "model.safetensors.index.json").write_bytes(index)
             return read_weights(folder)
 
         yield read_index

@@ -191,22 +191,8 @@ def test_a_tokenizer_of_tiktoken(tmp_path: Path) -> None:
     assert tokenizer.eos == 258
 
 
-@pytest.mark.parametrize("name", ["gone.bin", "t.txt", "broken.bin", "broken.json", "broken.model"])
-def test_what_is_no_tokenizer_is_refused(name: str, tmp_path: Path) -> None:
-    for each in ("t.txt", "broken.bin", "broken.json", "broken.model"):
-        (tmp_path / each).write_bytes(b"no tokenizer at all")
-    with pytest.raises(UsageError, match=r"tokenizer"):
+@pytest.mark.parametrize("name", ["broken.json", "broken.model"])
+def test_what_a_library_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"no tokenizer at all")
+    with pytest.raises(UsageError, match=f"the tokenizer {name} cannot be read"):
         read_tokenizer(tmp_path / name)
-
-
-def test_another_models_tokenizer_is_named_with_both_numbers() -> None:
-    tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
-    tokenizer.require("m.pte", vocabulary=57, bos=1, eos=2)
-    for name, own, other in (("vocabulary", 57, 512), ("bos", 1, 128000), ("eos", 2, 128001)):
-        with pytest.raises(
-            UsageError, match=f"it has {name} = {own}, but m.pte has {name} = {other}"
-        ):
-            tokenizer.require("m.pte", **{name: other})
-        tokenizer.require("m.pte", **{name: None})
-        with pytest.raises(UsageError, match=f"m.pte has {name} = 0"):
-            tokenizer.require("m.pte", **{name: 0})

@@ -38,77 +38,88 @@ def test_noise_as_predicted_passes() -> None:
     assert verdict.sqnr_db == pytest.approx(verdict.predicted_db, abs=3)
 
 
-def test_a_tie_within_the_noise_may_fall_either_way() -> None:
-    verdict = judge_forced(change(2, 1, 0.052), REFERENCE)
-    assert (verdict.faults, verdict.equal, verdict.tied) == ((), 3, 1)
+WRONG_TOKEN = "step {}: token {} instead of {}, "
+OTHER_TEXT = change(2, 1, 0.052).logits.copy()
+OTHER_TEXT[3] = [5, 0, 0, 0]  # another text from the tie on
 
 
-def test_another_token_where_the_margin_is_above_the_noise_is_wrong() -> None:
-    verdict = judge_forced(replace(RUN, tokens=(0, 1, 2, 3)), REFERENCE)
-    assert verdict.rejected == {2}
-    assert "token 2 instead of 0" in verdict.faults[0]
+@pytest.mark.parametrize(
+    ("run", "faults", "equal", "tied"),
+    [
+        (change(2, 1, 0.052), [], 3, 1),  # a tie within the noise
+        (replace(RUN, tokens=(0, 1, 2, 3)), [WRONG_TOKEN.format(2, 2, 0)], 3, 0),
+        (
+            change(3, 0, 0.5),
+            ["step 3: the error of the logits is 28.0 dB above the predicted noise"],
+            4,
+            0,
+        ),
+        *(
+            (replace(change(0, 1, one), tokens=RUN.tokens), ["step 0: the logits are not f"], 4, 0)
+            for one in (np.nan, np.inf, -np.inf)
+        ),
+        (
+            replace(RUN, tokens=(3, 3, 3, 3)),
+            [WRONG_TOKEN.format(step, 3, one) for step, one in enumerate((0, 1, 0))],
+            1,
+            0,
+        ),
+        (
+            replace(RUN, tokens=(3, 3, 3, 0)),
+            [
+                *(WRONG_TOKEN.format(step, 3, one) for step, one in enumerate((0, 1, 0))),
+                "4 of 4 steps are wrong",
+            ],
+            0,
+            0,
+        ),
+    ],
+)
+def test_a_run_that_is_fed_the_reference_s_tokens_is_compared_at_each_step(
+    run: Generated, faults: list[str], equal: int, tied: int
+) -> None:
+    verdict = judge_forced(run, REFERENCE)
+    assert (verdict.steps, verdict.equal, verdict.tied) == (4, equal, tied)
+    assert len(verdict.faults) == len(faults)
+    assert [*map(str.startswith, verdict.faults, faults)] == [True] * len(faults)
+    steps = {int(one[5]) for one in faults if one.startswith("step")}
+    assert verdict.rejected == (steps | {3} if equal == 0 else steps)
 
 
-def test_one_wrong_logit_is_wrong_though_every_token_is_right() -> None:
-    verdict = judge_forced(change(3, 0, 0.5), REFERENCE)
-    assert (verdict.equal, verdict.rejected) == (4, {3})
-    assert "dB above the predicted noise" in verdict.faults[0]
+def cut(run: Generated, count: int) -> Generated:
+    return Generated(run.fed[:count], run.tokens[:count], run.logits[:count])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_logits_that_are_not_finite_are_wrong(value: float) -> None:
-    assert judge_forced(change(0, 1, value), REFERENCE).rejected == {0}
+LENGTH = "the text has {} tokens, but the model's text has 4"
 
 
-def test_many_wrong_steps_are_counted() -> None:
-    *named, last = judge_forced(replace(RUN, tokens=(3, 3, 3, 0)), REFERENCE).faults
-    assert last == "4 of 4 steps are wrong"
-    assert [one.partition(":")[0] for one in named] == ["step 0", "step 1", "step 2"]
-
-
-def test_three_wrong_steps_are_named() -> None:
-    faults = judge_forced(replace(RUN, tokens=(3, 3, 3, 3)), REFERENCE).faults
-    assert [one.partition(":")[0] for one in faults] == ["step 0", "step 1", "step 2"]
-    wrong = judge_forced(change(3, 0, 0.5), REFERENCE)
-    assert wrong.faults == ("step 3: the error of the logits is 28.0 dB above the predicted noise",)
-
-
-def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
-    other = change(2, 1, 0.052)
-    logits = other.logits.copy()
-    logits[3] = [5, 0, 0, 0]  # another text from here on
-    run = Generated((9, 0, 1, 1), (0, 1, 1, 0), logits)
+@pytest.mark.parametrize(
+    ("run", "faults", "steps", "equal"),
+    [
+        # Up to the first tie that differs; of another text, the length does not count.
+        (Generated((9, 0, 1, 1), (0, 1, 1, 0), OTHER_TEXT), (), 3, 2),
+        (cut(change(2, 1, 0.052), 3), (), 3, 2),
+        (cut(RUN, 2), (LENGTH.format(2),), 2, 2),
+        (cut(RUN, 3), (LENGTH.format(3),), 3, 3),
+        (
+            Generated((*RUN.fed, 3), (*RUN.tokens, 0), np.vstack([LOGITS, LOGITS[:1]])),
+            (LENGTH.format(5),),
+            4,
+            4,
+        ),
+    ],
+)
+def test_a_free_run_is_compared_as_far_as_its_text_is_the_model_s(
+    run: Generated, faults: tuple[str, ...], steps: int, equal: int
+) -> None:
     verdict = judge_free(run, REFERENCE)
-    assert (verdict.faults, verdict.steps) == ((), 3)
-
-
-def test_of_another_text_the_length_does_not_count() -> None:
-    other = change(2, 1, 0.052)
-    shorter = Generated(other.fed[:3], other.tokens[:3], other.logits[:3])
-    verdict = judge_free(shorter, REFERENCE)
-    assert (verdict.faults, verdict.steps, verdict.tied) == ((), 3, 1)
+    assert (verdict.faults, verdict.steps, verdict.equal) == (faults, steps, equal)
 
 
 def test_the_worst_run_and_step_decide_how_large_an_error_may_be() -> None:
     noise = np.array([[1.0, 2.0, 3.0, 6.0], [4.0, 0.0, 0.0, 0.0]])  # 3 and 1 on average
     assert Reference(RUN, noise).allowed().tolist() == pytest.approx([40, 30, 30, 60])
     assert Reference(RUN, noise[::-1]).allowed().tolist() == pytest.approx([40, 30, 30, 60])
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
-    run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
-    assert (
-        f"the text has {count} tokens, but the model's text has 4"
-        in judge_free(run, REFERENCE).faults[-1]
-    )
-
-
-def test_a_free_run_that_goes_on_is_wrong() -> None:
-    longer = Generated((*RUN.fed, 3), (*RUN.tokens, 0), np.vstack([LOGITS, LOGITS[:1]]))
-    verdict = judge_free(longer, REFERENCE)
-    assert verdict.faults == ("the text has 5 tokens, but the model's text has 4",)
-    assert (verdict.steps, verdict.equal) == (4, 4)
 
 
 def test_a_part_is_judged_by_the_noise_of_its_own_steps() -> None:

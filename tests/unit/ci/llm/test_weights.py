@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from msgspec import structs
 from ci.llm.config import DecoderConfig, RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
 from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
-from provisioning.errors import UsageError
 from tests.stand_ins.tiny_decoder import CONFIG, write_weights
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
@@ -160,71 +158,6 @@ def test_a_tied_head_is_the_embedding(model: Path) -> None:
     change(model, tie_word_embeddings=True)
     weights = read_weights(model)[1]
     assert torch.equal(weights["output.weight"], weights["tok_embeddings.weight"])
-
-
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        ({"model_type": "gemma"}, "gemma"),
-        ({"attention_bias": True}, "bias"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
-        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling None"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
-        ({"num_key_value_heads": 3}, "multiple of kv_heads = 3"),
-        ({"num_hidden_layers": 3}, "model.layers.2"),
-        ({"vocab_size": "many"}, "vocab_size"),
-    ],
-)
-def test_what_is_not_supported_is_named(values: dict[str, Any], why: str, model: Path) -> None:
-    change(model, **values)
-    with pytest.raises(UsageError, match=why):
-        read_weights(model)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", ""])
-def test_a_file_that_is_nested_too_deeply_is_refused(name: str, model: Path) -> None:
-    deep = b'{"weight_map": ' + b"[" * 99_999
-    if name:
-        (model / name).write_bytes(deep)
-    else:
-        (model / "model.safetensors").write_bytes(len(deep).to_bytes(8, "little") + deep)
-    with pytest.raises(UsageError, match=re.escape(name or "model.safetensors")):
-        read_weights(model)
-
-
-@pytest.mark.parametrize(
-    "index", [None, b"", b"\xff", b"5", b"[]", b"{}", b'{"weight_map": 3}', b'{"weight_map": [1]}']
-)
-def test_a_directory_without_its_weights_or_with_a_broken_index_is_refused(
-    index: bytes | None, model: Path
-) -> None:
-    (model / "model.safetensors").unlink()
-    if index is not None:
-        (model / "model.safetensors.index.json").write_bytes(index)
-    with pytest.raises(UsageError, match=r"model\.safetensors") as caught:
-        read_weights(model)
-    assert caught.value.why
-
-
-@pytest.mark.parametrize("header", [b"5", b'"text"', b"null", b"[]", b'{"a": 5}', b"\xff"])
-def test_a_header_that_is_no_list_of_tensors_is_refused(header: bytes, model: Path) -> None:
-    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(UsageError, match=r"model\.safetensors is not a safetensors file"):
-        read_weights(model)
-
-
-@pytest.mark.parametrize("size", [0, 8, 100, -1])
-def test_a_part_of_a_file_is_refused(size: int, model: Path, tmp_path: Path) -> None:
-    for path in (model / "model.safetensors", tmp_path / "weights.bin"):
-        data = path.read_bytes() if path.exists() else (PLACE / "weights.bin").read_bytes()
-        path.write_bytes(data[:size])
-    with pytest.raises(UsageError, match=r"model\.safetensors"):
-        read_weights(model)
-    with pytest.raises(UsageError, match=r"bytes|empty"):
-        read_weights(tmp_path / "weights.bin")
-    (tmp_path / "longer.bin").write_bytes((PLACE / "weights.bin").read_bytes() + bytes(4))
-    with pytest.raises(UsageError, match="bytes"):
-        read_weights(tmp_path / "longer.bin")
 
 
 def test_llama_3_stretches_the_slow_frequencies_alone() -> None:
