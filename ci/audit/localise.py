@@ -272,9 +272,10 @@ class Localiser:
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
     """Return the names of the operators at which a known fault was found: a chain of operators of
     the fault's kinds that starts at the fault's line. Empty if there is no such chain."""
-    place = f"{fault.file}:{fault.line}"
     for first in operators.values():
-        chain = [first] if first.line == place and first.kind == fault.operators[0] else []
+        is_place = fault.module == first.module if fault.module else fault.place == first.line
+        is_first = is_place and first.kind == fault.operators[0]
+        chain = [first] if is_first else []
         for kind in fault.operators[1:] if chain else ():
             last = chain[-1].name
             chain += [one for one in operators.values() if one.kind == kind and last in one.inputs][

@@ -19,7 +19,7 @@ from ci.audit.localise_search import Cut, Mend, Operator, Row
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.noise import computes, name_operator
-from ci.models.user_code import find_line
+from ci.models.user_code import find_origin, name_module
 from provisioning.errors import UsageError
 
 Range = tuple[float, float]
@@ -177,8 +177,8 @@ class Graphs:
             Operator(
                 name=name,
                 kind=name_operator(node),
-                line=find_line(node).strip(" []"),
-                module=_name_module(node),
+                line=str(origin) if origin.line else "",
+                module=name_module(node),
                 inputs=tuple(one for one in self._find_inputs(node) if one in self.operators),
                 computes=computes(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
@@ -187,7 +187,7 @@ class Graphs:
                 bias_off=find_bias_off(self.module, node),
             )
             for name, node in self.operators.items()
-            for bounds in [find_range(self.results[name])]
+            for bounds, origin in [(find_range(self.results[name]), find_origin(node))]
         ]
 
     def _find_inputs(self, node: Node) -> list[str]:
@@ -253,7 +253,7 @@ class Graphs:
             for name, node in {**inputs, **self.operators}.items()
             if name in alike
             and alike[name].target == node.target
-            and find_line(alike[name]) == find_line(node)
+            and find_origin(alike[name]) == find_origin(node)
             and first[name].is_floating_point()
         }
 
@@ -353,13 +353,6 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
     if not noise or not signal:
         return -EQUAL_DB if noise else EQUAL_DB
     return min(EQUAL_DB, 10 * math.log10(signal / noise))
-
-
-def _name_module(node: Node) -> str:
-    """Return the path of the innermost module that calls an operator, such as ``layers.0.norm``;
-    empty if it is unknown."""
-    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    return str(paths[-1]) if paths else ""
 
 
 def _added(row: Row) -> float:

@@ -12,10 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
+from ci.cases.engine import Fallback
+from ci.cases.judged import expect, find_fallbacks, find_no_node
 from ci.cases.policy import EmulatorPolicy, is_match
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import check_pattern
+from ci.facts.finding import Advice, Cause, Certainty, Finding, Origin, Proof, Remedy, advise
 from ci.facts.kinds import NOT_LOWERED
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
@@ -24,11 +28,9 @@ from ci.report.schema import Status, Tool
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
 
-SCHEMA_VERSION: Final = 1
-LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # the form in which find_line adds a source line
+SCHEMA_VERSION: Final = 2
 # Text that differs between nodes although they are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
-PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
 # ExecuTorch does not decompose some operators, so that QNN can execute them. If one of them stays
 # on the CPU, the lowering fails.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op (.*?)was not decomposed or delegated", re.DOTALL)
@@ -36,15 +38,17 @@ Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
+class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
-    instead. ``operator`` and ``reason`` are patterns for the operator's name and QNN's reason. The
-    row applies to ``schemes`` (globs) and to ``socs``. If ``socs`` is empty, it applies to SoCs
-    whose Hexagon version is lower than ``before_hexagon``, or to all SoCs if that is 0."""
+    instead. ``proof`` is the file with the tried remedy, or empty. ``operator`` and ``reason`` are
+    patterns for the operator's name and QNN's reason. The row applies to ``schemes`` (globs) and to
+    ``socs``. If ``socs`` is empty, it applies to SoCs whose Hexagon version is lower than
+    ``before_hexagon``, or to all SoCs if that is 0."""
 
     operator: str
     fix: str
     why: str = ""
+    proof: str = ""
     reason: str = ""
     schemes: tuple[str, ...] = ("*",)
     socs: tuple[str, ...] = ()
@@ -53,6 +57,12 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_pattern(self.operator)
         check_pattern(self.reason)
+
+    @property
+    def advice(self) -> Advice:
+        """Return the cause and the remedy."""
+        proof = Proof.PROVEN if self.proof else Proof.SUGGESTED
+        return advise(self.why, self.fix, certainty=Certainty.KNOWN, proof=proof)
 
     def covers(self, scheme: str, soc: str) -> bool:
         """Return whether the row applies to a scheme and an SoC."""
@@ -67,15 +77,15 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
 
 
-class _Remedies(Struct, frozen=True, forbid_unknown_fields=True):
-    remedy: tuple[Remedy, ...]
+class _OperatorRules(Struct, frozen=True, forbid_unknown_fields=True):
+    remedy: tuple[OperatorRule, ...]
 
 
 @functools.cache
-def read_remedies() -> tuple[Remedy, ...]:
+def read_remedies() -> tuple[OperatorRule, ...]:
     """Return the rows of manifests/policies/operators.toml. Raises ManifestError if the file is
     invalid."""
-    return read_policy("operators", _Remedies).remedy
+    return read_policy("operators", _OperatorRules).remedy
 
 
 class Partition(Struct, frozen=True):
@@ -89,43 +99,47 @@ class Partition(Struct, frozen=True):
 
 
 class OperatorRow(Struct, frozen=True):
-    """The nodes of one operator that run on the same processor and come from the same source line.
+    """The nodes of one operator that run on the same processor and come from the same place.
 
     ``taken`` is true if QNN executes them. Otherwise ``reason`` is why they stay on the CPU, and
-    ``why`` and ``fix`` explain it if a remedy is known. ``asked`` is true if the model's entry in
-    the policy requests the CPU for them. ``line`` is 0 if unknown.
+    ``causes`` and ``remedies`` explain it if that is known. ``asked`` is true if the model's entry
+    in the policy requests the CPU for them. ``line`` is 0 if unknown.
     """
 
     op: str
     count: Count
     taken: bool
     reason: str = ""
-    why: str = ""
-    fix: str = ""
+    causes: tuple[Cause, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     asked: bool = False
     file: str = ""
     line: Count = 0
+    module: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return where the nodes come from, or "" if it is unknown."""
+        return str(Origin(file=self.file, line=self.line, module=self.module))
 
 
 class Found(Struct, frozen=True):
     """The result of ExecuTorch's partitioner for a model.
 
-    ``taken`` maps each operator, with its line as find_line writes it, to the number of nodes that
-    QNN executes. ``left`` lists (operator, reason, asked) for each node on the CPU. ``failure`` is
-    why a lowering would fail; it is empty if it would not. ``io_bytes`` is the size of the model's
-    inputs and outputs. ``written_back`` is the number of buffers that the model changes; the CPU
-    copies them after each inference. ``steps`` describes the float32 graph. ``ended_early`` is true
-    if the audit ended before ExecuTorch lowered anything, because of the model or a time limit.
+    ``taken`` maps each operator, with its origin, to the number of nodes that QNN executes.
+    ``left`` are the nodes on the CPU. ``failure`` is why a lowering would fail, or None.
+    ``io_bytes`` is the size of the model's inputs and outputs. ``written_back`` is the number of
+    buffers that the model changes; the CPU copies them after each inference. ``steps`` describes
+    the float32 graph.
     """
 
-    taken: dict[str, int] = {}
-    left: tuple[tuple[str, str, bool], ...] = ()
+    taken: Mapping[tuple[str, Origin], int] = {}
+    left: tuple[Fallback, ...] = ()
     partitions: tuple[Partition, ...] = ()
     io_bytes: Bytes | None = None
-    failure: str = ""
+    failure: Finding | None = None
     written_back: Count = 0
     steps: tuple[Step, ...] = ()
-    ended_early: bool = False
 
 
 class Audited(Struct, frozen=True, kw_only=True):
@@ -142,8 +156,7 @@ class Audited(Struct, frozen=True, kw_only=True):
     scheme: str
     soc: str
     status: Status
-    reason: str = ""
-    fix: str = ""
+    findings: tuple[Finding, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     partitions: tuple[Partition, ...] = ()
     border_bytes: Bytes | None = None
@@ -152,6 +165,11 @@ class Audited(Struct, frozen=True, kw_only=True):
     known_faults: tuple[KnownFault, ...] = ()
     full_delegation: bool = True
     seconds: float = 0.0
+
+    @property
+    def headline(self) -> str:
+        """Return what is wrong, in one line."""
+        return "; ".join(one.headline for one in self.findings)
 
     @property
     def left(self) -> list[OperatorRow]:
@@ -188,33 +206,31 @@ def judge_case(
     The result includes the known faults of this QNN version whose pattern the graph contains."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
-    operators = list_operators(found, scheme, soc, policy)
-    left = [one for one in operators if not one.taken and not one.asked]
-    nodes = sum(one.count for one in left)
-    faults = []
-    if found.ended_early:
-        faults.append(found.failure)
-    elif found.failure:
-        faults.append(explain_failure(found.failure, spec.source.choices))
+    left = [one for one in found.left if not one.asked]
+    findings = []
+    if found.failure:
+        findings.append(explain_failure(found.failure, spec.source.choices))
     if not found.taken and (found.left or not found.failure):
-        faults.append("QNN accepts no operator")
+        findings.append(replace(find_no_node(found.left), evidence=""))  # the rows show it
     elif left and full:
-        faults.append(f"{nodes} node{' stays' if nodes == 1 else 's stay'} on the CPU")
-    told = "\n".join([found.failure, *(one.reason for one in left)])
-    refused = [NOT_LOWERED.find("the model has no program", evidence=told)]
-    known = faults and policy.expects_refusal(
+        findings.append(replace(find_fallbacks(left), evidence=""))
+    told = "\n".join(one.text for one in left)
+    refused = [*findings, NOT_LOWERED.find("the model has no program", evidence=told)]
+    known = findings and policy.expects_refusal(
         spec.model, spec.scheme, soc, refused, choices=str(spec.source.choices)
     )
-    status = Status.UNSUPPORTED if known else Status.FAILED if faults else Status.PASSED
-    advice = "" if left or not faults else _keep_fix(policy, found.failure)
+    status = Status.UNSUPPORTED if known else Status.FAILED if findings else Status.PASSED
+    if known:
+        findings = [expect(findings[0], known), *findings[1:]]
+    elif not left:  # otherwise the rows of operators explain it
+        findings = [one.explained(policy.advise([one])) for one in findings]
     return Audited(
         model=spec.model,
         scheme=scheme,
         soc=soc,
         status=status,
-        reason="; ".join([*faults, *filter(None, [known or ""])]),
-        fix=advice,
-        operators=operators,
+        findings=tuple(findings),
+        operators=list_operators(found, scheme, soc, policy),
         partitions=found.partitions,
         border_bytes=sum_bytes(
             size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
@@ -227,16 +243,19 @@ def judge_case(
     )
 
 
-def explain_failure(failure: str, choices: Choices) -> str:
-    """Return why a lowering fails, without ExecuTorch's long lists of operators and passes."""
-    if kept := KEPT_WHOLE.search(failure):
-        skipped = kept[1] in choices.skip_nodes or any(one in kept[2] for one in choices.skip_ops)
-        cause = "the model's entry leaves it to the CPU" if skipped else "QNN refuses it"
-        return (
-            f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
-            f" QNN instead of decomposing it, but {cause}"
-        )
-    return f"a lowering ends with an error: {PASSES.sub('', failure)}"
+def explain_failure(failure: Finding, choices: Choices) -> Finding:
+    """Return why a lowering fails. If ExecuTorch keeps an operator whole for QNN, which refuses it,
+    the headline names it."""
+    kept = KEPT_WHOLE.search(failure.words)
+    if not kept:
+        return failure
+    skipped = kept[1] in choices.skip_nodes or any(one in kept[2] for one in choices.skip_ops)
+    cause = "the model's entry leaves it to the CPU" if skipped else "QNN refuses it"
+    return NOT_LOWERED.find(
+        f"ExecuTorch does not decompose {kept[1]}, but {cause}",
+        evidence=failure.words,
+        places=failure.places,
+    )
 
 
 def list_operators(
@@ -244,56 +263,36 @@ def list_operators(
 ) -> tuple[OperatorRow, ...]:
     """Return the rows of operators on the CPU in the graph's order, and then those of operators on
     QNN, sorted by name."""
+    left = Counter(replace(one, reason=NODE.sub("", one.reason)) for one in found.left)
     rows = []
-    left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
-    for (op, reason, asked), count in Counter(left).items():
-        bare, file, line = split_line(reason)
-        why, fix = find_remedy(op, bare, scheme, soc, policy)
-        rows.append(
-            OperatorRow(
-                op,
-                count,
-                taken=False,
-                reason=bare,
-                why=why,
-                fix=fix,
-                asked=asked,
-                file=file,
-                line=line,
-            )
+    for one, count in left.items():
+        advice = find_advice(one, scheme, soc, policy)
+        row = OperatorRow(
+            one.op,
+            count,
+            taken=False,
+            reason=one.reason,
+            causes=advice.causes,
+            remedies=advice.remedies,
+            asked=one.asked,
+            **asdict(one.origin),
         )
-    for told, count in sorted(found.taken.items()):
-        op, file, number = split_line(told)
-        rows.append(OperatorRow(op, count, taken=True, file=file, line=number))
+        rows.append(row)
+    taken = sorted(found.taken.items(), key=lambda one: (one[0][0], str(one[0][1])))
+    for (op, origin), count in taken:
+        rows.append(OperatorRow(op, count, taken=True, **asdict(origin)))
     return tuple(rows)
 
 
-def split_line(text: str) -> tuple[str, str, int]:
-    """Split a source line off the end of a text. Return the rest, the file and the line; "" and 0
-    if there is none."""
-    line = LINE.search(text)
-    return (text[: line.start()], line[1], int(line[2])) if line else (text, "", 0)
-
-
-def find_remedy(
-    op: str, reason: str, scheme: str, soc: str, policy: EmulatorPolicy
-) -> tuple[str, str]:
+def find_advice(one: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
     """Return why an operator is refused, and what to do about it, from the policy's advice, from
-    manifests/policies/operators.toml or from errors.toml. Each text is empty if it is unknown."""
-    text = f"{op}: {reason}"
-    found = [NOT_LOWERED.find("", evidence=text)]
-    if own := next((one for one in policy.advice if is_match(one.id, one.pattern, found)), None):
-        return own.why, own.fix
-    for row in read_remedies():
-        if row.covers(scheme, soc) and row.fits(op, reason):
-            return row.why, row.fix
-    return "", _keep_fix(policy, text)
-
-
-def _keep_fix(policy: EmulatorPolicy, text: str) -> str:
-    """Return what helps against a failure with this text; empty if it is unknown."""
-    found = policy.advise([NOT_LOWERED.find("", evidence=text)]).remedies
-    return found[0].text if found else ""
+    manifests/policies/operators.toml or from errors.toml."""
+    found = [NOT_LOWERED.find("", evidence=f"{one.op}: {one.reason}")]
+    if not any(is_match(own.id, own.pattern, found) for own in policy.advice):
+        for row in read_remedies():
+            if row.covers(scheme, soc) and row.fits(one.op, one.reason):
+                return row.advice
+    return policy.advise(found)
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:
@@ -304,11 +303,11 @@ def sum_bytes(sizes: Iterable[int | None]) -> int | None:
 
 def group_refusals(
     cases: Sequence[Audited],
-) -> Mapping[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]]:
-    """Group the operators on the CPU by model, operator, file and line, so that a line of a model
+) -> Mapping[tuple[str, str, str], list[tuple[Audited, OperatorRow]]]:
+    """Group the operators on the CPU by model, operator and place, so that a line of a model
     appears once for all schemes and SoCs."""
-    groups: dict[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
         for one in case.left:
-            groups.setdefault((case.model, one.op, one.file, one.line), []).append((case, one))
+            groups.setdefault((case.model, one.op, one.place), []).append((case, one))
     return groups

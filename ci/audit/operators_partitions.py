@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from ci.audit.operators import Found, Partition, sum_bytes
-from ci.cases.engine import Staging
+from ci.cases.engine import Fallback, Staging, list_places
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
 from ci.executorch.delegation import (
@@ -25,11 +25,13 @@ from ci.executorch.delegation import (
     record_refusals,
 )
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
-from ci.executorch.lower import Lowering, compiler_spec, list_refusals
+from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
 from ci.executorch.quantize import quantize_model
+from ci.facts.finding import Finding
+from ci.facts.kinds import INVALID, NOT_LOWERED
 from ci.models.graph_steps import describe_steps
 from ci.models.model import Model
-from ci.models.user_code import find_line
+from ci.models.user_code import find_origin
 from provisioning.errors import QnnCiError
 
 VARIES = "a shape depends on the data"
@@ -43,8 +45,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
-    crashes, varying = list[str](), set[str]()
-    failure = ""
+    crashes, varying = list[Fallback](), set[str]()
+    failure: Finding | None = None
     steps = describe_steps(model.module, model.evaluation[0])
     try:
         module = model.module
@@ -59,13 +61,18 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
             edge = Lowering(model, spec, staging).lower_edge(module, options)
         refusals.require_skipped()
     except Exception as error:  # noqa: BLE001 - it is the failure of this case
-        failure = "; ".join(list_refusals(error, staging.log))
         if isinstance(error, QnnCiError):
-            failure = str(error)
-    failure = "; ".join([*crashes, *filter(None, [failure])])
+            failure = INVALID.from_error(error)
+        else:
+            failure = describe_refusal(error, staging.log)
+    if crashes:
+        told = [f"{one.op}: {one.text}" for one in crashes]
+        more = [failure.words] if failure else []
+        places = list_places(crashes)
+        failure = NOT_LOWERED.find(told[0], evidence="\n".join([*told[1:], *more]), places=places)
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
-    taken = Counter(f"{name}{find_line(node)}" for name, node in list_nodes(programs))
+    taken = Counter((name, find_origin(node)) for name, node in list_nodes(programs))
     partitions = tuple(
         Partition(
             method,
@@ -77,8 +84,9 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         for program in one
     )
     if edge is None:
-        judged = Counter(refusals.seen[name] for name in refusals.seen.keys() - refusals.by_node)
-        left = list_refused(refusals)
+        accepted = refusals.seen.keys() - refusals.by_node
+        judged = Counter((refusals.seen[name], refusals.origins[name]) for name in accepted)
+        left = tuple(refusals.left)
         return Found(dict(taken or judged), left, partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left_to_cpu = audit_delegation([one.graph_module for one in methods], refusals).fallback_ops
@@ -90,21 +98,12 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     )
     return Found(
         dict(taken),
-        tuple((one.op, one.reason, one.asked) for one in left_to_cpu),
+        left_to_cpu,
         partitions,
         sum_bytes(sizes),
         failure,
         sum(len(one.buffers_to_mutate) for _, one in signatures),
         steps,
-    )
-
-
-def list_refused(refusals: Refusals) -> tuple[tuple[str, str, bool], ...]:
-    """Return the operator and the reason of each node that the partitioner refused, and whether the
-    model's entry requests the CPU for it."""
-    return tuple(
-        (refusals.seen[name], reason, refusals.is_skipped(name, refusals.seen[name]))
-        for name, reason in refusals.by_node.items()
     )
 
 
@@ -128,16 +127,16 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
 
 
 @contextmanager
-def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
+def survive_crashes() -> Iterator[tuple[list[Fallback], set[str]]]:
     """If the partitioner fails at an operator, leave that operator to the CPU.
 
-    Yield the errors with which a lowering would fail, and the names of nodes for which a shape of
-    the result or of an input is not fixed.
+    Yield the operators with the errors with which a lowering would fail, and the names of nodes for
+    which a shape of the result or of an input is not fixed.
 
     ExecuTorch up to 1.4 fails at each operator for which it has no builder (KeyError,
     pytorch/executorch#21607).
     """
-    crashes: list[str] = []
+    crashes: list[Fallback] = []
     varying: set[str] = set()
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
@@ -150,7 +149,8 @@ def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
         except Exception as error:  # noqa: BLE001 - it is reported with its operator and line
             told = f"ExecuTorch's partitioner fails ({shorten(error)})"
             varies = f"{VARIES}, and " if node.name in varying else ""
-            crashes.append(f"{name_operator(node)}: {varies}{told}{find_line(node)}")
+            origin = find_origin(node)
+            crashes.append(Fallback(name_operator(node), f"{varies}{told}", origin=origin))
             qnn_partitioner.logger.info("| %s", told.replace("|", "/"))
             return False
 

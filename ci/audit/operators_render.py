@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
+from ci.facts.finding import WORDS, show_finding
 from ci.faults.match import KnownFault
 from ci.report.annotation import Annotation, Level
 from ci.report.github import render_sheets
@@ -56,12 +57,13 @@ def render_text(audit: Audit) -> str:
     for one in audit.cases:
         if one.status is not Status.PASSED:
             name = f"{names[one.model]} {one.scheme} {one.soc}"
-            lines += ["", clean_log_line(f"{one.status.value}  {name}: {one.reason}")]
-            lines += [clean_log_line(f"  fix: {one.fix}")] if one.fix else []
-    for (model, op, file, line), found in group_refusals(audit.cases).items():
-        place = f"{file}:{line}" if file else "line not known"
+            head, *more = [line for each in one.findings for line in show_finding(each)] or [""]
+            lines += ["", clean_log_line(f"{one.status.value}  {name}: {head}")]
+            lines += [f"  {clean_log_line(line)}" for line in more]
+    for (model, op, place), found in group_refusals(audit.cases).items():
         many = max(one.count for _, one in found)
-        lines += ["", clean_log_line(f"on the CPU  {names[model]}: {op} x{many}  [{place}]")]
+        where = place or "line not known"
+        lines += ["", clean_log_line(f"on the CPU  {names[model]}: {op} x{many}  [{where}]")]
         for reason, where in _group_reasons(found):
             lines.append(f"  | {clean_log_line(f'{where}: {reason}')}")
         lines += [f"  {line}" for line in _list_advice(found)]
@@ -85,8 +87,9 @@ def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tup
 
 
 def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
-    told = [("why", one.why) for _, one in found] + [("fix", one.fix) for _, one in found]
-    return [f"{word}: {clean_log_line(text)}" for word, text in dict.fromkeys(told) if text]
+    told = [(WORDS[one.certainty], one.text) for _, row in found for one in row.causes]
+    told += [(WORDS[one.proof], one.text) for _, row in found for one in row.remedies]
+    return [f"{word}: {clean_log_line(text)}" for word, text in dict.fromkeys(told)]
 
 
 def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
@@ -133,7 +136,7 @@ def make_sheets(audit: Audit) -> list[Sheet]:
             " between CPU and QNN per inference. extra: those that would not be transferred if QNN"
             " executed everything",
             (*HEAD, "reason"),
-            tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
+            tuple(SheetRow((*row, one.headline), one.status.value) for row, one in rows),
             HEAD.index("status"),
             frozenset(range(HEAD.index("on QNN"), len(HEAD))),
         )
@@ -143,13 +146,13 @@ def make_sheets(audit: Audit) -> list[Sheet]:
         SheetRow(
             (
                 op,
-                f"{file}:{line}" if file else names[model],
+                place or names[model],
                 "\n".join(f"{where}: {reason}" for reason, where in _group_reasons(found)),
-                "\n".join(dict.fromkeys(one.why for _, one in found if one.why)),
-                "\n".join(dict.fromkeys(one.fix for _, one in found if one.fix)),
+                "\n".join(dict.fromkeys(one.text for _, row in found for one in row.causes)),
+                "\n".join(dict.fromkeys(one.text for _, row in found for one in row.remedies)),
             )
         )
-        for (model, op, file, line), found in group_refusals(audit.cases).items()
+        for (model, op, place), found in group_refusals(audit.cases).items()
     )
     if left:
         head = ("operator", "line", "where and reason", "why", "what to do")
@@ -169,9 +172,10 @@ def make_annotations(audit: Audit) -> list[Annotation]:
     each known fault, and for each failed case without an operator on the CPU."""
     made = []
     failed = [one for one in audit.cases if one.status is Status.FAILED]
-    for (_, op, file, line), found in group_refusals(failed).items():
+    for (_, op, _), found in group_refusals(failed).items():
         told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
-        fix = "; ".join(dict.fromkeys(one.fix for _, one in found if one.fix))
+        fix = "; ".join(dict.fromkeys(one.text for _, row in found for one in row.remedies))
+        file, line = found[0][1].file, found[0][1].line
         text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
         made.append(Annotation(Level.ERROR, text, "audit", file, line))
     made += [
@@ -180,7 +184,7 @@ def make_annotations(audit: Audit) -> list[Annotation]:
         for file, line in [(one.file, one.line)]
     ]
     return made + [
-        Annotation(Level.ERROR, f"{one.model} {one.scheme} {one.soc}: {one.reason}", "audit")
+        Annotation(Level.ERROR, f"{one.model} {one.scheme} {one.soc}: {one.headline}", "audit")
         for one in failed
         if not one.left
     ]

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import NO_ADVICE, Advice, Finding
+from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step, TraceError
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
@@ -40,13 +40,23 @@ Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 
 class Fallback(Struct, frozen=True):
-    """A node that stays on the CPU, and the reason. ``asked`` is true if the model's entry in the
-    policy requests this. ``place`` is the node's line or module, such as ``net.py:3``, or empty."""
+    """A node that stays on the CPU, the reason, and where the node comes from. ``asked`` is true if
+    the model's entry in the policy requests this."""
 
     op: str
     reason: str
     asked: bool = False
-    place: str = ""
+    origin: Origin = NOWHERE
+
+    @property
+    def text(self) -> str:
+        """Return the reason with the node's origin."""
+        return f"{self.reason}{self.origin.mark}"
+
+
+def list_places(left: Sequence[Fallback]) -> list[Place]:
+    """Return the lines from which nodes on the CPU come, each once."""
+    return [*dict.fromkeys(place for one in left for place in one.origin.places)]
 
 
 class Delegation(Struct, frozen=True):

@@ -22,6 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
+import msgspec
+
+from ci.facts.finding import NOWHERE, Origin, PlacedError
 from provisioning.console.process import describe_exit, end_with_parent
 from provisioning.errors import DefectError, FailedError, QnnCiError, describe_exception
 from provisioning.files import explain_no_room
@@ -71,9 +74,12 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
-        last = step[:].rstrip(b"\0").decode("utf-8", "replace")
+        noted = step[:].rstrip(b"\0") or msgspec.json.encode(("", NOWHERE))
+        last, origin = msgspec.json.decode(noted, type=tuple[str, Origin])
         what = f"the process {describe_exit(code)} without a result"
-        raise DiedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
+        died = DiedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
+        died.places = origin.places
+        raise died
     try:
         result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
     except Exception as error:
@@ -87,7 +93,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     return cast("R", result)
 
 
-class DiedError(FailedError):
+class DiedError(PlacedError):
     """A fork died, or its result was not what it should be."""
 
 
@@ -125,11 +131,13 @@ def redirected(target: int, *descriptors: int) -> Iterator[None]:
             os.close(before)
 
 
-def note_step(doing: str) -> None:
+def note_step(doing: str, origin: Origin = NOWHERE) -> None:
     """Record the step that the fork has reached, such as ``QNN compiled the graph``. If the fork
-    dies, the error message shows the last step. Outside a fork this does nothing."""
+    dies, the error shows the last step and its ``origin``. Outside a fork this does nothing."""
     for step in _steps[-1:]:
-        step[:] = doing.encode("utf-8", "replace")[:STEP_BYTES].ljust(STEP_BYTES, b"\0")
+        text = doing.encode("utf-8", "replace")[: STEP_BYTES // 2]
+        data = msgspec.json.encode((text.decode("utf-8", "ignore"), origin))
+        step[:] = (data if len(data) < STEP_BYTES else b"").ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:

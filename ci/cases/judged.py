@@ -25,6 +25,7 @@ from ci.cases.engine import (
     Program,
     RunNotes,
     Sets,
+    list_places,
     read_steps,
 )
 from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
@@ -38,12 +39,22 @@ from ci.facts.finding import (
     NO_ADVICE,
     Advice,
     Finding,
+    Place,
     Proof,
     Question,
     advise,
     shorten,
 )
-from ci.facts.kinds import CHANGED, LACKING, NO_OUTPUTS, ON_CPU, PROOFLESS, RUNNER, UNEXPECTED
+from ci.facts.kinds import (
+    CHANGED,
+    LACKING,
+    NO_NODE,
+    NO_OUTPUTS,
+    ON_CPU,
+    PROOFLESS,
+    RUNNER,
+    UNEXPECTED,
+)
 from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
 from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
@@ -61,7 +72,7 @@ from ci.judging.verdict import (
 from ci.latency.data import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
-from ci.models.source_lines import find_factory, find_places, find_suite_model
+from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
@@ -309,13 +320,12 @@ class CaseJudge:
 
     def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
         """Return where the accuracy of a failed case is lost."""
-        where: list[str] = []
         with self.notes.of("the layer at which accuracy is lost"):
             if loss and question is Question.QUANTIZED:
-                where.append(describe_loss(loss))
+                return Advice(where=(describe_loss(loss),), places=loss.origin.places)
             if question is Question.FAITHFUL and not is_located:
-                where += filter(None, [self.locate()])
-        return Advice(where=tuple(where))
+                return self.locate()
+        return NO_ADVICE
 
     def name_culprit(self, finding: Finding) -> Finding:
         """Return a finding on a program that is not faithful with the known fault or the layer that
@@ -343,11 +353,10 @@ class CaseJudge:
             findings.reverse()
         return self.end(Status.FAILED, [*findings, *self.find_excesses(compiled)], log_tail)
 
-    def locate(self) -> str:
-        """Return the layer at which a program starts to differ from its model, or "" if it is
-        unknown. This class always returns "", because it runs no program. CaseRun overrides
-        this."""
-        return ""
+    def locate(self) -> Advice:
+        """Return the layer at which a program starts to differ from its model. This class returns
+        nothing, because it runs no program. CaseRun overrides this."""
+        return NO_ADVICE
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the operator that causes the errors. This class returns them
@@ -376,16 +385,7 @@ class CaseJudge:
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
-        alike = {(one.op, one.place or one.reason): f"{one.op}: {one.reason}" for one in left[::-1]}
-        every = [*alike.values()][::-1]  # nodes of one line are listed once
-        more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
-        many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
-        names = ", ".join(dict.fromkeys(one.op for one in left))
-        told = f"{many} back to the CPU ({names})"
-        evidence = "\n".join([*every[:SHOWN_OPS], *more])
-        headline = name_fallbacks(left, told)
-        details = [] if headline.startswith(told) else [told]
-        return [ON_CPU.find(headline, details=details, evidence=evidence)]
+        return [find_fallbacks(left)]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that
@@ -456,8 +456,9 @@ class CaseJudge:
                 for number, one in enumerate(findings)
             ]
             findings[0] = findings[0].explained(sum((one.advice for one in faults), NO_ADVICE))
-            with self.notes.of("the lines of the model's code"):
-                findings = self.find_places(findings)
+            if not any(one.places for one in findings):
+                with self.notes.of("the line of the model's code"):
+                    findings[0] = structs.replace(findings[0], places=self.find_factory())
         made = known.artifact.compiled.warnings if known.artifact else ()
         known.warnings += tuple(dict.fromkeys((*made, *self.notes)))
         case = make_case(
@@ -503,22 +504,12 @@ class CaseJudge:
         faults = self.list_faults()
         return {Question.QUANTIZED if one.is_scheme else Question.FAITHFUL for one in faults}
 
-    def find_places(self, findings: Sequence[Finding]) -> Sequence[Finding]:
-        """Return the findings with the source lines of the user's code that they mention. If there
-        is none, the first finding gets the line of the model's factory. ONNX files have no
-        lines."""
+    def find_factory(self) -> tuple[Place, ...]:
+        """Return the line of the model's factory, or nothing for an ONNX file."""
         reference = self.spec.source.reference
         if is_suite(self.spec.reference):
             reference = find_suite_model(self.spec.reference)
-        if self.spec.is_file or not reference:
-            return findings
-        found = [
-            structs.replace(one, places=one.places or tuple(find_places(one.words)))
-            for one in findings
-        ]
-        if not any(one.places for one in found):
-            found[0] = structs.replace(found[0], places=(find_factory(reference),))
-        return found
+        return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
 # The first words of a headline on nodes on the CPU, if all of them have such a reason.
@@ -530,22 +521,52 @@ REASONS = (
 )  # fmt: skip
 
 
-def name_fallbacks(left: Sequence[Fallback], told: str) -> str:
-    """Return a headline on nodes that stay on the CPU, such as ``QNN does not take rank 6: view,
-    permute in zoo.py:40``. If they have no common reason, it starts with ``told``."""
+def find_fallbacks(left: Sequence[Fallback]) -> Finding:
+    """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
+    alike = {(one.op, str(one.origin) or one.reason): one for one in left[::-1]}
+    every = [f"{one.op}: {one.text}" for one in alike.values()][::-1]  # each line once
+    more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
+    many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
+    names = ", ".join(dict.fromkeys(one.op for one in left))
+    told = f"{many} back to the CPU ({names})"
+    reason, named = name_fallbacks(left)
+    return ON_CPU.find(
+        f"{reason}: {named}" if reason else f"{told}{named}",
+        details=[told] if reason else [],
+        evidence="\n".join([*every[:SHOWN_OPS], *more]),
+        places=list_places(left),
+    )
+
+
+def find_no_node(left: Sequence[Fallback]) -> Finding:
+    """Return the finding that QNN took no node of a model."""
+    if not left:
+        return NO_NODE.find("the model computes nothing: its graph has no operators")
+    names = ", ".join(dict.fromkeys(one.op for one in left))
+    reasons = dict.fromkeys(one.text for one in left)
+    told = f"QNN accepted no node: {names}"
+    return NO_NODE.find(told, evidence="\n".join(reasons), places=list_places(left))
+
+
+def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
+    """Return the common reason of nodes that stay on the CPU, such as ``QNN does not take rank 6``,
+    with their operators and places, such as ``view, permute in zoo.py:40``. If they have none, it
+    is empty, and only the places follow."""
     operators = ", ".join(dict.fromkeys(name_operator(one.op) for one in left))
-    places: dict[str, list[str]] = {}
-    for place in dict.fromkeys(one.place for one in left if one.place):
-        file, _, line = place.rpartition(":")
-        places.setdefault(file, []).append(line)
-    spots = [f"{file}:{', '.join(lines)}" if file else lines[0] for file, lines in places.items()]
+    lines: dict[str, list[str]] = {}
+    for one in dict.fromkeys(one.origin for one in left):
+        if one.line:
+            lines.setdefault(f"{one.file}:", []).append(str(one.line))
+        elif one.module:
+            lines.setdefault("module ", []).append(one.module)
+    spots = [f"{start}{', '.join(names)}" for start, names in lines.items()]
     where = f" in {', '.join(spots)}" if spots else ""
     for pattern, words in REASONS:
         found = [pattern.search(one.reason) for one in left]
         values = {match[1] if match.groups() else "" for match in found if match}
         if all(found) and len(values) == 1:
-            return f"{words.format(*values)}: {operators}{where}"
-    return f"{told}{where}"
+            return words.format(*values), f"{operators}{where}"
+    return "", where
 
 
 def name_operator(op: str) -> str:
@@ -624,7 +645,7 @@ def make_case(
         cached=known.cached,
         findings=tuple(findings),
         fallback_ops=tuple(
-            FallbackOp(op=one.op, reason=one.reason)
+            FallbackOp(op=one.op, reason=one.text)
             for one in (delegation.fallback_ops if delegation else ())
         ),
         log_tail=log_tail,
@@ -673,9 +694,9 @@ def describe_loss(loss: Loss) -> str:
     """Return the layer at which the quantized model loses the most accuracy compared to the float32
     model."""
     return (
-        f"the most accuracy is lost at {loss.name}: the SQNR is {loss.before_db:.1f} dB"
-        f" before it and {loss.behind_db:.1f} dB after it; with only the weights quantized, the"
-        f" SQNR of the outputs is {loss.weights_db:.1f} dB"
+        f"the most accuracy is lost at {loss.name}{loss.origin.mark}: the SQNR is"
+        f" {loss.before_db:.1f} dB before it and {loss.behind_db:.1f} dB after it; with only the"
+        f" weights quantized, the SQNR of the outputs is {loss.weights_db:.1f} dB"
     )
 
 

@@ -21,7 +21,6 @@ from ci.cases.engine import (
     STAGE,
     STAGES,
     Compiled,
-    Delegation,
     Engine,
     Program,
     RunError,
@@ -29,13 +28,20 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions
+from ci.cases.judged import (
+    CaseJudge,
+    CaseResult,
+    JudgeSetup,
+    Run,
+    SessionOptions,
+    find_no_node,
+)
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Finding, Proof, Question, advise
-from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_NODE, NO_OUTPUTS, find_bug
+from ci.facts.finding import Advice, Finding, Proof, Question, advise
+from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, find_bug
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, References, judge
 from ci.judging.verdict import judge_metric
@@ -138,7 +144,7 @@ class CaseRun(CaseJudge):
         self.note_program(directory, made.artifact)
         self.evidence.cached = made.cached
         if not compiled.delegation.partitions:
-            return self.refuse(find_no_node(compiled.delegation), ended.log_tail)
+            return self.refuse(find_no_node(compiled.delegation.fallback_ops), ended.log_tail)
         if self.estimates:
             what = "the time on a device"
             with needed(what) if self.limits_time else self.notes.of(what):
@@ -281,16 +287,18 @@ class CaseRun(CaseJudge):
             )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
-    def locate(self) -> str:
+    def locate(self) -> Advice:
         """Return the layer at which a program starts to differ from its model, or the reason why it
-        is unknown. Return "" if the engine or the model does not support a program that returns its
-        layers."""
+        is unknown. Return nothing if the engine or the model does not support a program that
+        returns its layers."""
         found = self.judge_layers(self.limits)
         if isinstance(found, str):
-            return found
-        if layer := find_departure(*found):
+            return Advice(where=tuple(filter(None, [found])))
+        layer = find_departure(*found)
+        if layer:
             self.evidence.culprit = f"wrong from {layer.label} on"
-        return describe_departure(*found)
+        places = layer.origin.places if layer else ()
+        return Advice(where=(describe_departure(*found),), places=places)
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is
@@ -350,15 +358,6 @@ class CaseRun(CaseJudge):
         result: MetricResult = ended.result
         self.evidence.metric = result
         return list(judge_metric(self.metric, result))
-
-
-def find_no_node(delegation: Delegation) -> Finding:
-    """Return the finding that QNN took no node of a model."""
-    if not delegation.fallback_ops:
-        return NO_NODE.find("the model computes nothing: its graph has no operators")
-    names = ", ".join(dict.fromkeys(one.op for one in delegation.fallback_ops))
-    reasons = dict.fromkeys(one.reason for one in delegation.fallback_ops)
-    return NO_NODE.find(f"QNN accepted no node: {names}", evidence="\n".join(reasons))
 
 
 def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:

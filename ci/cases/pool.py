@@ -444,7 +444,6 @@ class Pool:
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
-    "left to the CPU: ",  # the case's reason contains it too
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
     *("[INFO ", "WARNING:root:Node of type", "No quant config is implemented for op, "),

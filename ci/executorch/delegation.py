@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from ci.cases.engine import Delegation, Fallback
 from ci.cases.forked import note_step
 from ci.executorch.internals import get_delegation_info, qnn_partitioner
+from ci.facts.finding import NOWHERE, Origin
 from ci.models.lowering_options import NO_CHOICES, Choices
-from ci.models.user_code import find_line
+from ci.models.user_code import find_origin
 from ci.report.schema import OperatorCount
 from provisioning.documents import read_window
 from provisioning.errors import UsageError
@@ -32,9 +33,8 @@ NOISE = re.compile(
     r"|(Requested|Supported) I/O datatype set"
 )
 MAX_REASON = 400
-# A failed lowering writes such a line to the log for each node that was left to the CPU.
-LEFT = re.compile(r"^left to the CPU: (.+)", re.MULTILINE)
 BUILDER = "[QNN Delegate Op Builder]: "  # the prefix of ExecuTorch's warnings on unsupported nodes
+LEFT = "_left_to_the_cpu"  # the attribute of an exception, see list_left
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
 # LPAI supports only integers, so ExecuTorch leaves the conversions at both ends to the CPU.
@@ -49,25 +49,28 @@ BROKEN = {
 
 class Refusals(logging.Handler):
     """Collects the decisions of ExecuTorch's partitioner. ``by_node`` maps the names of refused
-    nodes to reasons. ``seen`` maps the names of all examined nodes to operators, and ``lines`` to
-    source lines. ``last`` is the last message that the partitioner logged."""
+    nodes to reasons. ``seen`` maps the names of all examined nodes to operators, and ``origins`` to
+    where they come from. ``last`` is the last message that the partitioner logged."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
         self.by_node: dict[str, str] = {}
         self.choices = choices
         self.seen: dict[str, str] = {}
-        self.lines: dict[str, str] = {}
+        self.origins: dict[str, Origin] = {}
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.last = record.getMessage()
 
-    def describe(self) -> list[str]:
-        """Return the refused operators, each with the reason and the line in the model. Operators
-        that quantize or dequantize are omitted."""
-        named = ((self.seen[name], reason) for name, reason in self.by_node.items())
-        return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
+    @property
+    def left(self) -> list[Fallback]:
+        """Return the refused nodes."""
+        return [
+            Fallback(op, reason, self.is_skipped(name, op), self.origins.get(name, NOWHERE))
+            for name, reason in self.by_node.items()
+            for op in [self.seen[name]]
+        ]
 
     def is_skipped(self, name: str, operator: str) -> bool:
         """Return whether the model's entry requests the CPU for the node ``name``. If the entry
@@ -104,27 +107,27 @@ def qnn_errors(text: str, known: str = "") -> str:
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason for a
     refusal is taken from QNN's error lines in ``log``, or else from ExecuTorch's warnings or the
-    partitioner's log. If the block raises an exception, the refused operators are appended to
-    ``log``."""
+    partitioner's log. If the block raises an exception, list_left returns them for it."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
 
     def watched(self: Any, submodules: Any, node: Any) -> bool:
+        origin = find_origin(node)
+        where = f"{name_operator(node)}{origin.mark}"
         if node.op == "call_function":
             refusals.seen[node.name] = name_operator(node)
-            refusals.lines[node.name] = find_line(node).strip(" []")
+            refusals.origins[node.name] = origin
         if name_operator(node) in BROKEN:
-            refusals.by_node[node.name] = BROKEN[name_operator(node)] + find_line(node)
+            refusals.by_node[node.name] = BROKEN[name_operator(node)]
             return False
-        note_step(f"QNN judged {name_operator(node)}{find_line(node)}")
+        note_step(f"QNN judged {where}", origin)
         start, refusals.last = log.stat().st_size, ""
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 supported = bool(original(self, submodules, node))
         except Exception as error:
-            where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
         note_step("QNN compiled the graph")  # follows the last node
         if not supported and node.op == "call_function":
@@ -132,7 +135,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
             built = [str(one.message).partition(BUILDER)[2] for one in caught]
             said = qnn_errors(told) or "; ".join(filter(None, built))
             said = said or refusals.last.rpartition("| ")[2] or "refused without a reason"
-            refusals.by_node[node.name] = said + name_call(node) + find_line(node)
+            refusals.by_node[node.name] = said + name_call(node)
         return supported
 
     support.is_node_supported = watched
@@ -140,13 +143,19 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
     qnn_partitioner.logger.addHandler(refusals)
     try:
         yield refusals
-    except Exception:
-        with log.open("a", encoding="utf-8") as stream:
-            stream.writelines(f"left to the CPU: {one}\n" for one in refusals.describe())
+    except Exception as error:
+        vars(error)[LEFT] = refusals.left
         raise
     finally:
         support.is_node_supported = original
         qnn_partitioner.logger.removeHandler(refusals)
+
+
+def list_left(error: Exception) -> list[Fallback]:
+    """Return the nodes that were refused before an exception ended a lowering, without those that
+    quantize or dequantize."""
+    left: list[Fallback] = vars(error).get(LEFT, [])
+    return [one for one in left if not one.op.startswith(QUANTIZING)]
 
 
 def name_operator(node: Any) -> str:
@@ -211,9 +220,9 @@ def audit_delegation(
     named = tuple(
         Fallback(
             name_operator(node),
-            refusals.by_node.get(node.name, f"not offered to QNN{find_line(node)}"),
+            refusals.by_node.get(node.name, "not offered to QNN"),
             refusals.is_skipped(node.name, name_operator(node)),
-            find_line(node).strip(" []"),
+            find_origin(node),
         )
         for node in left
     )

@@ -23,15 +23,16 @@ from ci.cases.engine import (
     Compiled,
     Delegation,
     Staging,
+    list_places,
     needed,
 )
 from ci.cases.forked import describe_error, flush_stdio, run_forked
 from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.executorch.delegation import (
-    LEFT,
     audit_delegation,
     count_operators,
+    list_left,
     qnn_errors,
     record_refusals,
 )
@@ -50,7 +51,7 @@ from ci.executorch.internals import (
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
-from ci.facts.finding import Finding
+from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_joined, find_ties, keep_state, run_eager
@@ -178,11 +179,11 @@ class Lowering:
         traced = structs.replace(
             choices, profile_level="optrace", online_prepare=False, saver=False
         )
-        lines: dict[str, str] = {}
-        program, delegation, footprint = lowering.compile(module, traced, lines)
+        origins: dict[str, Origin] = {}
+        program, delegation, footprint = lowering.compile(module, traced, origins)
         observed = hook.observe()
         (self.staging.directory / TRACE).write_bytes(gzip.compress(observed.traces))
-        simulation = read_simulation(observed, soc, delegation.partitions, lines)
+        simulation = read_simulation(observed, soc, delegation.partitions, origins)
         return Compiled(
             program=TRACE,
             binary=TRACE,
@@ -260,18 +261,18 @@ class Lowering:
         self.staging.write_bounds(kind, *bounds)
 
     def compile(
-        self, module: Any, choices: Choices, lines: dict[str, str] | None = None
+        self, module: Any, choices: Choices, origins: dict[str, Origin] | None = None
     ) -> tuple[bytes, Delegation, Footprint | None]:
         """Return the program of a float or quantized module, its delegation and its footprint. The
-        source line of each examined node is added to ``lines``."""
+        origin of each examined node is added to ``origins``."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
                 spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
             refusals.require_skipped()
-            if lines is not None:
-                lines.update(refusals.lines)
+            if origins is not None:
+                origins.update(refusals.origins)
             # Before to_executorch, which adds allocations and copies of state to these graphs.
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
             with needed("the delegation of the nodes"):
@@ -383,7 +384,8 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 def describe_refusal(error: Exception, log: Path) -> Finding:
     """Return why a lowering failed. The first line of list_refusals is the headline."""
     first, *others = list_refusals(error, log)
-    return NOT_LOWERED.find(first, evidence="\n".join(others))
+    places = list_places(list_left(error))
+    return NOT_LOWERED.find(first, evidence="\n".join(others), places=places)
 
 
 def list_refusals(error: Exception, log: Path) -> list[str]:
@@ -399,7 +401,7 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     place = f" [{frames[-1].filename.rpartition('site-packages/')[2]}]"
     raised = [f"{describe_error(chain[-1])}{place}"]  # the outer error often only repeats passes
     raised += [describe_error(error)] if len(chain) > 1 else []
-    left = list(dict.fromkeys(LEFT.findall(text)))[:MOST_LEFT]
+    left = list(dict.fromkeys(f"{one.op}: {one.text}" for one in list_left(error)))[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
     said = [*filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))])]

@@ -7,7 +7,7 @@ scanning service or a reader can refer to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from ci.facts.record import Record
-from provisioning.errors import QnnCiError
+from provisioning.errors import FailedError, QnnCiError
 
 HEADLINE_CHARS = 100
 SHOWN = 8  # findings of a case that are shown whole
@@ -83,6 +83,33 @@ class Place(Record, frozen=True, kw_only=True):
     line: Annotated[int, Meta(ge=1)]
 
 
+class Origin(Record, frozen=True, kw_only=True):
+    """Where an operator of a model comes from: a line of a Python file or, if that is unknown, a
+    module of the model, such as ``body.4``. Everything is empty if both are unknown."""
+
+    file: str = ""
+    line: Annotated[int, Meta(ge=0)] = 0
+    module: str = ""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Return the line, or nothing if it is unknown."""
+        return (Place(file=self.file, line=self.line),) if self.line else ()
+
+    @property
+    def mark(self) -> str:
+        """Return the origin as it is appended to a text, such as `` [nets/net.py:12]``."""
+        return f" [{self}]" if self != NOWHERE else ""
+
+    def __str__(self) -> str:
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return f"module {self.module}" if self.module else ""
+
+
+NOWHERE = Origin()
+
+
 class Figure(Record, frozen=True, kw_only=True):
     """A figure of a finding, such as ``above_noise`` in dB. ``allowed`` is its limit, and
     ``predicted`` its prediction; both are None if there is none."""
@@ -111,11 +138,12 @@ class Remedy(Record, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Advice:
     """What explains a finding. ``seen`` describes patterns in the outputs, and ``where`` the place
-    in the model."""
+    in the model, whose lines are ``places``."""
 
     seen: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     where: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 
     def __add__(self, other: Advice) -> Advice:
@@ -123,6 +151,7 @@ class Advice:
             self.seen + other.seen,
             self.causes + other.causes,
             self.where + other.where,
+            self.places + other.places,
             self.remedies + other.remedies,
         )
 
@@ -176,6 +205,7 @@ class Finding(Record, frozen=True, kw_only=True):
             seen=_join(self.seen, advice.seen),
             causes=tuple(one for one in causes if not (known and one.certainty is Certainty.GUESS)),
             where=_join(self.where, advice.where),
+            places=_join(self.places, advice.places),
             remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
         )
 
@@ -203,9 +233,16 @@ def _join(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
+class PlacedError(FailedError):
+    """A failure at ``places`` of the user's code, if they are known."""
+
+    places: tuple[Place, ...] = ()
+
+
 def describe_error(error: QnnCiError) -> Advice:
     """Return the reason and the next step that an error of this project states."""
-    return advise(error.why, error.fix, proof=Proof.PROVEN)
+    advice = advise(error.why, error.fix, proof=Proof.PROVEN)
+    return replace(advice, places=error.places if isinstance(error, PlacedError) else ())
 
 
 def shorten(text: str, most: int) -> str:

@@ -4,11 +4,12 @@ fixes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from msgspec import Struct, structs
 
-from ci.facts.finding import Advice, Certainty, Proof, advise
+from ci.facts.finding import NOWHERE, Advice, Certainty, Origin, Proof, advise
 from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS
 from ci.faults.known import Fault, find_pattern, read_faults
 from ci.models.graph_steps import Operand, Step
@@ -17,8 +18,8 @@ from ci.models.graph_steps import Operand, Step
 class KnownFault(Struct, frozen=True, kw_only=True):
     """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
     operators, with the operands of the first call. ``nodes`` are the names of these calls in the
-    exported graph, and ``operators`` are torch's names of their operators. ``file`` and ``line``
-    are the place in the source, or empty and 0 if that is unknown. ``is_scheme`` is true if the
+    exported graph, and ``operators`` are torch's names of their operators. ``file``,
+    ``line`` and ``module`` say where the first of them comes from. ``is_scheme`` is true if the
     quantized model itself is wrong, not the program."""
 
     fault: str
@@ -30,14 +31,19 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
     file: str = ""
     line: int = 0
-    module: str = ""  # such as ``module body.4``, if the source line is unknown
+    module: str = ""
     is_scheme: bool = False
+
+    @property
+    def origin(self) -> Origin:
+        """Return where the first of the operators comes from."""
+        return Origin(file=self.file, line=self.line, module=self.module)
 
     @property
     def place(self) -> str:
         """Return the source line, such as ``nets/net.py:41``, or else the module, or else the first
         node of the pattern in the exported graph."""
-        return f"{self.file}:{self.line}" if self.line else self.module or f"node {self.nodes[0]}"
+        return str(self.origin) or f"node {self.nodes[0]}"
 
     @property
     def label(self) -> str:
@@ -48,7 +54,8 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     def advice(self) -> Advice:
         """Return the fault with its place, and its fix."""
         known, proven = Certainty.KNOWN, Proof.PROVEN
-        return advise(f"known fault: {self}", self.fix, certainty=known, proof=proven)
+        advice = advise(f"known fault: {self}", self.fix, certainty=known, proof=proven)
+        return replace(advice, places=self.origin.places)
 
     def __str__(self) -> str:
         return f"{self.label} ({self.calls}): {self.seen}"
@@ -83,8 +90,7 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator."""
-    place = next((one.place for one in chain if one.place), "")
-    file, _, line = place.rpartition(":")
+    origin = next((one.origin for one in chain if one.origin != NOWHERE), NOWHERE)
     return KnownFault(
         fault=fault.name,
         title=fault.title,
@@ -93,9 +99,9 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         calls=", then ".join(_describe_calls(chain)),
         nodes=tuple(one.name for one in chain),
         operators=tuple(operators[one.name] for one in chain),
-        file=file,
-        line=int(line) if line.isdigit() else 0,
-        module="" if file else place,
+        file=origin.file,
+        line=origin.line,
+        module=origin.module,
         is_scheme=fault.owner == "quantization",
     )
 

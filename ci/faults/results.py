@@ -53,17 +53,13 @@ class Result(Struct, frozen=True):
     place: str = ""
     why: str = ""
     cpu_s: float = 0.0
+    # Whether an operator stays on the CPU. The graphs that were compiled with it can still run.
+    is_left: bool = False
 
     @property
     def is_suspect(self) -> bool:
         """Return whether the graph may have a fault."""
         return self.end in SUSPECT
-
-    @property
-    def is_left(self) -> bool:
-        """Return whether the graph was refused because an operator stays on the CPU. In that case,
-        the graphs that were compiled with it can still run."""
-        return self.why.endswith(LEFT)
 
 
 class Output(NamedTuple):
@@ -103,7 +99,7 @@ def judge_graphs(
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
         places, first = range(first, first + count), first + count
         if number in left:
-            results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
+            results.append(Result(item.text, item.seed, REFUSED, why=left[number], is_left=True))
             continue
         outputs = [
             Output(

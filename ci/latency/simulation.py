@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from ci.facts.finding import Origin
 from ci.report.schema import OperatorCost, Simulation
 from provisioning.errors import FailedError
 from provisioning.manifest.targets import read_socs
@@ -93,10 +94,10 @@ class Timeline:
 
 
 def read_simulation(
-    observed: Observed, soc: str, graphs: int, lines: Mapping[str, str] = MappingProxyType({})
+    observed: Observed, soc: str, graphs: int, origins: Mapping[str, Origin] = MappingProxyType({})
 ) -> Simulation:
     """Return QNN's simulation of a program with ``graphs`` graphs that was compiled for ``soc``.
-    ``lines`` maps the names of operators to source lines.
+    ``origins`` says where operators come from, by their names.
 
     Raises FailedError if an expected figure is missing, if the figures contradict each other or the
     trace, or if the trace is for another SoC.
@@ -116,7 +117,7 @@ def read_simulation(
         hvx_cycles=sum(run.units["hvx"] for run in runs),
         dma_cycles=sum(run.units["dma"] for run in runs),
         implausible_cycles=sum(run.implausible for run in runs),
-        costs=tuple(rank_operators(runs, observed.schematics, lines)),
+        costs=tuple(rank_operators(runs, observed.schematics, origins)),
         **figures,
     )
 
@@ -191,7 +192,7 @@ def sum_trace(trace: Mapping[str, Any]) -> Timeline:
 
 
 def rank_operators(
-    runs: Sequence[Timeline], schematics: Sequence[str], lines: Mapping[str, str]
+    runs: Sequence[Timeline], schematics: Sequence[str], origins: Mapping[str, Origin]
 ) -> Iterator[OperatorCost]:
     """Yield the operators on which the units of the NPU spend the most cycles. Operators are named
     only if there is one schematic for each trace, in the same order."""
@@ -206,7 +207,7 @@ def rank_operators(
                     cycles=cycles,
                     operator=kinds.get(one, ""),
                     name=name,
-                    place=lines.get(name, ""),
+                    place=str(origins.get(name, "")),
                     graph=number,
                 )
             )

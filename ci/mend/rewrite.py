@@ -41,10 +41,9 @@ TORCH, ONNX = "ci.mend.torch_rewrites", "ci.mend.onnx_rewrites"
 def find_place(node: Any) -> Place | None:
     """Return the line of the user's source that a node of torch comes from, or None if it is
     unknown."""
-    from ci.models.source_lines import find_places
-    from ci.models.user_code import find_line
+    from ci.models.user_code import find_origin
 
-    return next(iter(find_places(find_line(node))), None)
+    return next(iter(find_origin(node).places), None)
 
 
 def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]] | None:

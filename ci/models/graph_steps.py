@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from ci.facts.finding import NOWHERE, Origin
+
 # The result of these operators equals their input, so a pattern ignores them.
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
@@ -46,7 +48,7 @@ class Step(Struct, frozen=True):
     # The result of measure_step: the numeric arguments, including defaults, under torch's names,
     # and numbers derived from them.
     numbers: dict[str, tuple[float, ...]] = {}
-    place: str = ""  # file:line of the call; empty if it is unknown
+    origin: Origin = NOWHERE
 
 
 def measure_step(
@@ -202,7 +204,7 @@ class _Reader:
         self.factors: dict[Any, float] = {}
 
     def read(self) -> Iterator[Step]:
-        from ci.models.user_code import find_line
+        from ci.models.user_code import find_origin
 
         for node in self.graph.nodes:
             if node.op == "placeholder" and node.name in self.held:
@@ -214,18 +216,16 @@ class _Reader:
             if name in PASSES_ON:
                 continue
             sources, operands = [], []
-            for given in self._list_operands(node):
-                operands.append(self._describe(given))
-                own = _look_through(given)
+            for one in self._list_operands(node):
+                operands.append(self._describe(one))
+                own = _look_through(one)
                 is_step = getattr(own, "op", "") == "call_function" and own not in self.values
                 sources.append(own.name if is_step else "")
-            line = find_line(node).strip(" []")
             numbers = measure_step(operands, dict(_list_numbers(node)))
             if name == ATTENTION:
                 numbers["mask"] = (self._measure_mask(node),)
-            yield Step(
-                node.name, name, tuple(operands), tuple(sources), _find_shape(node), numbers, line
-            )
+            given, shape, origin = tuple(operands), _find_shape(node), find_origin(node)
+            yield Step(node.name, name, given, tuple(sources), shape, numbers, origin)
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
         """Yield the tensors that a node reads, and its numeric operands, such as a factor or an

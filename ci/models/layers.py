@@ -19,7 +19,7 @@ from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, is_state, name_operator
 from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
-from ci.models.user_code import find_line
+from ci.models.user_code import find_origin
 from ci.report.schema import Clipped
 
 
@@ -58,7 +58,7 @@ def find_clipped(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Clipped, ..
 def _name_source(node: Node) -> str:
     if node.op == "placeholder":
         return f"input {node.name}"
-    return f"the result of {name_operator(node)}{find_line(node)}"
+    return f"the result of {name_operator(node)}{find_origin(node).mark}"
 
 
 def _find_range(node: Node) -> tuple[float, float]:
@@ -115,7 +115,7 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
     part.recompile()
     return part, tuple(
-        Layer(name_operator(source), f"{name_operator(source)}{find_line(source)}")
+        Layer(name_operator(source), name_operator(source), find_origin(source))
         for source in chosen
     )
 
@@ -135,7 +135,7 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
         if before and (origin or computes(node)):
             given = name_operator(origin) or str(origin)
             what = f"the range of {given}" if origin else name_operator(node)
-            rows.append((f"{what}{find_line(origin or node)}", min(before), reached[node]))
+            rows.append((what, min(before), reached[node], find_origin(origin or node)))
     weights = min(
         (
             _decibels(wanted, given)
@@ -144,7 +144,11 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
         ),
         default=BEST_DB,
     )
-    return [Loss(name, before, behind, weights) for name, before, behind in rows if behind < before]
+    return [
+        Loss(name, before, behind, weights, place)
+        for name, before, behind, place in rows
+        if behind < before
+    ]
 
 
 def _find_rounded(node: Node) -> Node | None:

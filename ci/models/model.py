@@ -19,7 +19,7 @@ from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.factory import Inputs, fit_sets, unpack
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
-from ci.models.user_code import blame_model, call_function, find_line
+from ci.models.user_code import blame_model, call_function, find_origin
 from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import (
     DERIVED_SETS,
@@ -238,7 +238,8 @@ def _describe_node(node: Node) -> str:
         f"{leaf.dtype}{tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
         for leaf in torch.utils._pytree.tree_leaves(value)
     ]
-    return f"{node.op} {node.name} {target} {node.args} {node.kwargs} {shapes} {find_line(node)}"
+    place = find_origin(node)
+    return f"{node.op} {node.name} {target} {node.args} {node.kwargs} {shapes} {place}"
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:

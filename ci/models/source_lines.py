@@ -12,10 +12,6 @@ from ci.models import suite
 from provisioning.console.caller import shown_path
 from provisioning.documents import read_text
 
-# The forms in which find_line and blame_model write source lines into reasons: [nets/net.py:12],
-# and net.py, line 12, in f
-_PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
-
 
 def find_repository(path: Path) -> Path | None:
     """Return the root of the git work tree that contains the absolute ``path``, or None."""
@@ -42,12 +38,6 @@ def is_installed(file: str) -> bool:
     return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
         Path(file).parts
     )
-
-
-def find_places(reason: str) -> list[Place]:
-    """Return the source lines that a reason mentions, without duplicates."""
-    rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
-    return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 
 
 def find_factory(reference: str) -> Place:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from ci.facts.finding import NOWHERE, Origin
+
 FILE = "{}_{}.raw"  # <input set>_<index>
 BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
 MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
@@ -38,21 +40,29 @@ class TensorInfo(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True):
-    """An operator of a model: its type, and a label with its name or place."""
+    """An operator of a model: its type, its name, and where it comes from."""
 
     operator: str
-    label: str
+    name: str
+    origin: Origin = NOWHERE
+
+    @property
+    def label(self) -> str:
+        """Return the name with the origin."""
+        return f"{self.name}{self.origin.mark}"
 
 
 class Loss(Struct, frozen=True):
     """Where a quantized model loses the most accuracy. ``name`` is an operator, or the range of its
-    output, with its source line. ``before_db`` and ``behind_db`` are the SQNR before and after it;
-    ``weights_db`` is the SQNR of the outputs if only the weights are quantized. All are in dB."""
+    output, and ``origin`` where the operator comes from. ``before_db`` and ``behind_db`` are the
+    SQNR before and after it; ``weights_db`` is the SQNR of the outputs if only the weights are
+    quantized. All are in dB."""
 
     name: str
     before_db: float
     behind_db: float
     weights_db: float
+    origin: Origin = NOWHERE
 
     @property
     def added(self) -> float:

@@ -18,13 +18,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from ci.facts.finding import NOWHERE, Origin, Place, PlacedError
 from ci.models.source_lines import is_installed, name_file
 from ci.models.user_models import is_suite, lacks_function
 from provisioning.console.command import OWN_PACKAGES, user_path
-from provisioning.errors import FailedError, QnnCiError, UsageError, describe_exception
+from provisioning.errors import QnnCiError, UsageError, describe_exception
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
-EXPORTER = re.compile(r"/torch/(?:_dynamo|export|fx|onnx)/|^<")
+EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -135,26 +136,23 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
     except QnnCiError:
         raise
     except BaseException as error:  # such as SystemExit, or pytest's Skipped
-        name = Path(reference).name
-        raise FailedError(
-            f"{name} raised {describe_exception(error)}{doing}",
-            why=_find_place(error),
-            fix=_advise(error),
-        ) from error
+        frames = [*_list_own(error)]
+        what = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
+        why = "".join(f"{file}, line {line}, in {name}" for file, line, name in frames)
+        failure = PlacedError(what, why=why, fix=_advise(error))
+        failure.places = tuple(Place(file=file, line=line) for file, line, _ in frames)
+        raise failure from error
 
 
-def _find_place(error: BaseException) -> str:
-    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in forward``,
-    or "" if the exception was raised elsewhere."""
+def _list_own(error: BaseException) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the line and the function of the innermost frame in the user's code, or
+    nothing if the exception was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         own = [traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)]
-    return (
-        f"{name_file(Path(own[-1].filename))}, line {own[-1].lineno}, in {own[-1].name}"
-        if own
-        else ""
-    )
+    for frame in own[-1:]:
+        yield name_file(Path(frame.filename)), max(frame.lineno or 1, 1), frame.name
 
 
 def _advise(error: BaseException) -> str:
@@ -191,14 +189,13 @@ def is_users_file(file: str) -> bool:
     return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 
 
-def find_line(node: Any) -> str:
-    """Return the place of a node of torch: its source line in the user's code, such as
-    `` [nets/net.py:12]``, or else its module, such as `` [module body.4]`` for a module of an
-    nn.Sequential, or else its line in an installed package. Return "" if all are unknown."""
+def find_origin(node: Any) -> Origin:
+    """Return where a node of torch comes from: its line in the user's code, or else its module,
+    such as ``body.4`` of an nn.Sequential, or else its line in an installed package."""
     traceback = node.meta.get("stack_trace") or ""
-    frames = STACK_FRAME.findall(traceback)
-    module = name_module(node) if all(is_installed(file) for file, _ in frames) else ""
-    return f" [module {module}]" if module else name_line(traceback)
+    is_own = any(not is_installed(file) for file, _ in _list_frames(traceback))
+    module = "" if is_own else name_module(node)
+    return Origin(module=module) if module else read_origin(traceback)
 
 
 def name_module(node: Any) -> str:
@@ -208,16 +205,25 @@ def name_module(node: Any) -> str:
     return next((str(path) for path, *_ in reversed([*stack.values()]) if path), "")
 
 
-def name_line(traceback: str) -> str:
-    """Return the innermost line of a traceback that belongs to the user's code, or else to an
-    installed package other than torch's exporter, such as `` [nets/net.py:12]``. Return "" if there
-    is none.
+def read_origin(traceback: str) -> Origin:
+    """Return the innermost line of a torch traceback that belongs to the user's code, or else to an
+    installed package other than torch and ExecuTorch. The result is empty if there is none.
 
-    An installed file is shown without its directory, because cache keys contain this text and
+    An installed file is named without its directory, because cache keys contain this name and
     environments are in different directories.
     """
-    frames = [one for one in STACK_FRAME.findall(traceback) if not EXPORTER.search(one[0])]
-    own = [(file, line) for file, line in frames if not is_installed(file)]
-    if own:
-        return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]"
-    return f" [{Path(frames[-1][0]).name}:{frames[-1][1]}]" if frames else ""
+    frames = _list_frames(traceback)
+    own = [one for one in frames if not is_installed(one[0])]
+    for file, line in (own or frames)[-1:]:
+        name = name_file(Path(file)) if own else Path(file).name
+        return Origin(file=name, line=int(line))
+    return NOWHERE
+
+
+def _list_frames(traceback: str) -> list[tuple[str, str]]:
+    """Return the file and the line of each frame that is not torch's or ExecuTorch's."""
+    return [
+        (file, line)
+        for file, line in STACK_FRAME.findall(traceback)
+        if file[:1] != "<" and not (is_installed(file) and EXPORTER.search(file))
+    ]

@@ -12,6 +12,7 @@ import onnx
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Origin
 from ci.latency.simulation import (
     SCHEMATIC,
     TRACE,
@@ -22,7 +23,7 @@ from ci.latency.simulation import (
     split_traces,
 )
 from ci.models.schemes import Scheme
-from ci.models.user_code import name_line, working_directory
+from ci.models.user_code import read_origin, working_directory
 from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float
 from ci.onnx.options import profile_options
 from ci.onnx.preparation import copy_file, quantize_file
@@ -50,7 +51,7 @@ def simulate_source(
     soc = choose_simulated(spec.soc)
     with scratch_directory(staging.cache, "simulating") as scratch:
         model = write_float(source, scratch / "float.onnx", spec.source.shapes)
-        lines = find_lines(model)
+        origins = find_origins(model)
         if spec.scheme is Scheme.ASIS:
             model = copy_file(model, scratch / QUANTIZED_MODEL)
         elif spec.scheme.quantized:
@@ -58,7 +59,7 @@ def simulate_source(
             quantize_file(model, quantized, spec.scheme, source.calibration)
             model = quantized
         delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
-        simulation = read_simulation(observed, soc, delegation.partitions, lines)
+        simulation = read_simulation(observed, soc, delegation.partitions, origins)
     (staging.directory / TRACE).write_bytes(gzip.compress(observed.traces))
     return Compiled(
         program=TRACE,
@@ -121,10 +122,10 @@ def drop_repeats(events: Sequence[Event], traces: bytes) -> tuple[Sequence[Event
     return [event for place in fresh for event in graphs[place]], "\0".join(kept).encode()
 
 
-def find_lines(model: Path) -> dict[str, str]:
+def find_origins(model: Path) -> dict[str, Origin]:
     """Return the source line of each node of a float model, which torch.onnx records."""
-    lines = {}
+    origins = {}
     for node in onnx.load(model, load_external_data=False).graph.node:
         traceback = next((one.value for one in node.metadata_props if one.key == TRACEBACK), "")
-        lines[node.name] = name_line(traceback).strip(" []")
-    return lines
+        origins[node.name] = read_origin(traceback)
+    return origins

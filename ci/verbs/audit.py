@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ci.audit.operators import Audit, Audited, Found, judge_case
+from ci.cases.cache import as_compiled
 from ci.cases.engine import Staging
 from ci.cases.forked import run_forked
 from ci.cases.policy import EMULATOR, EmulatorPolicy
@@ -119,15 +120,15 @@ def run(
             place.mkdir()
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
             ended = pool.run(job, job.log, args.timeout_s)
-            early = Found(failure=ended.failure, ended_early=True)
-            found, seconds = (early, 0.0) if ended.failure else ended.result
+            early = Found(failure=as_compiled(ended).refused) if ended.failure else None
+            found, seconds = (early, 0.0) if early else ended.result
             return judge_case(spec, policy, found, seconds, qnn)
 
         names = name_models(spec.model for spec in specs)
 
         def show(one: Audited) -> None:
             name = f"{names[one.model]} {one.scheme} {one.soc}"
-            line = f"  {name:<34} {one.status.value:<11} {one.reason.partition(chr(10))[0]}"
+            line = f"  {name:<34} {one.status.value:<11} {one.headline}"
             progress.step(line.rstrip())
 
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.cases.spec import CaseSpec
+from ci.facts.kinds import ON_CPU
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from provisioning.doctor.survey.programs import Program, read_program
@@ -82,8 +83,9 @@ def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) ->
         slug = CaseSpec(case["model"], Scheme(case["scheme"]), case["soc"]).slug
         if slug in programs:
             yield compare_case(case, row, read_program(programs[slug]))
-        elif case["partitions"] and "ends with an error" not in case["reason"]:
-            yield Compared(slug, Counter(), 0, 0, 0, (f"no program: {row['reason']}",))
+        elif case["partitions"] and all(one["id"] == ON_CPU.id for one in case["findings"]):
+            why = " ".join(one["headline"] for one in row["findings"])
+            yield Compared(slug, Counter(), 0, 0, 0, (f"no program: {why}",))
 
 
 def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Program) -> Compared:

@@ -113,7 +113,7 @@ def test_a_model_that_qnn_does_not_take_is_red_with_its_line_and_remedy(
     left = next(one for one in case["operators"] if one["op"] == op)
     assert not left["taken"]
     assert reason in left["reason"]
-    assert fix in left["fix"]
+    assert fix in left["remedies"][0]["text"]
     lines = NETS.splitlines()
     assert left["file"] == "nets.py"
     assert f"# line: {name}" in lines[left["line"] - 1]

@@ -50,6 +50,7 @@ from ci.cases.engine import STEPS, Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
+from ci.facts.finding import Origin  # noqa: E402
 from ci.faults import results  # noqa: E402
 from ci.faults.results import Item  # noqa: E402
 from ci.models import model as models  # noqa: E402
@@ -1239,9 +1240,11 @@ def test_a_cause_that_was_never_raised_and_an_error_that_is_its_own_cause_are_de
 def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:
     no_rule = "No quant config is implemented for op, aten"
     lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input", "erf")]
-    lines += [f"left to the CPU: op{number}: why {number}" for number in (0, 0, 1, 2, 3, 4)]
     (tmp_path / "log").write_text("\n".join([*lines, "<E> why 1", "<E> another cause"]))
-    *told, error = lower.list_refusals(raised(ValueError("no binary")), tmp_path / "log")
+    failed = raised(ValueError("no binary"))
+    left = [Fallback(f"op{number}", f"why {number}") for number in (0, 0, 1, 2, 3, 4)]
+    vars(failed)[audit.LEFT] = left
+    *told, error = lower.list_refusals(failed, tmp_path / "log")
     assert told == [
         "aten.gru.input is not quantized: ExecuTorch has no rule for it",
         "aten.erf is not quantized: ExecuTorch has no rule for it",
@@ -1339,7 +1342,7 @@ def test_each_refused_node_has_the_reason_that_was_given_for_it(
 ) -> None:
     support, answer, log = partitioner
     noted: list[str] = []
-    monkeypatch.setattr(audit, "note_step", noted.append)
+    monkeypatch.setattr(audit, "note_step", lambda doing, *_: noted.append(doing))
     names = ["fine", "qnn", "logged", "warned", "silent", *BROKEN]
     nodes = {name: node(name, Operator(name)) for name in names}
     with record_refusals(log) as refusals:
@@ -1354,12 +1357,15 @@ def test_each_refused_node_has_the_reason_that_was_given_for_it(
     assert refusals not in audit.qnn_partitioner.logger.handlers
     assert [name for name, taken in answers.items() if taken] == ["fine"]
     assert refusals.by_node == {
-        "qnn": "QNN has no such type [net.py:7]",
-        "logged": "no visitor [net.py:7]",
-        "warned": "Only the last axis. [net.py:7]",
-        "silent": "refused without a reason [net.py:7]",
-        "aten.max.dim": "ExecuTorch requests no indices from QNN; use amax and argmax [net.py:7]",
-        "aten.min.dim": "ExecuTorch requests no indices from QNN; use amin and argmin [net.py:7]",
+        "qnn": "QNN has no such type",
+        "logged": "no visitor",
+        "warned": "Only the last axis.",
+        "silent": "refused without a reason",
+        "aten.max.dim": "ExecuTorch requests no indices from QNN; use amax and argmax",
+        "aten.min.dim": "ExecuTorch requests no indices from QNN; use amin and argmin",
+    }
+    assert {one.text for one in refusals.left} == {
+        f"{reason} [net.py:7]" for reason in refusals.by_node.values()
     }
 
 
@@ -1400,15 +1406,15 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     ]
     nodes[0].op = "placeholder"
     refusals = audit.Refusals()
-    refusals.by_node["erf"] = "no visitor [net.py:3]"
+    refusals.by_node["erf"] = "no visitor"
     graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
     assert audit_delegation([graph], refusals) == Delegation(
         9,
         2,
         2,
         (
-            Fallback("aten.erf", "no visitor [net.py:3]", place="net.py:3"),
-            Fallback("aten.topk", "not offered to QNN [net.py:4]", place="net.py:4"),
+            Fallback("aten.erf", "no visitor", origin=Origin(file="net.py", line=3)),
+            Fallback("aten.topk", "not offered to QNN", origin=Origin(file="net.py", line=4)),
         ),
     )
     refusals.choices = Choices(skip_ops=("aten.topk",))

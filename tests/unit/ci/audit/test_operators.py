@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,9 @@ from ci.audit.operators import (
     Audited,
     Found,
     OperatorRow,
+    OperatorRule,
     Partition,
-    Remedy,
-    find_remedy,
+    find_advice,
     judge_case,
     read_remedies,
     sum_bytes,
@@ -33,10 +34,12 @@ from ci.audit.operators_render import (
     render_summary,
     render_text,
 )
-from ci.cases.engine import Staging
+from ci.cases.engine import Fallback, Staging
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.explain.rules import Advice
+from ci.explain import rules
+from ci.facts.finding import NO_ADVICE, NOWHERE, Origin, Proof, Remedy, advise
+from ci.facts.kinds import DIED, INVALID, NO_NODE, NOT_LOWERED, ON_CPU
 from ci.faults.match import KnownFault
 from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
@@ -48,12 +51,13 @@ from ci.verbs.audit import AuditJob
 from tests.stand_ins.snapshots import check_snapshot
 
 POLICY = read_emulator_policy()
+NET = partial(Origin, file="nets/net.py")
 WHOLE = Found(
-    {"aten.linear.default [nets/net.py:21]": 2}, (), (Partition("forward", 2, 64, 16),), 80
+    {("aten.linear.default", NET(line=21)): 2}, (), (Partition("forward", 2, 64, 16),), 80
 )
-ERF = ("aten.erf.default", "No node visitor, unsupported [nets/net.py:22]", False)
+ERF = Fallback("aten.erf.default", "No node visitor, unsupported", origin=NET(line=22))
 SPLIT = Found(
-    {"aten.linear.default": 2},
+    {("aten.linear.default", NOWHERE): 2},
     (ERF,),
     (Partition("forward", 1, 64, 512), Partition("forward", 1, 512, 16)),
     80,
@@ -81,150 +85,71 @@ def test_a_model_that_qnn_takes_whole_passes_and_costs_no_border() -> None:
     assert (taken.op, taken.file, taken.line) == ("aten.linear.default", "nets/net.py", 21)
 
 
-def test_an_operator_on_the_cpu_fails_with_reason_line_remedy_and_its_cost() -> None:
-    case = judge(SPLIT)
-    assert case.status is Status.FAILED
-    assert case.reason == "1 node stays on the CPU"
-    (left,) = case.left
-    assert (left.op, left.reason) == ("aten.erf.default", "No node visitor, unsupported")
-    assert (left.file, left.line) == ("nets/net.py", 22)
-    assert "nn.GELU()" in left.fix
-    assert (len(case.partitions), case.border_bytes, measure_extra(case)) == (2, 1104, 1024)
-    (taken,) = [one for one in case.operators if one.taken]
-    assert (taken.op, taken.file, taken.line) == ("aten.linear.default", "", 0)
+KEPT = NOT_LOWERED.find(
+    "RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear.default>: schema ="
+    " aten::linear was not decomposed or delegated. This op was registered by the partitioner"
+)
+COMPLEX = NOT_LOWERED.find("KeyError: torch.complex64")
+SHAPES = INVALID.find("net.py raised RuntimeError: shapes differ", places=NET(line=9).places)
+HALF = Fallback("aten.linear.default", "The SocModel doesn't support FP16")
+PERMITTING = permit_fallback(Scheme.FP16)
+ALL = (Unsupported(pattern="^", reason="the policy knows it"),)
+SAVER = (Unsupported(pattern="(?m)^No node visitor", reason="no saver", choices=("*saver*",)),)
+TWICE = tuple(
+    Fallback("aten.mul.Tensor", f"Value 7{node}; Failed to validate op x{node} with error 0xc26")
+    for node in (" in the node 'a'", " in the node 'b'")
+)
+ASK = (rules.Advice(pattern="complex64|erf", fix="ask Ann", why="a note says so"),)
 
 
-def test_a_policy_that_permits_the_fallback_is_green_and_still_shows_it() -> None:
-    case = judge(SPLIT, policy=permit_fallback(Scheme.FP16))
-    assert case.status is Status.PASSED
-    assert len(case.left) == 1
-    assert not case.full_delegation
+def with_(policy: EmulatorPolicy = POLICY, **fields: Any) -> EmulatorPolicy:
+    return msgspec.structs.replace(policy, **fields)
+
+
+def test_verdicts_read_as_their_snapshot() -> None:
+    """Each row: the partitioner's result, the policy, the SoC and the lowering options."""
+    replace, none = msgspec.structs.replace, Choices()
+    rows: dict[str, tuple[Found, EmulatorPolicy, str, Choices]] = {
+        "whole": (WHOLE, with_(unsupported=ALL), "SM8650", none),
+        "one node on the cpu": (SPLIT, POLICY, "SM8650", none),
+        "two nodes of a line": (replace(SPLIT, left=(ERF, ERF)), POLICY, "SM8650", none),
+        "two nodes of one reason": (replace(SPLIT, left=TWICE), POLICY, "SM8650", none),
+        "permitted": (SPLIT, PERMITTING, "SM8650", none),
+        "asked": (replace(SPLIT, left=(replace(ERF, asked=True),)), POLICY, "SM8650", none),
+        "no node": (Found({}, (ERF,), (), 80), PERMITTING, "SM8650", none),
+        "nothing to do": (Found(), POLICY, "SM8650", none),
+        "the model raises": (Found(failure=SHAPES), PERMITTING, "SM8650", none),
+        "quantizing fails": (Found(failure=COMPLEX), POLICY, "SM8650", none),
+        "refused and no node": (Found({}, (ERF,), failure=COMPLEX), POLICY, "SM8650", none),
+        "refused and a node": (replace(SPLIT, failure=COMPLEX), POLICY, "SM8650", none),
+        "kept whole": (replace(SPLIT, failure=KEPT), PERMITTING, "SM8650", none),
+        "kept whole, skipped": (
+            *(replace(SPLIT, failure=KEPT), PERMITTING, "SM8650"),
+            Choices(skip_ops=("aten.linear.default",)),
+        ),
+        "the policy's advice": (replace(WHOLE, failure=COMPLEX), with_(advice=ASK), "SM8650", none),
+        "its advice on a node": (SPLIT, with_(advice=ASK), "SM8650", none),
+        "no float16": (Found({}, (HALF,)), POLICY, "QCM6490", none),
+        "no float16, a newer SoC": (Found({}, (HALF,)), POLICY, "SM8650", none),
+        "known": (SPLIT, with_(unsupported=ALL), "SM8650", none),
+        "known with an option": (SPLIT, with_(unsupported=SAVER), "SM8650", Choices(saver=True)),
+        "without the option": (SPLIT, with_(unsupported=SAVER), "SM8650", none),
+    }
+    parts = []
+    for name, (found, policy, soc, choices) in rows.items():
+        spec = CaseSpec("net", Scheme.FP16, soc, Source(choices=choices))
+        case = judge_case(spec, policy, found)
+        places = [str(one) for each in case.findings for one in each.places]
+        _, _, text = render_text(Audit(cases=(case,))).partition("\n\n")
+        parts.append(f"--- {name}: {case.status.value}, {measure_extra(case)}, {places}\n{text}")
+    check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", "".join(parts))
 
 
 def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
     limits = msgspec.structs.replace(POLICY.schemes[Scheme.FP16], full_delegation=False)
     entry = ModelEntry("net.py:make", limits={Scheme.FP16: limits})
     for name, status in (("net", Status.PASSED), ("other", Status.FAILED)):
-        policy = msgspec.structs.replace(POLICY, models={name: entry})
-        assert judge(SPLIT, policy=policy).status is status
-
-
-def test_what_the_entry_leaves_to_the_cpu_fails_nothing() -> None:
-    asked = msgspec.structs.replace(SPLIT, left=((*ERF[:2], True),))
-    assert judge(asked).status is Status.PASSED
-
-
-def test_a_model_of_which_qnn_takes_nothing_fails_whatever_the_policy_permits() -> None:
-    nothing = Found({}, (ERF,), (), 80)
-    case = judge(nothing, policy=permit_fallback(Scheme.FP16))
-    assert case.status is Status.FAILED
-    assert case.reason == "QNN accepts no operator"
-    assert measure_extra(case) is None
-    assert make_rows(Audit(cases=(case,)))[0][-4:] == ("0/1", "0", "-", "-")
-    empty = judge(Found())  # a model without operators
-    assert (empty.status, empty.reason) == (Status.FAILED, "QNN accepts no operator")
-
-
-def test_a_failure_before_qnn_was_asked_does_not_blame_qnn() -> None:
-    raised = "net.py raised RuntimeError: shapes differ (in eager mode, before lowering)"
-    case = judge(Found(failure=raised, ended_early=True), policy=permit_fallback(Scheme.FP16))
-    assert (case.status, case.reason) == (Status.FAILED, raised)
-    quantizing = judge(Found(failure="KeyError: 'x'"))
-    assert quantizing.status is Status.FAILED
-    assert "KeyError: 'x'" in quantizing.reason
-    assert "QNN accepts" not in quantizing.reason
-    refused = judge(Found({}, (ERF,), (), 80, failure="KeyError: 'x'"))
-    assert "; QNN accepts no operator" in refused.reason
-
-
-def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_operator() -> None:
-    raised = (
-        "[QNN]: x (RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear>"
-        " was not decomposed or delegated. This op was registered by the partitioner)"
-    )
-    failed = msgspec.structs.replace(SPLIT, failure=raised)
-    case = judge(failed, policy=permit_fallback(Scheme.FP16))
-    assert case.status is Status.FAILED
-    assert "at aten_linear_default: " in case.reason
-    other = judge(msgspec.structs.replace(WHOLE, failure="KeyError: 'x'"))
-    assert other.status is Status.FAILED
-    assert other.reason.endswith(": KeyError: 'x'")
-    for passes in ("[<FoldQDQ>, <Tag>...", "[<FoldQDQ>, <Tag>]"):
-        late = f"RuntimeError: no luck after the following passes: {passes}"
-        listed = judge(msgspec.structs.replace(WHOLE, failure=late))
-        assert listed.reason.endswith(": RuntimeError: no luck")  # without the passes
-    reasons = "".join(f"{one.reason}\n" for one in (case, other, listed))
-    check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", reasons)
-
-
-@pytest.mark.parametrize(
-    ("choices", "is_skipped"),
-    [
-        (Choices(), False),
-        (Choices(skip_ops=("aten.linear.default",)), True),
-        (Choices(skip_nodes=("aten_linear_default",)), True),
-        (Choices(skip_ops=("aten.relu.default",), skip_nodes=("aten_relu_default",)), False),
-    ],
-)
-def test_an_operator_that_the_entry_skips_is_not_blamed_on_qnn(
-    choices: Choices, *, is_skipped: bool
-) -> None:
-    raised = (
-        "RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear.default>:"
-        " schema = aten::linear was not decomposed or delegated."
-    )
-    failed = msgspec.structs.replace(SPLIT, failure=raised)
-    spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
-    reason = judge_case(spec, permit_fallback(Scheme.FP16), failed).reason
-    assert ("QNN refuses it" in reason) is not is_skipped
-    assert ("the model's entry" in reason) is is_skipped
-
-
-def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() -> None:
-    raised = "KeyError: torch.complex64"
-    case = judge(msgspec.structs.replace(WHOLE, failure=raised))
-    assert "matrix product" in case.fix
-    assert "fix:" not in case.fix
-    assert "why:" not in case.fix
-    own = Advice(pattern="complex64", fix="ask Ann", why="a note says\n  fix: nothing")
-    policy = msgspec.structs.replace(POLICY, advice=(own,))
-    failed = msgspec.structs.replace(WHOLE, failure=raised)
-    assert judge(failed, policy=policy).fix == own.fix
-    any_text = msgspec.structs.replace(POLICY, advice=(Advice(pattern="^", fix="read it"),))
-    assert [judge(one, policy=any_text).fix for one in (failed, WHOLE)] == ["read it", ""]
-    split = judge(msgspec.structs.replace(SPLIT, failure=raised))
-    assert split.fix == ""
-    assert split.reason.endswith("; 1 node stays on the CPU")
-    twice = judge(msgspec.structs.replace(SPLIT, left=(ERF, ERF)))
-    assert twice.reason == "2 nodes stay on the CPU"
-    assert all(one.taken is False for one in twice.left)
-
-
-def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
-    reason = "The SocModel doesn't support FP16; Failed to validate op x [net.py:1]"
-    refused = Found({}, (("aten.linear.default", reason, False),), (), None)
-    case = judge(refused, soc="QCM6490")
-    assert case.status is Status.UNSUPPORTED
-    assert "no float16" in case.reason
-    assert "quantized scheme" in case.left[0].fix
-    assert judge(refused, soc="SM8650").status is Status.FAILED
-
-
-def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
-    row = Unsupported(pattern="(?m)^No node visitor", reason="no", choices=("*saver*",))
-    policy = msgspec.structs.replace(POLICY, unsupported=(row,))
-    for choices, status in ((Choices(saver=True), Status.UNSUPPORTED), (Choices(), Status.FAILED)):
-        spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(choices=choices))
-        case = judge_case(spec, policy, SPLIT)
-        assert (case.status, case.seconds) == (status, 0.0)
-    failed = msgspec.structs.replace(WHOLE, failure="RuntimeError: no luck")
-    for pattern, status in (("no luck", Status.UNSUPPORTED), ("No node", Status.FAILED)):
-        rows = (Unsupported(pattern=pattern, reason="known"),)
-        policy = msgspec.structs.replace(POLICY, unsupported=rows)
-        assert judge(failed, policy=policy).status is status
-    policy = msgspec.structs.replace(POLICY, unsupported=(Unsupported(pattern="^", reason="all"),))
-    for found, status in ((WHOLE, Status.PASSED), (SPLIT, Status.UNSUPPORTED)):
-        assert judge(found, policy=policy).status is status
+        assert judge(SPLIT, policy=with_(models={name: entry})).status is status
 
 
 @pytest.mark.parametrize(
@@ -245,20 +170,12 @@ def test_a_refusal_is_known_for_the_lowering_options_of_its_row_alone() -> None:
 def test_remedies_by_operator_reason_scheme_and_hardware(
     op: str, reason: str, scheme: str, soc: str, has: str
 ) -> None:
-    assert has in find_remedy(op, reason, scheme, soc, POLICY)[1]
+    assert has in find_advice(Fallback(op, reason), scheme, soc, POLICY).remedies[0].text
 
 
 def test_an_operator_that_nothing_is_known_of_has_no_remedy() -> None:
-    assert find_remedy("aten.nothing", "no such words", "fp16", "SM8650", POLICY) == ("", "")
-
-
-def test_the_policys_own_advice_comes_first() -> None:
-    own = Advice(pattern="aten.erf", fix="ask Ann", why="a custom of ours")
-    other = Advice(pattern="aten.exp", fix="ask Bob")
-    policy = msgspec.structs.replace(POLICY, advice=(other, own))
-    assert find_remedy("aten.erf.default", "x", "fp16", "SM8650", policy) == (own.why, own.fix)
-    (left,) = judge(SPLIT, policy=policy).left
-    assert (left.why, left.fix) == (own.why, own.fix)
+    nothing = Fallback("aten.nothing", "no such words")
+    assert find_advice(nothing, "fp16", "SM8650", POLICY) == NO_ADVICE
 
 
 def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
@@ -274,7 +191,7 @@ def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
 
 
 def test_a_row_is_for_a_part_of_an_operator_and_of_a_reason() -> None:
-    row = Remedy("erf", "x", reason="visitor")
+    row = OperatorRule("erf", "x", reason="visitor")
     for op, reason, fits in (
         ("aten.erf.default", "No node visitor", True),
         ("aten.exp.default", "No node visitor", False),
@@ -284,10 +201,10 @@ def test_a_row_is_for_a_part_of_an_operator_and_of_a_reason() -> None:
 
 
 def test_a_row_for_named_socs_is_about_no_other() -> None:
-    row = Remedy("", "x", socs=("SM8650",))
+    row = OperatorRule("", "x", socs=("SM8650",))
     assert [row.covers("fp16", soc) for soc in ("SM8650", "SM8750")] == [True, False]
     with pytest.raises(ValueError, match="forever"):
-        Remedy("(a+)+", "x")
+        OperatorRule("(a+)+", "x")
 
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown() -> None:
@@ -302,7 +219,7 @@ def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
     text = render_text(audit)
     assert text.count("on the CPU net: aten.erf.default x1 [nets/net.py:22]") == 1
     assert "fp16 on SM8650, SM8750; 8a8w on SM8650, SM8750: No node visitor" in text
-    assert text.count("fix: write GELU") == 1
+    assert text.count("try: write GELU") == 1
     assert "failed  5 cases: 1 passed, 4 failed, 0 unsupported" in text
     summary = render_summary(audit)
     assert summary.startswith("## operator audit: failed")
@@ -312,32 +229,20 @@ def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
 
 
 def test_an_operator_is_annotated_with_the_fixes_that_are_known() -> None:
-    left = msgspec.structs.replace(SPLIT, left=(("aten.x", "a reason", False),))
-    case = judge(left)
-    fixes = ("", "first", "", "second", "first")
+    case = judge(msgspec.structs.replace(SPLIT, left=(Fallback("aten.x", "a reason"),)))
+    known = ((), ("first",), (), ("second",), ("first",))
     cases = [
         msgspec.structs.replace(
-            case, soc=f"SM{number}", operators=(msgspec.structs.replace(case.left[0], fix=fix),)
+            case, soc=f"SM{number}", operators=(msgspec.structs.replace(case.left[0], **told),)
         )
-        for number, fix in enumerate(fixes)
+        for number, fixes in enumerate(known)
+        for told in [{"remedies": tuple(Remedy(text=x, proof=Proof.PROVEN) for x in fixes)}]
     ]
     (one,) = make_annotations(Audit(cases=tuple(cases)))
     assert one.message.endswith(": a reason. first; second")
     assert (one.path, one.line) == ("", 0)
     (none,) = make_annotations(Audit(cases=(cases[0],)))
     assert none.message.endswith(": a reason")
-    assert "aten.x x1 [line not known]" in render_text(Audit(cases=(cases[0],)))
-
-
-def test_nodes_that_are_refused_for_one_reason_on_one_line_are_one_row() -> None:
-    reasons = [
-        f"Value 7 in the node 'aten_{node}'; Failed to validate op aten_{node} with error 0xc26"
-        for node in ("mul", "mul_1")
-    ]
-    left = tuple(("aten.mul.Tensor", f"{one} [nets/net.py:3]", False) for one in reasons)
-    (row,) = judge(msgspec.structs.replace(SPLIT, left=left)).left
-    assert (row.count, row.line) == (2, 3)
-    assert row.reason == "Value 7; Failed to validate with error 0xc26"
 
 
 def test_the_table_has_nodes_partitions_and_bytes() -> None:
@@ -346,7 +251,7 @@ def test_the_table_has_nodes_partitions_and_bytes() -> None:
 
 
 def test_a_failure_without_an_operator_is_annotated_too() -> None:
-    case = judge(Found(failure="partitioning: the process was killed by SIGSEGV"))
+    case = judge(Found(failure=DIED.find("partitioning: the process was killed by SIGSEGV")))
     (annotation,) = make_annotations(Audit(cases=(case,)))
     assert "SIGSEGV" in annotation.message
     assert annotation.path == ""
@@ -354,9 +259,8 @@ def test_a_failure_without_an_operator_is_annotated_too() -> None:
 
 def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
     """Of a case that passes and one that fails, with operators on other lines."""
-    other = msgspec.structs.replace(
-        SPLIT, left=(("aten.pdist", "No node visitor [nets/other.py:7]", False),)
-    )
+    pdist = Fallback("aten.pdist", "No node visitor", origin=Origin(file="nets/other.py", line=7))
+    other = msgspec.structs.replace(SPLIT, left=(pdist,))
     passed = judge(other, policy=permit_fallback(Scheme.FP16))
     assert passed.status is Status.PASSED
     assert make_annotations(Audit(cases=(passed,))) == []
@@ -365,7 +269,7 @@ def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
 
 
 def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
-    evil = Found({"a": 1}, (("aten.x", "::error::\x1b[31mred [net.py:1]", False),), (), 1)
+    evil = Found({("a", NOWHERE): 1}, (Fallback("aten.x", "::error::\x1b[31mred"),), (), 1)
     text = render_text(Audit(cases=(judge(evil),)))
     assert "\x1b" not in text
     assert not any(line.startswith("::") for line in text.splitlines())
@@ -392,7 +296,7 @@ POSITIONS = (
         (Operand((2, 24, 64)), Operand((24, 64), constant=True)),
         ("", ""),
         (2, 24, 64),
-        place="nets/net.py:31",
+        origin=NET(line=31),
     ),
     Step("layer_norm", "layer_norm", (Operand((2, 24, 64)),), ("add",), (2, 24, 64)),
 )
@@ -510,8 +414,13 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
     """Two models, schemes, SoCs, operators, reasons, fixes and known faults; each text differs."""
 
     def left(op: str, count: int, number: int, line: int, **fields: bool) -> OperatorRow:
-        told = (f"reason {number}", f"why {number}", f"fix {number}")
-        return OperatorRow(op, count, False, *told, file="nets/net.py", line=line, **fields)
+        advice = advise(f"why {number}", f"fix {number}")
+        return OperatorRow(
+            *(op, count, False, f"reason {number}", advice.causes, advice.remedies),
+            file="nets/net.py",
+            line=line,
+            **fields,
+        )
 
     parts = (Partition("forward", 3, 1 << 10, 2 << 10), Partition("encode", 4, 3 << 10, 4 << 10))
     taken = (OperatorRow("aten.relu", 5, True), OperatorRow("aten.mul", 6, True))
@@ -531,8 +440,7 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
     cases = (
         replace(
             audited("nets/a.py:f", "fp16", "SM8650", Status.FAILED, one, three),
-            reason="why it failed",
-            fix="how to mend it",
+            findings=(NOT_LOWERED.find("a fault", advice=advise("why", "how to mend it")),),
             known_faults=(make_fault(1), make_fault(2)),
         ),
         replace(
@@ -541,7 +449,7 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
         ),
         replace(
             audited("nets/b.py:g", "fp16", "SM8750", Status.UNSUPPORTED, two),
-            reason="known",
+            findings=(ON_CPU.find("known"),),
             known_faults=(make_fault(3),),
         ),
         audited(
@@ -549,7 +457,7 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
         ),
         replace(
             audited("nets/b.py:g", "8a8w", "SM8650", Status.FAILED),
-            reason="no operator",
+            findings=(NO_NODE.find("no operator"),),
             border_bytes=None,
         ),
     )
@@ -570,7 +478,7 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
 
 
 def test_a_remedy_is_for_each_of_its_schemes_and_socs() -> None:
-    remedy = Remedy("erf", "fix", schemes=("fp16", "8a*"), socs=("SM8650", "SM8750"))
+    remedy = OperatorRule("erf", "fix", schemes=("fp16", "8a*"), socs=("SM8650", "SM8750"))
     covered = [
         (scheme, soc)
         for scheme in ("fp16", "8a8w", "16a8w")
@@ -582,21 +490,21 @@ def test_a_remedy_is_for_each_of_its_schemes_and_socs() -> None:
 
 def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_knows() -> None:
     left = (
-        ("aten.erf", "first [net.py:1]", False),
-        ("aten.erf", "first [net.py:1]", False),
-        ("aten.fft", "second [net.py:2]", False),
-        ("aten.skip", "third [net.py:3]", True),
+        *(Fallback("aten.erf", "first", origin=NET(line=1)) for _ in range(2)),
+        Fallback("aten.fft", "second", origin=NET(line=2)),
+        Fallback("aten.skip", "third", asked=True, origin=NET(line=3)),
     )
     found = msgspec.structs.replace(SPLIT, left=left)
     case = judge(found)
-    assert case.reason == "3 nodes stay on the CPU"
+    assert case.headline == "3 nodes fall back to the CPU (aten.erf, aten.fft) in nets/net.py:1, 2"
     assert [(one.op, one.count, one.asked) for one in case.left] == [
         ("aten.erf", 2, False),
         ("aten.fft", 1, False),
         ("aten.skip", 1, True),
     ]
     assert (case.count(taken=False), case.count(taken=True)) == (4, 2)
-    both = msgspec.structs.replace(WHOLE, taken={"aten.b [net.py:9]": 2, "aten.a [net.py:8]": 3})
+    taken = {("aten.b", NET(line=9)): 2, ("aten.a", NET(line=8)): 3}
+    both = msgspec.structs.replace(WHOLE, taken=taken)
     assert [(one.op, one.count, one.line) for one in judge(both).operators] == [
         ("aten.a", 3, 8),
         ("aten.b", 2, 9),

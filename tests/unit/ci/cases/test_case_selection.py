@@ -20,7 +20,7 @@ from ci.cases.spec import (
 from ci.facts.finding import Place
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
-from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
+from ci.models.source_lines import find_factory, find_suite_model, is_installed
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
@@ -264,11 +264,6 @@ def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
     assert find_factory(find_suite_model("mlp")).file.endswith("ci/models/suite/mlp.py")
     assert find_suite_model("mlp").endswith("ci/models/suite/mlp.py:make_case")
     assert find_suite_model("mlp:make_row").endswith("ci/models/suite/mlp.py:make_row")
-
-
-def test_the_lines_of_a_reason_are_those_of_its_files_each_once() -> None:
-    reason = "no op [a/net.py:3], no type [a/net.py:3]\n  why: b.py, line 0, in f\n  why: c"
-    assert find_places(reason) == [Place(file="a/net.py", line=3), Place(file="b.py", line=1)]
 
 
 def test_a_file_is_installed_in_the_library_or_as_a_package() -> None:

@@ -127,7 +127,7 @@ def test_a_long_step_is_cut() -> None:
 
     with pytest.raises(FailedError) as caught:
         run_forked(work)
-    assert caught.value.why == f"while {'x' * 512}"
+    assert caught.value.why == f"while {'x' * 256}"
 
 
 def test_a_result_does_not_wait_for_processes_that_the_fork_started() -> None:
@@ -235,7 +235,6 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
         "====== DDR bandwidth summary ======",
         *(f"{name}=12" for name in ("spill_bytes", "fill_bytes", "read_total_bytes")),
         "  write_total_bytes=12",
-        "left to the CPU: aten.erf.default: no builder",
         "frame #3: torch::jit",
         "<omitting python frames>",
         "[WARNING] [Qnn ExecuTorch]: Qnn API version 2.36 is newer",

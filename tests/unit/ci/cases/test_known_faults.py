@@ -13,7 +13,7 @@ from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Place, Proof
+from ci.facts.finding import Origin, Place, Proof
 from ci.faults.known import read_faults
 from ci.faults.match import match_faults
 from ci.models.graph_steps import Operand, Step
@@ -37,7 +37,7 @@ STEPS = (
         (Operand((2, 8, 8)), Operand((2, 1, 8), magnitude=1e4)),
         ("", ""),
         (2, 8, 8),
-        place="nets/net.py:7",
+        origin=Origin(file="nets/net.py", line=7),
     ),
     Step("softmax", "softmax", (Operand((2, 8, 8)),), ("add",), (2, 8, 8)),
 )

@@ -20,7 +20,7 @@ from tests.stand_ins.reports import make_report
 
 EXPLAIN = (
     *((judged, one) for one in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
-    *((CaseJudge, one) for one in ("find_faults", "find_places")),
+    *((CaseJudge, one) for one in ("find_faults", "find_factory")),
     *((CaseRun, one) for one in ("locate", "estimate")),
 )
 NEEDED = (

@@ -54,7 +54,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
-from ci.facts.finding import Place, Question
+from ci.facts.finding import NOWHERE, Origin, Place, Question
 from ci.facts.kinds import METRIC_DROP, NO_OUTPUTS, NOT_LOWERED, ON_CPU, OVER_BUDGET
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness, measure
@@ -86,7 +86,6 @@ from ci.report.schema import (
 from provisioning.errors import MissingToolError, QnnCiError, StoreError, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
-from tests.stand_ins.reports import say
 
 RANDOM = np.random.default_rng(8)
 LOGITS = RANDOM.standard_normal((4, 6, 20)).astype(np.float32)
@@ -1571,16 +1570,16 @@ def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
     assert pool.leased == [("python", tmp_path / "log", 3.0, False)]
 
 
-@pytest.mark.parametrize(("reason", "line"), [("it failed", 3), ("it failed [net.py:2]", 2)])
-def test_a_failure_is_at_the_line_that_it_names_or_else_at_its_factory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, line: int
+@pytest.mark.parametrize(("places", "lines"), [((), [3]), ((Place(file="b.py", line=2),), [2])])
+def test_a_failure_is_at_its_place_or_else_at_the_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: tuple[Place, ...], lines: list[int]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text("#\n#\ndef make():\n    pass\n")
     spec = replace(SPEC, model="net", source=Source(reference=f"{tmp_path}/net.py:make"))
     judging = CaseJudge(spec, JudgeSetup(options=give_options(), runner="echo"), tmp_path)
-    (found,) = judging.find_places(say(reason))
-    assert [one.line for one in found.places] == [line]
+    case = judging.end(Status.FAILED, [NO_OUTPUTS.find("it failed", places=places)]).case
+    assert [one.line for one in case.findings[0].places] == lines
 
 
 @pytest.mark.parametrize(
@@ -1598,15 +1597,11 @@ def test_a_failure_without_a_line_is_placed_at_the_factory(
     model: str, reference: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
-    (found,) = CaseJudge.find_places(judge, say("no line"))  # type: ignore[arg-type]
-    assert [one.file.endswith(place) for one in found.places] == [True] * bool(place)
-    lines = "why [b.py:4]; then [a.py:3] and [b.py:4]"
-    (named,) = CaseJudge.find_places(judge, say(lines))  # type: ignore[arg-type]
-    wanted = [("b.py", 4), ("a.py", 3)] if place else []
-    assert [(one.file, one.line) for one in named.places] == wanted
+    found = CaseJudge.find_factory(judge)  # type: ignore[arg-type]
+    assert [one.file.endswith(place) for one in found] == [True] * bool(place)
     monkeypatch.setattr("ci.models.source_lines.is_installed", lambda _: True)
-    (installed,) = CaseJudge.find_places(judge, say("no line"))  # type: ignore[arg-type]
-    assert installed.places == (() if "suite" in place else found.places)
+    installed = CaseJudge.find_factory(judge)  # type: ignore[arg-type]
+    assert installed == (() if "suite" in place else found)
 
 
 def test_the_first_question_that_fails_is_that_of_the_case(tmp_path: Path) -> None:
@@ -1632,26 +1627,29 @@ RANK = "[4294967295] has incorrect Rank {}.; Failed to validate op"
     [
         (
             [
-                ("aten.view_copy.default", 6, "zoo.py:40"),
-                ("aten.permute_copy.out", 6, "zoo.py:41"),
+                ("aten.view_copy.default", 6, Origin(file="zoo.py", line=40)),
+                ("aten.permute_copy.out", 6, Origin(file="zoo.py", line=41)),
             ],
             "QNN does not take rank 6: view, permute in zoo.py:40, 41",
         ),
-        ([("Reshape r1", 6, "")], "QNN does not take rank 6: Reshape"),
+        ([("Reshape r1", 6, NOWHERE)], "QNN does not take rank 6: Reshape"),
         (
-            [("aten.view_copy.default", 6, "module 0.3")],
+            [("aten.view_copy.default", 6, Origin(module="0.3"))],
             "QNN does not take rank 6: view in module 0.3",
         ),
         (
-            [("aten.mean.dim", 6, "zoo.py:1"), ("aten.mean.dim", 7, "net.py:2")],
+            [
+                ("aten.mean.dim", 6, Origin(file="zoo.py", line=1)),
+                ("aten.mean.dim", 7, Origin(file="net.py", line=2)),
+            ],
             "2 nodes fall back to the CPU (aten.mean.dim) in zoo.py:1, net.py:2",
         ),
     ],
 )
 def test_nodes_on_the_cpu_are_named_with_their_reason_and_lines(
-    tmp_path: Path, left: list[tuple[str, int, str]], headline: str
+    tmp_path: Path, left: list[tuple[str, int, Origin]], headline: str
 ) -> None:
-    ops = tuple(Fallback(op, RANK.format(rank), False, place) for op, rank, place in left)
+    ops = tuple(Fallback(op, RANK.format(rank), origin=origin) for op, rank, origin in left)
     engine = make_engine(delegation=Delegation(3, len(ops), 1, ops))
     case = run_case(tmp_path, engine, EchoRunner(lambda _: [[one] for one in COARSE])).case
     assert case.findings[-1].headline == headline

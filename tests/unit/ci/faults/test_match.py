@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.facts.finding import Certainty, Proof
+from ci.facts.finding import NOWHERE, Certainty, Origin, Proof
 
 torch = pytest.importorskip("torch")
 
@@ -123,7 +123,9 @@ def test_each_fault_of_a_line_is_named_once() -> None:
     def call(name: str, operator: str, source: str) -> Step:
         operands = (wide, constant) if operator in {"add", "mul"} else (wide,)
         sources = (source, "") if len(operands) == 2 else (source,)
-        return Step(name, operator, operands, sources, wide.shape, place="net.py:3")
+        return Step(
+            name, operator, operands, sources, wide.shape, origin=Origin(file="net.py", line=3)
+        )
 
     steps = [
         call(f"{operator}{number}", operator, f"{before}{number}" if before else "")
@@ -133,7 +135,7 @@ def test_each_fault_of_a_line_is_named_once() -> None:
     found = match_faults(steps, "fp16", "2.49.40")
     names = ["broadcast-add-before-norm", "broadcast-mul-before-norm"]
     assert sorted(one.fault for one in found) == names
-    unplaced = [structs.replace(one, place="") for one in steps]
+    unplaced = [structs.replace(one, origin=NOWHERE) for one in steps]
     found = match_faults(unplaced, "fp16", "2.49.40")
     assert {one.place for one in found} == {"node add0", "node mul1", "node add2"}
 
@@ -522,7 +524,7 @@ def test_a_chain_is_told_by_the_names_of_its_nodes_and_of_torch_s_operators() ->
     )
     assert found.place == "node first"
     placed = tuple(
-        structs.replace(one, place=f"a:b/{one.name}.py:{line}")
+        structs.replace(one, origin=Origin(file=f"a:b/{one.name}.py", line=line))
         for one, line in zip(steps, (31, 32), strict=True)
     )
     (found,) = match_faults(placed, "fp16", "2.49.40")

@@ -419,13 +419,15 @@ def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
                 calls.append((bundle, late[0], len(own), (one.text, one.seed)))
                 otherwise = LATE if end == CRASHED else CRASHED
                 found = end if is_bad(one.text) else otherwise if "sigmoid" in one.text else RIGHT
-                yield Result(one.text, one.seed, found, 1.26, 61.04, why=why)
+                yield Result(one.text, one.seed, found, 1.26, 61.04, why=why, is_left=is_left)
 
     finder = make_search(lambda _: True)
+    is_left = why.endswith(LEFT)
     finder.trial, finder.deadline = Noting(lambda _: True), 1e18
     finder.started = time.monotonic() - 7700
     text = "x = input(2, 4)\na = abs(x)\nx0 = tanh(a)\ny = gelu(x0)\nreturn y\n"
-    assert finder.examine([(7, Result(text, 0, end, why=why))]) == []
+    suspect = Result(text, 0, end, why=why, is_left=is_left)
+    assert finder.examine([(7, suspect)]) == []
     (found,) = finder.findings
     assert 7700 <= found.seconds < 7760
     small = parse_graph(found.graph)

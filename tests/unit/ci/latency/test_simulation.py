@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ci.executorch.simulator import SimulatorHook
+from ci.facts.finding import Origin
 from ci.latency.simulation import (
     Event,
     Observed,
@@ -81,7 +82,9 @@ WHOLE = Observed(make_events(), make_trace(relu=0x15), (SCHEMATIC,))
 
 
 def test_a_simulation_is_read_with_the_operators_that_cost_most() -> None:
-    assert read_simulation(WHOLE, "QCS9100", 1, {"node_conv": "net.py:4"}) == Simulation(
+    assert read_simulation(
+        WHOLE, "QCS9100", 1, {"node_conv": Origin(file="net.py", line=4)}
+    ) == Simulation(
         soc="QCS9100",
         graphs=1,
         clock_mhz=1500.0,

@@ -17,15 +17,20 @@ import pytest
 
 from ci.__main__ import main
 from ci.audit.operators import Found, Partition
+from ci.cases.engine import Fallback
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended
+from ci.facts.finding import NOWHERE
+from ci.facts.kinds import DIED
 from ci.report.schema import Tool
 from ci.verbs import audit as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
 
-WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
-NOTHING = Found({}, (("aten.erf.default", "unsupported", False),), (), 80)
+LINEAR = ("aten.linear.default", NOWHERE)
+WHOLE = Found({LINEAR: 2}, (), (Partition("forward", 2, 64, 16),), 80)
+NOTHING = Found({}, (Fallback("aten.erf.default", "unsupported"),), (), 80)
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Asked:
         assert job.log == log == job.work / "log"
         assert job.work.is_dir()
         self.jobs.append((job, timeout_s))
-        return SimpleNamespace(failure=self.failure, result=(self.found, 0.5))
+        return Ended((self.found, 0.5), self.failure, "")
 
     @contextmanager
     def enter(self, profile: str, _: Any, **more: Any) -> Iterator[Any]:
@@ -138,7 +143,7 @@ def test_every_option_of_an_audit_reaches_it(
 
 @pytest.mark.parametrize(
     ("found", "failure", "reason"),
-    [(NOTHING, "", "QNN accepts no operator"), (WHOLE, "killed by SIGKILL", "killed by SIGKILL")],
+    [(NOTHING, "", "QNN accepted no node"), (WHOLE, "killed by SIGKILL", "killed by SIGKILL")],
 )
 def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
     asked: Asked,
@@ -156,7 +161,7 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
     )
     assert run() == ExitCode.FAILED
     assert "error: " not in capsys.readouterr().err
-    early = Found(failure=failure, ended_early=True)
+    early = Found(failure=DIED.find(f"lowering: {failure}"))
     assert judged == [(early, 0.0) if failure else (found, 0.5)]
     shutil.rmtree("scratch")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -165,7 +170,7 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
     printed = capsys.readouterr()
     (case,) = json.loads(printed.out)["cases"]
     assert case["status"] == "failed"
-    assert reason in case["reason"]
+    assert reason in case["findings"][0]["headline"]
     assert "::error" in printed.err
     assert "mlp" in Path("summary.md").read_text()
 
