@@ -1,0 +1,166 @@
+"""The proof of a rewrite: what it accepts, and planted mistakes that it rejects, without QNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from ci.mend import rewrite_module  # noqa: E402
+from ci.mend.proof import Different, RewriteProof  # noqa: E402
+from ci.mend.rewrite import export_module  # noqa: E402
+
+aten: Any = torch.ops.aten
+
+
+class Block(nn.Module):
+    """Attention with a mask behind an RMS norm, and a batch norm with a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.norm = nn.BatchNorm1d(6)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+        self.register_buffer("mask", torch.triu(torch.full((6, 6), -30.0), 1))
+
+    def forward(self, x: Any) -> Any:
+        y = self.v(x)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        scores = self.q(y) @ self.k(y).transpose(-1, -2) / 8**0.5 + self.mask
+        attended = scores.softmax(-1) @ y
+        return self.norm(torch.relu(x + attended)), scores.argmax(-1)
+
+
+def edit(operator: str, change: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """A rewrite that changes the arguments of the first call of an operator, or replaces it by the
+    node that ``change`` returns."""
+
+    def apply(graph: Any) -> Any:
+        node = next(one for one in graph.graph.nodes if operator in str(one.target))
+        with graph.graph.inserting_after(node):
+            made = change(graph.graph, node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            made.replace_input_with(made, node)
+        graph.recompile()
+        return (node.name,)
+
+    return apply
+
+
+def argument(index: int, value: Any) -> Callable[[Any, Any], Any]:
+    """A change of one argument. ``value`` may be a function of the old one."""
+
+    def change(graph: Any, node: Any) -> None:
+        new = value(node.args[index]) if callable(value) else value
+        node.args = (*node.args[:index], new, *node.args[index + 1 :])
+
+    return change
+
+
+def behind(target: Any, *rest: Any) -> Callable[[Any, Any], Any]:
+    """A call that reads the result instead of its readers."""
+    return lambda graph, node: graph.call_function(target, (node, *rest))
+
+
+def constant(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A rewrite that changes a parameter or a buffer."""
+
+    def apply(graph: Any) -> Any:
+        with torch.no_grad():
+            held = graph.get_parameter(name) if name[0] in "wqkv" else graph.get_buffer(name)
+            held.copy_(change(held.clone()))
+        return (name,)
+
+    return apply
+
+
+def swap_outputs(graph: Any) -> Any:
+    end = next(one for one in graph.graph.nodes if one.op == "output")
+    end.args = (end.args[0][::-1],)
+    graph.recompile()
+    return ("output",)
+
+
+def drop_output(graph: Any) -> Any:
+    end = next(one for one in graph.graph.nodes if one.op == "output")
+    codegen = graph.graph._codegen
+    leaves = end.args[0][:1]
+    end.args = (leaves,)
+    spec = torch.utils._pytree.tree_flatten((0,))[1]
+    codegen.pytree_info = codegen.pytree_info._replace(out_spec=spec)
+    graph.recompile()
+    return ("output",)
+
+
+def leave_epsilon(graph: Any) -> Any:
+    """The epsilon of the RMS norm, which the inputs alone hardly show behind a biased layer."""
+    return edit("aten.add.Tensor", argument(1, 0.0))(graph)
+
+
+WRONG = {
+    "an axis off": edit("aten.mean", argument(1, [1])),
+    "the softmax over another axis": edit("aten.softmax", argument(1, -2)),
+    "the argmax over another axis": edit("aten.argmax", argument(1, -2)),
+    "a lost epsilon": leave_epsilon,
+    "another epsilon": edit("aten.add.Tensor", argument(1, 1e-5)),
+    "the epsilon of the batch norm": edit("aten.batch_norm", argument(7, 1e-3)),
+    "an inverted mask": constant("mask", lambda one: -30 - one),
+    "a mask moved by one": constant("mask", lambda one: one.roll(1, 1)),
+    "a mask with another constant": constant("mask", lambda one: one / 10),
+    "the lower triangle": constant("mask", lambda one: one.T),
+    "a transposed weight": constant("q.weight", lambda one: one.T),
+    "a scale twice": constant("weight", lambda one: one * one),
+    "a forgotten bias": edit("aten.linear", argument(2, None)),
+    "mean and variance exchanged": constant("norm.running_mean", lambda one: one + 1e-3),
+    "a shortened power": edit("aten.pow", argument(1, 1)),
+    "a missing relu": edit("aten.relu", lambda _, node: node.args[0]),
+    "another dtype": edit("aten.batch_norm", behind(aten.to.dtype, torch.float16)),
+    "integers of another width": edit("aten.argmax", behind(aten.to.dtype, torch.int32)),
+    "a random operator": edit("aten.relu", behind(aten.dropout.default, 1e-9, True)),
+    "another shape": edit("aten.batch_norm", behind(aten.unsqueeze.default, 0)),
+    "the outputs exchanged": swap_outputs,
+    "an output missing": drop_output,
+    "a small constant added": edit("aten.batch_norm", behind(aten.add.Tensor, 3e-4)),
+    "NaN instead of zero": edit("aten.relu", behind(aten.div.Tensor, float("nan"))),
+}
+
+
+@pytest.fixture(scope="module")
+def proof() -> RewriteProof:
+    torch.manual_seed(1)
+    return RewriteProof(Block().eval(), [(torch.randn(2, 6, 8),) for _ in range(2)])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rewrite_is_rejected(proof: RewriteProof, name: str) -> None:
+    graph = export_module(Block(), proof.sets[0])
+    replaced = WRONG[name](graph)
+    with pytest.raises(Different):
+        proof.measure(graph, 1e-5, replaced)
+
+
+def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -> None:
+    assert proof.measure(export_module(Block(), proof.sets[0]), 0.0, ()) == 0
+    graph, (changes,) = proof.rewrite(["scale-batch-norm"])
+    assert [one.nodes for one in changes] == [("batch_norm",)]
+    assert 0 < proof.measure(graph, 1e-5, ["batch_norm"]) < 1e-6
+
+
+def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> None:
+    inputs = (torch.randn(2, 6, 8),)
+    graph = rewrite_module(Block(), inputs, ["scale-batch-norm"])
+    graph.train()(*inputs)[0].sum().backward()
+    assert graph.get_parameter("weight").grad is not None
+    with pytest.raises(ValueError, match="finds nothing to change"):
+        rewrite_module(nn.Linear(8, 8), inputs, ["scale-batch-norm"])
+    with pytest.raises(ValueError, match="there is no rewrite 'other'"):
+        rewrite_module(nn.Linear(8, 8), inputs, ["other"])
