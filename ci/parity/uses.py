@@ -177,44 +177,42 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
     """Map each Python file of the tree to the files of the tree that it imports."""
     paths = sorted(path for path in tree.files if path.endswith(".py"))
     tree.read_all(paths)
-    found = {path: sorted(set(read_imports(tree, path))) for path in paths}
+    modules: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        modules[path[: -len(".py")].removesuffix("/__init__")].append(path)
+    coded = {name: [path for path in modules[name] if has_code(tree, path)] for name in modules}
+    found = {path: sorted(set(read_imports(tree, path, coded))) for path in paths}
     return {path: tuple(files) for path, files in found.items() if files}
 
 
-def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
+def read_imports(tree: SourceTree, path: str, modules: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield the files of the tree that a Python file imports, except imports that may fail or are
-    only for type checkers.
+    only for type checkers. ``modules`` are the files of each module that have code.
     """
     text = tree.read(path) or ""
     text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
     text = TRIED.sub("", text) if "try:" in text else text
+    project = tree.layout.project
     for match in IMPORT.finditer(text):
         module, plain = match["module"], match["plain"]
         named = match["many"] or match["few"] or plain or ""
         names = NAME.findall(COMMENT.sub("", named) if "#" in named else named)
         if plain:
-            folders = [absolute(name, path, tree.layout.project) for name in names]
+            folders = [absolute(name, path, project) for name in names]
         else:
-            folder = absolute(module, path, tree.layout.project)
+            folder = absolute(module, path, project)
             folders = [f"{folder}/{name}".lstrip("/") for name in names]
-            if not all(is_module(tree, inner) for inner in folders):
+            if not all(inner in modules for inner in folders):
                 folders.append(folder)
         for folder in folders:
-            yield from (f for f in (f"{folder}.py", f"{folder}/__init__.py") if has_code(tree, f))
-
-
-def is_module(tree: SourceTree, folder: str) -> bool:
-    return f"{folder}.py" in tree.files or f"{folder}/__init__.py" in tree.files
+            yield from modules.get(folder, ())
 
 
 def has_code(tree: SourceTree, path: str) -> bool:
-    """Return whether a Python file exists and has to be listed in a Buck file. An __init__.py
-    without code need not be listed, because Buck makes one.
+    """Return whether a Python file has to be listed in a Buck file. An __init__.py without code
+    need not be listed, because Buck makes one.
     """
-    is_there = path in tree.files
-    return is_there and not (
-        path.endswith("/__init__.py") and not COMMENT.sub("", tree.read(path) or "").strip()
-    )
+    return not path.endswith("/__init__.py") or bool(COMMENT.sub("", tree.read(path) or "").strip())
 
 
 def absolute(module: str, path: str, project: str) -> str:
