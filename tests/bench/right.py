@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,31 @@ from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
+from ci.verbs.upgrade_report import find_side
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
-PAIRS = (("fp16", "fp16"), ("8a8w", "u8"), ("16a8w", "u16a8w"))  # as in FRONTENDS
-FRONTENDS = {"executorch": ("emulator", 16), "onnx": ("onnx", 8)}  # profile and graphs a program
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A front end. ``size`` graphs are compiled at once. ``wheel`` has another version of QNN."""
+
+    name: str
+    frontend: str
+    profile: str
+    size: int
+    wheel: str = ""
+
+
+LANES = (
+    Lane("executorch", "executorch", "emulator", 16),
+    Lane("onnx", "onnx", "onnx", 8),
+    Lane("onnx, QNN 2.51", "onnx", "onnx", 8, "onnxruntime-qnn==2.7.0"),
+)
+ROWS = (("fp16",) * 3, ("8a8w", "u8", "u8"), ("16a8w", "u16a8w", "u16a8w"))  # a scheme a lane
 SEED, WORSE_DB, LEAST_DB, SILENCE_S = 69, 6.0, 40.0, 300.0
 LIMITS = Threshold(scheme="graphs")
 Row = dict[str, Any]
@@ -91,7 +110,7 @@ def is_right(wanted: Array, best: Array, made: Array, is_float: bool) -> bool:
     return True
 
 
-def run_graphs(frontend: str, scheme: Scheme, first: int) -> Iterator[Row]:
+def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator[Row]:
     """Lower and run graphs, a bundle at a time, and yield their rows. If a bundle fails, its halves
     are tried; a graph that fails alone is left out."""
     kept: list[Any] = []
@@ -117,7 +136,6 @@ def run_graphs(frontend: str, scheme: Scheme, first: int) -> Iterator[Row]:
         runner.before_forks()  # type: ignore[attr-defined]
         run = lambda items: runner.run_modules(items, scheme, "SM8650")  # noqa: E731
     runner.judge_graphs = capture
-    size = FRONTENDS[frontend][1]
 
     def run_bundle(items: Sequence[Item]) -> Iterator[tuple[Item, Row]]:
         kept.clear()
@@ -148,11 +166,15 @@ def run_graphs(frontend: str, scheme: Scheme, first: int) -> Iterator[Row]:
             yield {**one, **row}
 
 
-def measure(frontend: str, scheme: str, minutes: float, progress: Progress) -> dict[int, Row]:
+def measure(lane: Lane, scheme: str, minutes: float, progress: Progress) -> dict[int, Row]:
     """Return the rows of a lane, by number. A process that dies is started again behind the bundle
     that killed it."""
-    profile, _ = FRONTENDS[frontend]
-    environment = provision_profile(profile, progress).apply(os.environ)
+    environment = provision_profile(lane.profile, progress).apply(os.environ)
+    if lane.wheel:
+        side = find_side(lane.wheel, "test_onnx", progress)
+        libraries = f"{side.sdk}/lib/x86_64-linux-clang:{environment['LD_LIBRARY_PATH']}"
+        environment |= {"QNN_SDK_ROOT": side.sdk, "LD_LIBRARY_PATH": libraries}
+        environment["PYTHONPATH"] = ":".join(map(str, side.packages))
     end, at = time.monotonic() + 60 * minutes, 0
     rows: dict[int, Row] = {}
     logs = ROOT / "reports" / "bench" / "right"
@@ -163,18 +185,26 @@ def measure(frontend: str, scheme: str, minutes: float, progress: Progress) -> d
         kind, _, rest = line.partition(" ")
         if kind == "AT":
             at = int(rest)
-            progress.step(f"bench right: {frontend} {scheme}, {len(rows)} graphs")
+            progress.step(f"bench right: {lane.name} {scheme}, {len(rows)} graphs")
         elif kind == "ROW":
             row = json.loads(rest)
             rows[row["number"]] = row
 
     while (left_s := end - time.monotonic()) > 0:
         run_process(
-            [sys.executable, "-m", "tests.bench.right", frontend, scheme, str(at)],
+            [
+                sys.executable,
+                "-m",
+                "tests.bench.right",
+                lane.frontend,
+                str(lane.size),
+                scheme,
+                str(at),
+            ],
             cwd=ROOT,
             env=environment,
             on_line=note,
-            log=logs / f"{frontend} {scheme} {at}.txt",
+            log=logs / f"{lane.name} {scheme} {at}.txt",
             timeout_s=left_s,
             silence_s=SILENCE_S,
             check=False,
@@ -184,22 +214,22 @@ def measure(frontend: str, scheme: str, minutes: float, progress: Progress) -> d
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:
-    """Measure each pair of schemes, both front ends at a time."""
+    """Measure each row of schemes, all lanes at a time."""
     minutes = float(os.environ.get("QNN_CI_MINUTES", "30"))
     figures = {}
-    for schemes in PAIRS:
+    for schemes in ROWS:
         with ThreadPoolExecutor(len(schemes)) as pool:
-            lanes = [
-                pool.submit(measure, frontend, scheme, minutes, progress)
-                for frontend, scheme in zip(FRONTENDS, schemes, strict=True)
+            tasks = [
+                pool.submit(measure, lane, scheme, minutes, progress)
+                for lane, scheme in zip(LANES, schemes, strict=True)
             ]
-            rows = [one.result() for one in lanes]
+            rows = [one.result() for one in tasks]
         right = [{n for n, row in one.items() if is_good(row)} for one in rows]
-        both = set.intersection(*right)
-        for frontend, scheme, found, good in zip(FRONTENDS, schemes, rows, right, strict=True):
-            for name, numbers in (("alone", good), ("both", both)):
-                chosen = [found[n] for n in sorted(numbers)]
-                figures[f"{frontend} {scheme} {name}"] = summarize(chosen)
+        times = Counter(n for one in right for n in one)
+        for lane, scheme, found, good in zip(LANES, schemes, rows, right, strict=True):
+            figures[f"{lane.name} {scheme} alone"] = summarize([found[n] for n in sorted(good)])
+            shared = [found[n] for n in sorted(good) if times[n] > 1]
+            figures[f"{lane.name} {scheme} shared"] = summarize(shared)
     return figures
 
 
@@ -243,10 +273,10 @@ def find_share(most: int, total: int, chance: float) -> float:
 
 def render_bench(figures: Mapping[str, Any]) -> str:
     """Return the table: a lane per row, then the rejected graphs."""
-    rows = [f"{'':24s} right   rejected   95 % interval     with strict_noise"]
+    rows = [f"{'':32s} right   rejected   95 % interval     with strict_noise"]
     for lane, one in figures.items():
         rows.append(
-            f"{lane:24s} {one['right']:5d} {one['rejected']:10d}   {one['interval'][0]:.2%} to"
+            f"{lane:32s} {one['right']:5d} {one['rejected']:10d}   {one['interval'][0]:.2%} to"
             f" {one['interval'][1]:.2%} {one['strict']:10d}"
         )
     for lane, one in figures.items():
@@ -257,8 +287,8 @@ def render_bench(figures: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    frontend, scheme, first = sys.argv[1:]
-    for row in run_graphs(frontend, Scheme(scheme), int(first)):
+    frontend, size, scheme, first = sys.argv[1:]
+    for row in run_graphs(frontend, int(size), Scheme(scheme), int(first)):
         print(f"ROW {json.dumps(row)}", flush=True)
     return 0
 
