@@ -26,11 +26,12 @@ import msgspec
 
 from ci.facts.finding import NOWHERE, Origin, PlacedError
 from provisioning.console.process import describe_exit, end_with_parent
+from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import DefectError, FailedError, QnnCiError, describe_exception
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
-STEP_BYTES, MAX_RAISED = 512, 300
+STEP_BYTES, STEP_TEXT_BYTES, MAX_RAISED = 4096, 256, 300
 OWN_DESCRIPTORS: set[int] = set()  # of this worker; a model's code must not write to them
 OWN_CODE = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("ci", "provisioning"))
 _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared with their parents
@@ -74,8 +75,9 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
-        noted = step[:].rstrip(b"\0") or msgspec.json.encode(("", NOWHERE))
-        last, origin = msgspec.json.decode(noted, type=tuple[str, Origin])
+        last, origin = "", NOWHERE
+        with suppress(DocumentError):  # the fork was killed while it wrote
+            last, origin = decode_json(step[:].rstrip(b"\0") or b'["",{}]', tuple[str, Origin])
         what = f"the process {describe_exit(code)} without a result"
         died = DiedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
         died.places = origin.places
@@ -135,9 +137,11 @@ def note_step(doing: str, origin: Origin = NOWHERE) -> None:
     """Record the step that the fork has reached, such as ``QNN compiled the graph``. If the fork
     dies, the error shows the last step and its ``origin``. Outside a fork this does nothing."""
     for step in _steps[-1:]:
-        text = doing.encode("utf-8", "replace")[: STEP_BYTES // 2]
-        data = msgspec.json.encode((text.decode("utf-8", "ignore"), origin))
-        step[:] = (data if len(data) < STEP_BYTES else b"").ljust(STEP_BYTES, b"\0")
+        text = doing.encode("utf-8", "replace")[:STEP_TEXT_BYTES].decode("utf-8", "ignore")
+        data = msgspec.json.encode((text, origin))
+        if len(data) >= STEP_BYTES:
+            data = msgspec.json.encode((text, NOWHERE))
+        step[:] = data.ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
