@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP
-from provisioning.errors import QnnCiError
 from tests.qnn_provider import contexts
-from tests.stand_ins.snapshots import check_snapshot
 
 BLOB = contexts.make_blob(soc="SM8650", arch=75)
 REFUSED = (
@@ -91,21 +88,3 @@ def compile_case(
     staging = Staging(work / "staging", work / "log", work, reference=policy)
     staging.directory.mkdir()
     return engine.compile(spec, staging)
-
-
-def try_call(call: Callable[[], object]) -> str:
-    """Return what a call returns or, if it is refused, the error with its exit code."""
-    try:
-        return str(call())
-    except QnnCiError as error:
-        return f"{type(error).__name__} {error.exit_code:d} {error}"
-
-
-def check_results(
-    path: Path, calls: Mapping[str, Callable[[], object]], place: Path, omitted: str = ""
-) -> None:
-    """Compare the results of some calls, whose files are in ``place``, with a snapshot. ``omitted``
-    is a text that many of them have, of which the snapshot has [...]."""
-    text = "".join(f"{name}\n  {try_call(call)}\n" for name, call in calls.items())
-    text = text.replace(str(place), "PLACE").replace("w" * 5000, "www")
-    check_snapshot(path, text.replace(omitted, " [...]") if omitted else text)

@@ -24,7 +24,6 @@ from ci.onnx.contexts import (
     seal_context,
 )
 from provisioning.errors import FailedError, QnnCiError, UnfitError
-from tests.build.onnx import check_results
 from tests.qnn_provider.contexts import (
     BINARY,
     BUILD,
@@ -35,6 +34,7 @@ from tests.qnn_provider.contexts import (
     write_embedded,
     write_nodes,
 )
+from tests.stand_ins.snapshots import check_results
 from tests.stand_ins.users import unprivileged
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")

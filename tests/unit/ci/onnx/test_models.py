@@ -33,8 +33,8 @@ from ci.onnx.models import (
 )
 from ci.verbs.lanes.onnx import parse_shapes
 from provisioning.errors import UsageError
-from tests.build.onnx import check_results, try_call
 from tests.qnn_provider.models import build_model, tensor
+from tests.stand_ins.snapshots import check_results, try_call
 
 SHAPE = (1, 3)
 RELU = helper.make_node("Relu", ["x"], ["y"], "n0")

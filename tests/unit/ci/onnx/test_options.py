@@ -26,8 +26,7 @@ from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import read_socs
-from tests.build.onnx import check_results, try_call
-from tests.stand_ins.snapshots import check_snapshot
+from tests.stand_ins.snapshots import check_results, check_snapshot, try_call
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 

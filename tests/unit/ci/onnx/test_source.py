@@ -34,8 +34,8 @@ from ci.onnx.source import (
     read_float,
 )
 from provisioning.errors import UsageError
-from tests.build.onnx import check_results
 from tests.qnn_provider.models import tensor
+from tests.stand_ins.snapshots import check_results
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 
