@@ -213,7 +213,7 @@ class Graphs:
         }
         read = {name: rounded[name].name for name in nodes if name in rounded}
         given = record(self.module, self.sets, {*nodes, *read.values()})
-        right = record(self.float32, self.sets, nodes)
+        right = record(self.float32, self.sets, nodes.values())
         reached: dict[str, float] = {}
         rows = []
         inputs = [
@@ -226,7 +226,7 @@ class Graphs:
             sources = self._find_inputs(self.operators[name]) if name in self.operators else []
             before = min((reached[x] for x in sources if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
-                behind = _measure_sets(right, name, given, node)
+                behind = _measure_sets(right, nodes[name], given, node)
                 lost = before - behind
                 rows.append(
                     Row(
@@ -241,15 +241,16 @@ class Graphs:
             reached[name] = before
         return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
 
-    def _list_comparable(self) -> set[str]:
-        """Return the names of the inputs and operators that are also in the float32 graph and have
-        floating-point results. A name is left out if the two operators call different functions or
+    def _list_comparable(self) -> dict[str, str]:
+        """Map the inputs and operators with floating-point results to the nodes of the float32
+        graph that compute the same. A convolution that absorbed a batch norm computes what the
+        batch norm does there. A name is left out if the two operators call different functions or
         come from different source lines."""
         alike = {node.name: node for node in self.float32.graph.nodes}
         inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
         (first,) = record(self.float32, self.sets[:1], alike)
         return {
-            name
+            name: _find_absorbed(alike[name], self.operators)
             for name, node in {**inputs, **self.operators}.items()
             if name in alike
             and alike[name].target == node.target
@@ -295,6 +296,15 @@ class Graphs:
             widen_ranges(part, {one.range: one.clipped for one in by_clipping if one.clipped})
         recorded = record(self.module, self.sets, names)
         return part, [tuple(values[name] for name in names) for values in recorded]
+
+
+def _find_absorbed(node: Node, operators: Collection[str]) -> str:
+    """Return the name of the batch norm after a convolution of the float32 graph if it is not one
+    of the quantized graph's ``operators``; otherwise return the name of ``node``."""
+    for user in node.users if name_operator(node).startswith("conv") else ():
+        if name_operator(user).endswith("batch_norm") and user.name not in operators:
+            return user.name
+    return node.name
 
 
 def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -> Graphs:

@@ -618,6 +618,32 @@ def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
     return sorted(Graphs(graph, plain, [inputs]).rank_losses(), key=lambda one: -one.behind_db)
 
 
+class Folding(nn.Module):
+    """A convolution with a batch norm, which the quantized model folds into its weights."""
+
+    def __init__(self, *, rounds: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        conv, norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        norm.running_var.fill_(0.01)
+        both = nn.Sequential(conv, norm).eval()
+        folded = nn.Sequential(nn.utils.fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.Identity())
+        self.net = folded if rounds else both
+        self.rounds = rounds
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.net(x)
+        return quantize(made, 0.1, 32768) if self.rounds else made
+
+
+def test_a_convolution_that_absorbed_a_batch_norm_is_compared_with_both() -> None:
+    rows = rank_rounded(Folding, torch.linspace(-1, 1, 75).reshape(1, 3, 5, 5))
+    worst = min(rows, key=lambda one: one.behind_db)
+    assert (worst.operator.kind, worst.is_range) == ("conv2d", True)
+    assert worst.behind_db > 30
+    assert worst.before_db > 100
+
+
 def test_an_operator_passes_on_the_noise_of_its_worst_input() -> None:
     rows = rank_rounded(Joined, torch.linspace(-1, 1, 64), torch.ones(64))
     assert [one.operator.kind for one in rows] == ["tanh"]
