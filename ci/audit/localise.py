@@ -98,7 +98,7 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
     model, _ = load_digested(spec.reference, spec.source)
     module = model.module
     if spec.scheme.quantized:
-        module = quantize_model(model, spec.scheme, spec.soc, spec.source.choices, backend)
+        module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
     every = -(-len(model.evaluation) // MOST_SETS)
     return make_graphs(module, model.module, model.evaluation[::every])
 
@@ -189,7 +189,7 @@ class Localiser:
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {one.name: one for one in model.operators}
-        known = match_faults(model.steps, self.spec.scheme.value, self.qnn)
+        known = match_faults(model.steps, self.spec.scheme.base.value, self.qnn)
         for one in known:
             self.progress.step(f"  known fault: {one}")
         suspects = [names for one in known if (names := find_suspect(operators, one))]

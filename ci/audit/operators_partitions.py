@@ -51,13 +51,13 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     try:
         module = model.module
         if spec.scheme.quantized:
-            module = quantize_model(model, spec.scheme, spec.soc, choices)
+            module = quantize_model(model, spec.scheme.base, spec.soc, choices)
         with (
             survive_crashes() as (crashes, varying),
             uncompiled() as programs,
             record_refusals(staging.log, choices) as refusals,
         ):
-            options = compiler_spec(spec.scheme, spec.soc, choices)
+            options = compiler_spec(spec.scheme.base, spec.soc, choices)
             edge = Lowering(model, spec, staging).lower_edge(module, options)
         refusals.require_skipped()
     except Exception as error:  # noqa: BLE001 - it is the failure of this case

@@ -488,7 +488,7 @@ class CaseJudge:
         the version of QNN that compiled it."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
-        scheme, qnn = self.spec.scheme.value, self.evidence.compiler
+        scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
         return [*self.options.find_faults(steps, scheme, qnn)]
 
     def list_faults(self) -> list[TriggeredFault]:

@@ -28,12 +28,11 @@ from ci.cases.outputs import OUTPUTS, read_outputs, read_references
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import CONTRADICTED, NO_NODE, NO_OUTPUTS
-from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, Report, Status, summarize
 from provisioning.documents import read_json, read_text
 from provisioning.errors import QnnCiError, UsageError, describe_exception
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import find_soc
 
 LIMIT_BYTES = 4 << 30  # per case
 DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
@@ -83,11 +82,16 @@ def judge_report(
 def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
     """Return the case that a report row describes. Raises UsageError if its scheme or SoC is
     unknown."""
-    entry = setup.options.policy.models.get(case.model)
-    if case.scheme not in set(Scheme) or case.soc not in read_socs():
-        raise UsageError(f"there is no case {case.model} {case.scheme} {case.soc}")
-    spec = CaseSpec(case.model, Scheme(case.scheme), case.soc)
-    return replace(spec, source=entry.source) if entry else spec
+    policy = setup.options.policy
+    try:
+        scheme = policy.find_scheme(case.model, case.scheme)
+        find_soc(case.soc)
+    except (ValueError, UsageError) as error:
+        told = f"there is no case {case.model} {case.scheme} {case.soc}"
+        raise UsageError(told) from error
+    entry = policy.models.get(case.model)
+    spec = CaseSpec(case.model, scheme, case.soc)
+    return replace(spec, source=entry.make_source(scheme)) if entry else spec
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:

@@ -19,7 +19,7 @@ from ci.explain import rules
 from ci.explain.explain import find_known
 from ci.explain.rules import read_rules, require_match
 from ci.facts.finding import LEADS, NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
-from ci.models.schemes import Scheme
+from ci.models.schemes import AnyScheme, Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import (
     Limits,
@@ -45,6 +45,9 @@ from provisioning.manifest.targets import Backend
 
 DEFAULT, EMULATOR = "default", "emulator"
 LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
+
+
+NO_ENTRY = ModelEntry("none")
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,7 +138,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             self, schemes=limits, models=models, override=(), unsupported=known
         )
 
-    def budget_of(self, model: str, scheme: Scheme) -> Budget:
+    def budget_of(self, model: str, scheme: AnyScheme) -> Budget:
         """Return the budget of a scheme in a model's entry. Without an entry, the budget has no
         limits."""
         entry = self.models.get(model)
@@ -146,11 +149,21 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         entry = self.models.get(model)
         return (entry.memory_bytes if entry else 0) or self.memory_bytes
 
-    def limits_of(self, model: str, scheme: Scheme) -> Threshold:
-        """Return the limits of a case. Raises ManifestError if there are none."""
+    def find_scheme(self, model: str, scheme: str) -> AnyScheme:
+        """Return the scheme, or the mixture of a model's entry, that a report names. Raises
+        ValueError if there is none."""
+        return self.models.get(model, NO_ENTRY).find_scheme(scheme)
+
+    def limits_of(self, model: str, scheme: AnyScheme) -> Threshold:
+        """Return the limits of a case. A mixture without its own limits has those of its base.
+        Raises ManifestError if there are none."""
         entry = self.models.get(model)
         budget = self.budget.merge(self.budget_of(model, scheme))
-        if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
+        if entry and (
+            own := entry.limits.get(scheme.value)
+            or entry.limits.get(scheme.base.value)
+            or self.schemes.get(scheme.base)
+        ):
             found = _threshold(scheme, own, model, metric=entry.metric)
             return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
@@ -174,7 +187,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(
         self,
         model: str,
-        scheme: Scheme,
+        scheme: AnyScheme,
         soc: str,
         findings: Sequence[Finding],
         *,
@@ -187,7 +200,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
-    def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
+    def find_unmet(self, model: str, scheme: AnyScheme, soc: str, choices: str = "") -> str:
         """Return the explanation from the first strict row of [[unsupported]] that covers a case,
         or "" if there is none. If the case passed, the row is out of date."""
         rows = (one for one in self.unsupported if one.strict)
@@ -222,7 +235,7 @@ def is_match(name: str, pattern: str, findings: Sequence[Finding], log: str = ""
 
 
 def _threshold(
-    scheme: Scheme,
+    scheme: AnyScheme,
     limits: Limits,
     model: str = ANY_MODEL,
     reason: str = "",
@@ -301,8 +314,13 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
         )
     for entry in _tables(merged.get("models")).values():
         limits = _tables(_tables(entry).get("limits"))
-        for scheme, changed in limits.items():
-            limits[scheme] = merge(_tables(merged.get("schemes")).get(scheme), changed)
+        mixtures = _tables(_tables(entry).get("mixtures"))
+        bases = {name: _tables(one).get("base", name) for name, one in mixtures.items()}
+        for scheme in sorted(limits, key=lambda name: name in bases):  # mixtures last
+            base = bases.get(scheme, scheme)
+            usual = limits.get(base) if scheme in bases else None
+            usual = usual or _tables(merged.get("schemes")).get(base)
+            limits[scheme] = merge(usual, limits[scheme])
     return {**merged, "dropped": dropped} if dropped else merged
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
-from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
+from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Lane, Scheme
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
@@ -44,7 +44,7 @@ class CaseSpec:
     and only simulated: it has no references."""
 
     model: str
-    scheme: Scheme
+    scheme: AnyScheme
     soc: str
     source: Source = NO_SOURCE
     layers: bool = False
@@ -80,7 +80,7 @@ class CaseSpec:
 
 
 def select_cases(
-    suite: Mapping[str, Sequence[Scheme]],
+    suite: Mapping[str, Sequence[str]],
     socs: Sequence[str],
     *,
     entries: Mapping[str, ModelEntry] = MappingProxyType({}),
@@ -94,9 +94,10 @@ def select_cases(
     ``entries`` and the suite.
 
     Without ``schemes``, a model is tested with the schemes that its entry or the suite lists and
-    the lane supports, or else with the lane's default schemes. Without ``soc_names``, it is tested
-    for the SoCs in its entry, or else for ``default_soc``. Raises UsageError for a name or glob
-    that matches nothing, and for a model or an option that the lane or the scheme does not support.
+    the lane supports, or else with the lane's default schemes and the entry's mixtures. Without
+    ``soc_names``, it is tested for the SoCs in its entry, or else for ``default_soc``. Raises
+    UsageError for a name or glob that matches nothing, and for a model or an option that the lane
+    or the scheme does not support.
     """
     known = {
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
@@ -105,7 +106,7 @@ def select_cases(
     chosen: dict[str, ModelEntry] = {}
     for word in models or [*entries, *suite]:
         for name, entry in find_models(word, known).items():
-            alike = chosen.get(name, entry).source != entry.source
+            alike = chosen.get(name, entry).make_source() != entry.make_source()
             chosen[entry.path if alike else name] = entry
     if lane.suffix and (
         own := [
@@ -128,20 +129,63 @@ def select_cases(
             " into another one (`qnn-ci test-onnx --policy onnx.toml`), or choose models with"
             " --model",
         )
-    every = [scheme.value for scheme in lane.schemes]
-    asked = [Scheme(name) for name in match_all("scheme", schemes, every)]
+    asked = choose_schemes(schemes, lane, chosen, known)
     asked_socs = match_all("SoC", soc_names, socs)
     cases = [
-        CaseSpec(name, scheme, soc, entry.source)
+        CaseSpec(name, scheme, soc, entry.make_source(scheme))
         for name, entry in chosen.items()
-        for scheme in asked
-        or [scheme for scheme in entry.schemes if scheme in lane.schemes]
-        or lane.default
+        for scheme in (asked[name] if schemes else list_schemes(entry, lane))
         for soc in asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
     ]
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
     return list(dict.fromkeys(cases))
+
+
+def choose_schemes(
+    words: Sequence[str],
+    lane: Lane,
+    chosen: Mapping[str, ModelEntry],
+    known: Mapping[str, ModelEntry],
+) -> dict[str, list[AnyScheme]]:
+    """Return the schemes and mixtures that the globs in ``words`` select for each model in
+    ``chosen``. A mixture is selected only for its own model. Raises UsageError for a glob that
+    selects nothing; ``known`` are the entries of all models, which may have it."""
+    own = {name: list_mixtures(one, lane) for name, one in chosen.items()}
+    every = [one.value for one in lane.schemes]
+    every += dict.fromkeys(name for names in own.values() for name in names)
+    for word in words:
+        others = [name for name, one in known.items() if word in list_mixtures(one, lane)]
+        if word not in every and others:
+            raise UsageError(
+                f"--scheme {word} is a mixture of models.{others[0]}, which is not selected",
+                fix=f"add --model {others[0]}, or define the mixture for your model, too",
+            )
+    names = match_all("scheme", words, every)
+    asked = {
+        model: [
+            entry.find_scheme(name)
+            for name in names
+            if name in own[model] or name in [*lane.schemes]
+        ]
+        for model, entry in chosen.items()
+    }
+    if words and not any(asked.values()):
+        raise UsageError(f"no selected model has the scheme {words[0]!r}")
+    return asked
+
+
+def list_mixtures(entry: ModelEntry, lane: Lane) -> list[str]:
+    """Return the names of an entry's mixtures that the lane supports."""
+    return [name for name, one in entry.mixtures.items() if one.base in lane.schemes]
+
+
+def list_schemes(entry: ModelEntry, lane: Lane) -> list[AnyScheme]:
+    """Return the schemes and mixtures with which a model is tested if none is requested."""
+    listed = [entry.find_scheme(name) for name in entry.schemes]
+    mixtures = [entry.find_scheme(name) for name in list_mixtures(entry, lane)]
+    own = [one for one in listed if one.base in lane.schemes]
+    return own or [*lane.default, *mixtures]
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:

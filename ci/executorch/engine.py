@@ -19,6 +19,7 @@ from ci.cases.qnn_files import DEBUG, ETDUMP
 from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
+from ci.models.schemes import Mixture
 from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch")
@@ -49,8 +50,8 @@ class ExecutorchEngine:
         """Return the cache key of a case; ``model`` is the model's digest.
 
         A key includes only the recipe of the case's scheme, so a new scheme does not change other
-        keys. If a lowering option is a user's function, the key is random, because the function's
-        effect is unknown.
+        keys, and the name of a mixture, which the program's record contains. If a lowering option
+        is a user's function, the key is random, because the function's effect is unknown.
         """
         from ci.models.numerics import NUMERICS, name_instructions
         from ci.models.rounding import digest_terms
@@ -64,6 +65,7 @@ class ExecutorchEngine:
             NUMERICS,
             name_instructions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),
+            spec.scheme.value if isinstance(spec.scheme, Mixture) else "",
             spec.soc,
             self.backend.value,
             "plain" if self.plain else "",

@@ -157,7 +157,7 @@ class Lowering:
         if spec.scheme.quantized:
             self.staging.enter("quantize")
             choices = spec.source.choices
-            module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
+            module = quantize_model(model, spec.scheme.base, spec.soc, choices, self.backend)
         if not spec.layers:
             return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
@@ -172,7 +172,7 @@ class Lowering:
         soc = choose_simulated(spec.soc)
         module: Any = model.module
         if spec.scheme.quantized:
-            module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
+            module = quantize_model(model, spec.scheme.base, spec.soc, choices, self.backend)
         hook = SimulatorHook(Path(os.environ["QNN_SDK_ROOT"]) / HOST_DIRECTORY / LIBRARY)
         hook.install()
         lowering = replace(self, spec=replace(spec, soc=soc))
@@ -257,7 +257,7 @@ class Lowering:
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         with needed("the bounds of outputs that are not floating-point"):
-            bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
+            bounds = find_ties(module, self.model.evaluation, self.spec.scheme.base, outputs)
         self.staging.write_bounds(kind, *bounds)
 
     def compile(
@@ -268,7 +268,7 @@ class Lowering:
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
-                spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
+                spec = compiler_spec(self.spec.scheme.base, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
             refusals.require_skipped()
             if origins is not None:
@@ -337,7 +337,9 @@ class Lowering:
         loads.
         """
         directory = self.staging.directory / SAVER
-        spec = compiler_spec(self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True)
+        spec = compiler_spec(
+            self.spec.scheme.base, self.spec.soc, self.spec.source.choices, saver=True
+        )
         change_options(spec, saver_output_dir=str(directory.absolute()))
         with suppress(SystemExit):
             self.lower_edge(module, spec)

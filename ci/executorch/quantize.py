@@ -34,6 +34,7 @@ from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.model import Model, join_modules, split_model, split_module
 from ci.models.noise import computes, name_operator
+from ci.models.parts import assign_parts, list_candidates, mark_origins
 from ci.models.schemes import Scheme
 from ci.models.user_code import call_function
 from provisioning.errors import FailedError, UsageError
@@ -89,6 +90,7 @@ def quantize_method(
         # that call for the observer of a concatenated input. If the caller is in ExecuTorch's
         # files, torch omits the call by itself.
         exported = program.module(check_guards=False)
+    mark_origins(exported.graph)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         block = choices.block_size or recipe.block
@@ -188,10 +190,9 @@ def block_sizes(
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
+    own = {one.name for one in list_candidates(graph_module.graph) if any(map(one.belongs, others))}
     layers = (
-        node
-        for node in graph_module.graph.nodes
-        if node.target in targets and not any(_belongs(node, one, set()) for one in others)
+        node for node in graph_module.graph.nodes if node.target in targets and node.name not in own
     )
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a larger kernel, the emulator's results differ from the
@@ -240,18 +241,13 @@ def annotated(
     """Configure ``quantizer`` with ``annotations`` and with the lowering options while the block
     runs.
 
-    Raises UsageError for an invalid recipe and, at the end of the block, if a part has no nodes or
-    if a node to discard does not exist.
+    Raises UsageError for an invalid recipe, for a part without own nodes and, at the end of
+    the block, if a node to discard does not exist.
     """
-    found: set[Part] = set()
     names: list[str] = []
     own = [*annotations]
-    quantizer.set_submodule_qconfig_list(
-        [
-            (partial(_belongs, part=part, found=found), ModuleQConfig(**configure(part.scheme)))
-            for part in choices.parts
-        ]
-    )
+    if choices.parts:
+        select_parts(quantizer, choices)
     if choices.discard_nodes:
         quantizer.add_discard_nodes(choices.discard_nodes)
         own.append(
@@ -268,13 +264,6 @@ def annotated(
             raise UsageError(f"{Path(choices.recipe).name} returns no recipe", fix=RECIPE)
         quantizer.set_recipe(recipe)
     yield
-    for part in choices.parts:
-        if part not in found:
-            why = (
-                "`module` and `type` are names in the model, and `node` is a name in"
-                " torch.export's graph"
-            )
-            raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:
         if name not in names:
             raise UsageError(
@@ -282,14 +271,27 @@ def annotated(
             )
 
 
-def _belongs(node: Node, part: Part, found: set[Part]) -> bool:
-    stack = [*(node.meta.get("nn_module_stack") or {}).values()]
-    types = {str(getattr(kind, "__name__", kind)).rpartition(".")[2] for _, kind in stack}
-    inside = part.module and any(f"{path}.".startswith(f"{part.module}.") for path, _ in stack)
-    belongs = node.name == part.node or bool(inside) or part.type in types
-    if belongs:
-        found.add(part)
-    return belongs
+def select_parts(quantizer: Any, choices: Choices) -> None:
+    """Configure ``quantizer`` with the parts of a model. The parts are assigned to the nodes of the
+    graph that ExecuTorch's passes return, which it annotates."""
+    owners: dict[str, Part] = {}
+    transform = quantizer.transform_for_annotation
+
+    def transform_and_assign(module: GraphModule) -> GraphModule:
+        transformed: GraphModule = transform(module)
+        owners.update(assign_parts(list_candidates(transformed.graph), choices.parts))
+        return transformed
+
+    quantizer.transform_for_annotation = transform_and_assign
+    quantizer.set_submodule_qconfig_list(
+        [
+            (
+                lambda node, part=part: owners.get(node.name) is part,
+                ModuleQConfig(**configure(part.scheme)),
+            )
+            for part in choices.parts
+        ]
+    )
 
 
 RATE = 1e-3

@@ -14,7 +14,6 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.gate.schema import PlannedJob
 from ci.judging.budget import find_excesses
-from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.schema import HTP, NO_BUDGET, Case, Report, Status, Summary, Threshold
 from ci.report.text import count, name_some, show_counts
@@ -160,7 +159,10 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     """Yield a fault if the cases were not judged by the policy's limits, if the policy does not
     expect an unsupported case, or if a scheme is unknown."""
     try:
-        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
+        specs = [
+            CaseSpec(one.model, policy.find_scheme(one.model, one.scheme), one.soc)
+            for one in report.cases
+        ]
     except ValueError as error:
         yield str(error)
         return

@@ -348,9 +348,9 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
 
 
 def has_finer(scheme: str) -> bool:
-    """Return whether there are schemes with more bits for activations. It is unknown, and False,
-    for an ONNX file that is already quantized."""
-    return Scheme(scheme).recipe.activation_bits == 8
+    """Return whether there are schemes with more bits for activations, as for any mixture. It is
+    unknown, and False, for an ONNX file that is already quantized."""
+    return scheme not in set(Scheme) or Scheme(scheme).recipe.activation_bits == 8
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from ci.latency.data import PRECISIONS, Line, Lines, parse_lines
-from ci.models.schemes import Scheme
 from ci.report.schema import CaseName, Report, Simulation
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
@@ -138,7 +137,7 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
     """
     groups: dict[tuple[str, str, str], list[Point]] = {}
     for case, simulation, ms in pair_cases(reports):
-        key = (case.soc, PRECISIONS.get(Scheme(case.scheme), ""), simulation.soc)
+        key = (case.soc, PRECISIONS.get(case.scheme, ""), simulation.soc)
         simulated_ms = simulation.cycles / simulation.clock_mhz / 1000
         groups.setdefault(key, []).append(Point(case.model, case.model, simulated_ms, ms))
     lines = tuple(

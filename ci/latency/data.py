@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import csv
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from ci.models.schemes import Scheme
+from ci.models.schemes import AnyScheme, Scheme
 from provisioning.documents import DocumentError, decoding, read_json, read_text
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import manifests_root
@@ -25,7 +26,7 @@ IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
 MOST_ERROR = 0.3  # a line with a larger median error predicts nothing
 DEVICES, FIGURES, LINES = "devices.csv", "figures.csv", "lines.json"
 # The published precision for each scheme. The others have no measurements of enough models.
-PRECISIONS = {
+PRECISIONS: Mapping[AnyScheme | str, str] = {
     Scheme.FP16: "float",
     **dict.fromkeys((Scheme.A8W8, Scheme.A8W8_TRAINED, Scheme.U8, Scheme.U8_CHANNEL), "w8a8"),
     **dict.fromkeys(

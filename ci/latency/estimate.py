@@ -17,7 +17,7 @@ from ci.latency.data import (
     read_rows,
 )
 from ci.latency.simulation import choose_simulated
-from ci.models.schemes import Scheme
+from ci.models.schemes import AnyScheme
 from ci.report.schema import Estimate, MeasuredModel, PredictedTime, Simulation
 from ci.report.text import count
 from provisioning.errors import UsageError
@@ -46,7 +46,7 @@ def find_device(text: str) -> Device:
 
 def estimate_times(
     simulation: Simulation | None,
-    scheme: Scheme,
+    scheme: AnyScheme,
     soc: str,
     *,
     cpu_nodes: int = 0,
@@ -90,7 +90,7 @@ def explain_unsimulated(soc: str) -> str:
 
 
 def find_obstacle(
-    simulation: Simulation, scheme: Scheme, soc: str, cpu_nodes: int, lines: Sequence[Line]
+    simulation: Simulation, scheme: AnyScheme, soc: str, cpu_nodes: int, lines: Sequence[Line]
 ) -> str:
     """Return why there is no time for a program, or ""."""
     if simulation.missing_ops:

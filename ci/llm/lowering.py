@@ -95,7 +95,7 @@ class LlmEngine:
         from ci.models.numerics import NUMERICS, name_instructions
         from ci.models.rounding import digest_terms
 
-        recipes = (spec.scheme.recipe, RECIPES[spec.scheme])
+        recipes = (spec.scheme.recipe, RECIPES[spec.scheme.base])
         return hash_words(
             self.require_subject().digest(),
             *self.toolchain,
@@ -161,7 +161,7 @@ class DecoderLowering:
 
         one = self.subject
         config, weights = read_weights(one.weights)
-        masked = RECIPES[self.spec.scheme].masked
+        masked = RECIPES[self.spec.scheme.base].masked
         with needed("the texts of the float32 model"):
             interface = Interface.of(config, one.context, one.prefill, masked)
             decoder = make_decoder(config, weights, one.context)
@@ -253,7 +253,7 @@ class DecoderLowering:
         from ci.models.lowering_options import Choices
         from ci.models.model import Model
 
-        scheme, recipe = self.spec.scheme, RECIPES[self.spec.scheme]
+        scheme, recipe = self.spec.scheme.base, RECIPES[self.spec.scheme.base]
         narrow = recipe.cache_bits < scheme.recipe.activation_bits
         return {
             size: quantize_method(

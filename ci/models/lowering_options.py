@@ -1,5 +1,5 @@
-"""The tables ``[models.NAME.lowering]`` and ``[models.NAME.run]`` of a policy, and the lowering
-options that cannot be combined."""
+"""The tables ``[models.NAME.lowering]``, ``[models.NAME.mixtures.X]`` and ``[models.NAME.run]`` of
+a policy, and the lowering options that cannot be combined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, structs
 
-from ci.models.schemes import Scheme
+from ci.models.schemes import AnyScheme, Mixture, Scheme
 from provisioning.errors import UsageError
 
 Word = Annotated[str, Meta(min_length=1)]
@@ -18,20 +18,30 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A different scheme for some nodes of a model. Exactly one of ``module``, ``type`` and
-    ``node`` selects them."""
+    """A different scheme for some nodes of a model: those to which all given selectors apply."""
 
     scheme: Scheme
     module: str = ""  # the name of a module; its submodules are included
     type: str = ""  # the name of a module class
-    node: str = ""  # the name of a node in torch.export's graph
+    node: str = ""  # the name of a node in torch.export's graph or in an ONNX file
+    op: str = ""  # the name of an operator, such as softmax
+    line: str = ""  # file.py:line of the call
+    tensor: str = ""  # the name of a tensor in an ONNX file
 
     def __post_init__(self) -> None:
-        if sum(map(bool, (self.module, self.type, self.node))) != 1:
-            raise ValueError("a part must have exactly one of module, type or node")
+        if not self.selectors:
+            raise ValueError("a part must have one of module, type, node, op, line and tensor")
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        given = structs.asdict(self)
+        return {name: given[name] for name in SELECTORS if given[name]}
 
     def __str__(self) -> str:
-        return f"{self.module or self.type or self.node} {self.scheme.value}"
+        return f"{' '.join(self.selectors.values())} {self.scheme.value}"
+
+
+SELECTORS = ("module", "type", "node", "op", "line", "tensor")
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,17 +76,35 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
 ONE_RUN = RunOptions()
 
 
-class Choices(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lowering options, with ExecuTorch's names where it has them."""
+class Quantizing(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lowering options that determine how a model is quantized."""
 
-    skip_nodes: tuple[Word, ...] = ()  # nodes that stay on the CPU
-    skip_ops: tuple[Word, ...] = ()  # operators that stay on the CPU
     discard_nodes: tuple[Word, ...] = ()  # nodes that are not quantized
     # input channels that share a scale in a block scheme; 0 for the scheme's default
     block_size: Count = 0
     parts: tuple[Part, ...] = ()
     annotation: str = ""  # file.py:function that takes a GraphModule and annotates it
     recipe: str = ""  # file.py:function that returns a QuantRecipe
+
+    def chosen(self) -> Iterator[tuple[str, Any]]:
+        """Return the names and values of the options that differ from the default."""
+        return ((name, value) for name, value in structs.asdict(self).items() if value)
+
+
+QUANTIZING = Quantizing.__struct_fields__
+
+
+class MixtureEntry(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table ``[models.NAME.mixtures.X]``: a scheme, and what differs from it."""
+
+    base: Scheme
+
+
+class Choices(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Lowering options, with ExecuTorch's names where it has them."""
+
+    skip_nodes: tuple[Word, ...] = ()  # nodes that stay on the CPU
+    skip_ops: tuple[Word, ...] = ()  # operators that stay on the CPU
     online_prepare: bool = False
     shared_buffer: bool = False
     dump_intermediate_outputs: bool = False
@@ -99,11 +127,13 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         """Return the options as text, such as ``skip_ops aten.add.Tensor, shared_buffer``."""
-        return ", ".join(_tell(name, value) for name, value in self.chosen())
+        chosen = sorted(self.chosen(), key=lambda one: not one[0].startswith("skip_"))
+        return ", ".join(_tell(name, value) for name, value in chosen)
 
-    def chosen(self) -> Iterator[tuple[str, Any]]:
-        """Return the names and values of the options that differ from the default."""
-        return ((name, value) for name, value in structs.asdict(self).items() if value)
+    def mix(self, mixture: MixtureEntry) -> Choices:
+        """Return these options with those of a mixture."""
+        own = {name: getattr(mixture, name) for name in QUANTIZING}
+        return structs.replace(self, **own)
 
 
 def _tell(name: str, value: Any) -> str:
@@ -136,16 +166,16 @@ EXCLUSIONS = (
     ),
     ("online_prepare", "methods", "a DLC is loaded by the name of a single graph"),
 )
-QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
 
 
-def check_choices(choices: Choices, scheme: Scheme, model: str) -> None:
+def check_choices(choices: Choices, scheme: AnyScheme, model: str) -> None:
     """Raise UsageError for options that cannot be combined or do not work with the scheme."""
+    own = f"mixtures.{scheme.value}" if isinstance(scheme, Mixture) else "lowering"
     for what, why in _find_faults(choices, scheme):
-        raise UsageError(f"models.{model}.lowering: {what}", why=why)
+        raise UsageError(f"models.{model}.{own}: {what}", why=why)
 
 
-def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
+def _find_faults(choices: Choices, scheme: AnyScheme) -> Iterator[tuple[str, str]]:
     asked = {name for name, _ in choices.chosen()}
     for one, other, why in EXCLUSIONS:
         if {one, other} <= asked:
@@ -157,26 +187,39 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
             "a method is listed twice",
             "each name must be different; forward is already the first method",
         )
+    if isinstance(scheme, Mixture) and not asked.intersection(QUANTIZING):
+        told = f"it is the same as {scheme.base.value}"
+        yield told, "a mixture needs parts, annotation, recipe, discard_nodes or block_size"
+    yield from _find_misfits(choices, scheme.base)
+
+
+def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
+    asked = {name for name, _ in choices.chosen()}
     quantizing = sorted(asked.intersection(QUANTIZING))
-    if quantizing and not scheme.quantized:
+    if quantizing and not base.quantized:
+        yield f"{quantizing[0]} cannot be used with {base.value}", f"{base.value} quantizes nothing"
+    elif choices.block_size and not base.recipe.block:
         yield (
-            f"{quantizing[0]} cannot be used with {scheme.value}",
-            f"{scheme.value} quantizes nothing",
-        )
-    elif choices.block_size and not scheme.recipe.block:
-        yield (
-            f"block_size cannot be used with {scheme.value}",
+            f"block_size cannot be used with {base.value}",
             "block_size is only for 16a4w_block",
         )
+    if base.recipe.activations and quantizing:
+        yield f"{quantizing[0]} cannot be used with {base.value}", "only ExecuTorch supports it"
+    if base is Scheme.ASIS and choices.parts:
+        yield "parts cannot be used with asis", "the file is already quantized"
     for part in choices.parts:
-        recipe = part.scheme.recipe
-        if not recipe.dtype or recipe.block:
-            yield (
-                f"the part {part} has an unsuitable scheme",
-                "a part needs a quantized scheme of ExecuTorch without blocks",
-            )
-        if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
-            yield (
-                f"the part {part} does not fit {scheme.value}",
-                "a model is trained only as a whole",
-            )
+        yield from _find_part_faults(part, base)
+
+
+def _find_part_faults(part: Part, base: Scheme) -> Iterator[tuple[str, str]]:
+    recipe = part.scheme.recipe
+    is_onnx = bool(base.recipe.activations)
+    fits = recipe.activations if is_onnx else recipe.dtype
+    if not fits or recipe.block or part.scheme is Scheme.ASIS:
+        lane = "ONNX Runtime" if is_onnx else "ExecuTorch without blocks"
+        why = f"a part of {base.value} needs a quantized scheme of {lane}"
+        yield f"the part {part} has an unsuitable scheme", why
+    if part.tensor and not is_onnx:
+        yield f"the part {part} selects a tensor", "only ONNX files have named tensors"
+    if bool(recipe.training_steps) != bool(base.recipe.training_steps):
+        yield f"the part {part} does not fit {base.value}", "a model is trained only as a whole"

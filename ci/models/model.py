@@ -19,6 +19,7 @@ from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.factory import Inputs, fit_sets, unpack
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
+from ci.models.parts import Candidate, list_candidates
 from ci.models.user_code import blame_model, call_function, find_origin
 from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import (
@@ -106,6 +107,20 @@ def count_judged(reference: str, source: Source) -> int:
     UsageError or FailedError as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
+
+
+def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
+    """Return the calls in the graphs of a model's methods that parts can select. Raises UsageError
+    or FailedError as load_model does."""
+    module, example, _, _ = read_source(reference, source)
+    module.eval()
+    with torch.no_grad(), blame_model(Path(reference).name, " (in torch.export)"):
+        inputs = split_inputs(module, example)
+        programs = [
+            torch.export.export(part, inputs[name], strict=True)
+            for name, part in split_module(module).items()
+        ]
+    return [one for program in programs for one in list_candidates(program.graph)]
 
 
 def make_model(reference: str, choices: Choices) -> Made:

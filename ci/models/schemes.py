@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -74,6 +75,30 @@ class Scheme(str, Enum):
     @property
     def quantized(self) -> bool:
         return bool(self.recipe.dtype or self.recipe.activations)
+
+    @property
+    def base(self) -> Scheme:
+        return self
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A scheme that a model's entry in a policy defines. ``value`` is its name. The lowering
+    options of its cases select the parts of the model that have another scheme than ``base``."""
+
+    value: str
+    base: Scheme
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.base.recipe
+
+    @property
+    def quantized(self) -> bool:
+        return self.base.quantized
+
+
+AnyScheme: TypeAlias = Scheme | Mixture
 
 
 @dataclass(frozen=True)

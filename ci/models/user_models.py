@@ -10,12 +10,20 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field, structs
 
-from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
-from ci.models.schemes import ONNX, Scheme
+from ci.models.lowering_options import (
+    NO_CHOICES,
+    ONE_RUN,
+    QUANTIZING,
+    Choices,
+    MixtureEntry,
+    RunOptions,
+    check_choices,
+)
+from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
 from provisioning.documents import LIMIT_BYTES, open_regular, read_bytes
@@ -23,6 +31,7 @@ from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
+T = TypeVar("T", Choices, MixtureEntry)
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of input sets for judging a model
 DERIVED_SETS = 7  # input sets that are generated from an example, or next to a random one
@@ -70,11 +79,11 @@ class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True
 class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The budget of a model's programs, for all schemes and for single schemes."""
 
-    schemes: dict[Scheme, Budget] = field(default_factory=dict)
+    schemes: dict[str, Budget] = field(default_factory=dict)  # of schemes and mixtures
 
-    def of(self, scheme: Scheme) -> Budget:
+    def of(self, scheme: AnyScheme) -> Budget:
         """Return the budget for a scheme. Its own limits replace those for all schemes."""
-        return Budget().merge(self).merge(self.schemes.get(scheme, Budget()))
+        return Budget().merge(self).merge(self.schemes.get(scheme.value, Budget()))
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,32 +149,35 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     absolute."""
 
     path: FileOrFunction  # file.py:factory, an .onnx file or a model of the suite
-    schemes: tuple[Scheme, ...] = ()
+    schemes: tuple[str, ...] = ()  # of the lanes, or the entry's mixtures
     socs: tuple[str, ...] = ()
     calibration: str = ""  # a data file or file.py:function
     inputs: str = ""  # likewise: the inputs on which the model is judged
     lowering: Choices = NO_CHOICES
     run: RunOptions = ONE_RUN
-    limits: dict[Scheme, Limits] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)  # of schemes and mixtures
     budget: ModelBudget = ModelBudget()
     memory_bytes: Annotated[int, Meta(ge=0)] = 0  # that a case may use; 0: the policy's
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
     float_model: str = ""  # the float file from which a quantized .onnx file was made
     estimate: bool = False  # whether the time on a device is predicted
+    mixtures: dict[str, MixtureEntry] = field(default_factory=dict)
 
-    @property
-    def source(self) -> Source:
-        """Return the part of the entry that determines the program."""
+    def find_scheme(self, name: str) -> AnyScheme:
+        """Return the mixture or the scheme with this name. Raises ValueError if there is none."""
+        mixture = self.mixtures.get(name)
+        return Mixture(name, mixture.base) if mixture else Scheme(name)
+
+    def make_source(self, scheme: AnyScheme | None = None) -> Source:
+        """Return the part of the entry that determines the program. A mixture replaces the lowering
+        options that determine how the model is quantized."""
+        choices = self.lowering
+        if isinstance(scheme, Mixture):
+            choices = choices.mix(self.mixtures[scheme.value])
         shapes = tuple(self.shapes.items())
         return Source(
-            self.path,
-            self.calibration,
-            self.inputs,
-            self.lowering,
-            self.run,
-            shapes,
-            self.float_model,
+            self.path, self.calibration, self.inputs, choices, self.run, shapes, self.float_model
         )
 
 
@@ -191,24 +203,70 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         with at_key(f"models.{name}.{key}"):
             return resolve_file(str(folder / word), kind) if word else ""
 
+    def resolve_functions(table: T, key: str) -> T:
+        annotation = resolve(f"{key}.annotation", table.annotation, "annotation")
+        recipe = resolve(f"{key}.recipe", table.recipe, "recipe")
+        return structs.replace(table, annotation=annotation, recipe=recipe)
+
     metric = entry.metric and structs.replace(
         entry.metric,
         function=resolve("metric.function", entry.metric.function, FUNCTION),
         labels=resolve("metric.labels", entry.metric.labels),
     )
-    return structs.replace(
+    found = structs.replace(
         entry,
         path=resolve("path", entry.path, FACTORY),
         calibration=resolve("calibration", entry.calibration),
         inputs=resolve("inputs", entry.inputs),
         float_model=resolve("float_model", entry.float_model),
-        lowering=structs.replace(
-            entry.lowering,
-            annotation=resolve("lowering.annotation", entry.lowering.annotation, "annotation"),
-            recipe=resolve("lowering.recipe", entry.lowering.recipe, "recipe"),
-        ),
+        lowering=resolve_functions(entry.lowering, "lowering"),
+        mixtures={
+            one: resolve_functions(mixture, f"mixtures.{one}")
+            for one, mixture in entry.mixtures.items()
+        },
         metric=metric,
     )
+    check_mixtures(name, found)
+    return found
+
+
+def check_mixtures(name: str, entry: ModelEntry) -> None:
+    """Raise UsageError for an invalid mixture, or for a key of the entry named ``name`` that is
+    neither a scheme nor a mixture."""
+    schemes = [one.value for one in Scheme]
+    for mixture, table in entry.mixtures.items():
+        told = f"models.{name}.mixtures.{mixture}"
+        if not NAME.fullmatch(mixture):
+            fix = "choose a name like a model's: letters and digits, with . _ - only in between"
+            raise UsageError(f"{told}: invalid name for a mixture", fix=fix)
+        others = [one.lower() for one in (*schemes, *entry.mixtures)]
+        if others.count(mixture.lower()) > 1:
+            why = "a scheme or another mixture has this name (in capitals or not)"
+            raise UsageError(f"{told}: the name is taken", why=why, fix="rename the mixture")
+        own = [key for key, value in entry.lowering.chosen() if key in QUANTIZING and value]
+        if own:
+            raise UsageError(
+                f"{told} cannot be used together with models.{name}.lowering.{own[0]}",
+                why="both determine how the model is quantized",
+                fix=f"make another mixture of {own[0]}, and list it in `schemes`",
+            )
+        scheme = Mixture(mixture, table.base)
+        check_choices(entry.make_source(scheme).choices, scheme, name)
+    every = [*schemes, *entry.mixtures]
+    for key, names in (
+        ("schemes", entry.schemes),
+        ("limits", entry.limits),
+        ("budget.schemes", entry.budget.schemes),
+    ):
+        for one in names:
+            if one not in every:
+                near = difflib.get_close_matches(one, every, n=1)
+                raise UsageError(
+                    f"models.{name}.{key}: there is no scheme or mixture {one!r}",
+                    why=f"the nearest is {near[0]}" if near else "",
+                    fix=f"use a mixture of this model ({', '.join(entry.mixtures) or 'none'}), or"
+                    f" a scheme: {', '.join(schemes)}",
+                )
 
 
 def is_function(source: str) -> bool:

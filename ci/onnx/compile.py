@@ -255,7 +255,7 @@ def write_references(
         copy_file(model, quantized)
     else:
         staging.enter("quantize")
-        quantize_file(model, quantized, spec.scheme, source.calibration)
+        quantize_file(model, quantized, spec.scheme.base, source.calibration)
         reference = run_reference(quantized, source.evaluation)
     staging.write_quantized(reference)
     with needed("the bounds of outputs that are not floating-point"):

@@ -59,7 +59,7 @@ class OnnxEngine:
 
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
-        chosen = choose_options(spec.scheme, spec.soc, self.given)
+        chosen = choose_options(spec.scheme.base, spec.soc, self.given)
         own = {name: text for name, text in chosen.items() if name not in BACKEND}
         return {"backend_path": str(find_library(self.sdk, self.given)), **own}
 
@@ -75,7 +75,7 @@ class OnnxEngine:
         from ci.models.rounding import digest_terms
         from ci.onnx.compile import load_source
 
-        options = choose_options(spec.scheme, spec.soc, self.given)
+        options = choose_options(spec.scheme.base, spec.soc, self.given)
         return hash_words(
             load_source(spec).digest,
             *self.toolchain,

@@ -56,7 +56,7 @@ def simulate_source(
             model = copy_file(model, scratch / QUANTIZED_MODEL)
         elif spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
-            quantize_file(model, quantized, spec.scheme, source.calibration)
+            quantize_file(model, quantized, spec.scheme.base, source.calibration)
             model = quantized
         delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
         simulation = read_simulation(observed, soc, delegation.partitions, origins)

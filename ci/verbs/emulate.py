@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,7 @@ from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
+from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
@@ -54,7 +56,7 @@ from ci.verbs.lanes.built import (
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
-    list_choices,
+    list_asked,
     publish,
     read_limits,
     read_options,
@@ -197,7 +199,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_limits(args, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
-        return list_choices(policy, lane)
+        return list_asked(args, policy, lane, find_candidates)
     specs = select_asked(args, policy, lane, default_soc(backend))
     require_backend(specs, backend)
     if args.plan:
@@ -225,6 +227,15 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
     return dataclasses.replace(outcome, text=f"{outcome.text}warning: {told}\n", exit_code=code)
+
+
+def find_candidates(spec: CaseSpec) -> list[Candidate]:
+    """Return the nodes of a model that parts can select."""
+    require_packages(("torch",), "lowering")
+    from ci.models.model import list_model_candidates
+
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
+        return list_model_candidates(spec.reference, spec.source)
 
 
 def require_companions(args: argparse.Namespace) -> None:
@@ -342,7 +353,11 @@ def run(
     )
     known = {"find_faults": match_faults} if is_htp else {}
     options = read_options(args, SESSION, policy, command, backend=backend, **known)
-    with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
+    with (
+        ready_device(args, progress)
+        if args.device or args.any
+        else contextlib.nullcontext() as device
+    ):
         report = take_steps(
             chosen.profile,
             f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",

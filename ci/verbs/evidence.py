@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct
 
 from ci.cases.policy import LANES, read_emulator_policy
-from ci.models.schemes import Scheme
 from ci.report.evidence import (
     CASE,
     NamedCase,
@@ -137,8 +136,8 @@ def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
     if case["session"] not in LANES:
         raise ValueError(f"there is no session {case['session']}")
     policy = read_emulator_policy(path, LANES[case["session"]])
-    backend, scheme = Backend(case["backend"]), Scheme(case["scheme"])
-    return policy.for_backend(backend).limits_of(case["model"], scheme)
+    scheme = policy.find_scheme(case["model"], case["scheme"])
+    return policy.for_backend(Backend(case["backend"])).limits_of(case["model"], scheme)
 
 
 class SignedFile(Struct, frozen=True):

@@ -17,7 +17,7 @@ from msgspec import NODEFAULT, Struct, inspect, to_builtins
 
 from ci.cases.policy import LANES, EmulatorPolicy, Override, Unsupported, extend_default
 from ci.explain.rules import Advice
-from ci.models.lowering_options import Choices, Part, RunOptions
+from ci.models.lowering_options import Choices, MixtureEntry, Part, RunOptions
 from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry, ReferencePolicy
 from ci.report.schema import Threshold
 from provisioning.manifest.reader import convert_toml, parse_toml, read_policy
@@ -27,8 +27,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "policy.md"
 TABLES: dict[str, type[Struct]] = {
     kind.__name__: kind
     for kind in (
-        EmulatorPolicy, ModelEntry, Limits, ModelBudget, Metric, Choices, Part, RunOptions,
-        ReferencePolicy, Unsupported, Override, Advice,
+        EmulatorPolicy, ModelEntry, Limits, ModelBudget, Metric, MixtureEntry, Choices, Part,
+        RunOptions, ReferencePolicy, Unsupported, Override, Advice,
     )
 }  # fmt: skip
 NOT_WRITTEN = {"dropped"}  # the reader of policies sets it

@@ -74,7 +74,7 @@ EXPORTING_PACKAGES = (*EXPORTING, "onnx_ir")
 
 # Maps schemes of ONNX Runtime to ExecuTorch's schemes with the same number of bits. The latter have
 # one scale per channel of the weights.
-TWINS = {
+TWINS: Mapping[str, Scheme] = {
     Scheme.FP16: Scheme.FP16,
     Scheme.U8: Scheme.A8W8,
     Scheme.U8_CHANNEL: Scheme.A8W8,
@@ -159,7 +159,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if found and not args.model:
         require_files(policy, args.policy)
     specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
-    for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
+    for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, given)
         check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
     other = read_other(args)
@@ -330,7 +330,7 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
     ``onnx``."""
     known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
     for case in onnx.cases:
-        scheme = TWINS.get(Scheme(case.scheme))
+        scheme = TWINS.get(case.scheme)
         twin = scheme and known.get((case.model, scheme.value, case.soc))
         if twin:
             yield twin, case

@@ -10,6 +10,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from msgspec.structs import replace
 
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
+from ci.cases.forked import run_forked
 from ci.cases.judged import SessionOptions
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases
-from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
+from ci.cases.spec import DEFAULT_SOC, CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.latency.calibrate import read_own
 from ci.models.lowering_options import LOG_LEVELS
+from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
@@ -49,7 +52,7 @@ from provisioning.console.installation import CHECKOUT, install_command
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict, settle_adaptor
-from provisioning.errors import StoreError, UnfitError, UsageError
+from provisioning.errors import StoreError, UnfitError, UsageError, at_key
 from provisioning.files import hash_file, require_writable, write_whole
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
@@ -144,7 +147,12 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
     add = group_options(parser, WHAT)
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
-    add("--list", action="store_true", help="list the models, schemes and SoCs, and run nothing")
+    add(
+        "--list",
+        action="store_true",
+        help="run nothing; list the models, schemes and SoCs or, with --model, the nodes of the"
+        " model with the scheme of each in its mixtures",
+    )
     add_run(parser, session)
 
 
@@ -388,19 +396,60 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
     evidence.write_evidence(report, directory, read_version(), digests)
 
 
+def list_asked(
+    args: argparse.Namespace,
+    policy: EmulatorPolicy,
+    lane: Lane,
+    find_candidates: Callable[[CaseSpec], Sequence[Candidate]],
+) -> Outcome:
+    """Return what --list prints: with --model, the nodes of the models with the scheme and the part
+    that each mixture assigns to them; otherwise, the choices.
+
+    ``find_candidates`` runs in a fork, because it runs the user's code. Raises UsageError for a
+    part that has no own nodes.
+    """
+    if not args.model:
+        return list_choices(policy, lane)
+    specs = select_asked(args, policy, lane)
+    mixed = [one for one in specs if one.source.choices.parts]
+    chosen = {(one.model, one.scheme.value if mixed else ""): one for one in mixed or specs}
+    texts, listed = [], []
+    for (model, scheme), spec in chosen.items():
+        with at_key(f"{model} {scheme}".strip()):
+            candidates = run_forked(partial(find_candidates, spec), f"reading {model}")
+            parts, base = spec.source.choices.parts, spec.scheme.base.value if scheme else ""
+            rows = list_parts(candidates, parts, base)
+        listed.append({"model": model, "scheme": scheme, "nodes": rows})
+        names = [name for name in COLUMNS if any(row[name] for row in rows)]
+        cells = [names, *([row[name] for name in names] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = (
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        )
+        texts.append("\n".join([f"{model} {scheme}".strip(), *(f"  {one}" for one in lines)]))
+    return Outcome("\n\n".join(texts) + "\n", {"assigned": listed})
+
+
+COLUMNS = ("node", "op", "line", "scheme", "part")
+
+
 def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
     socs = sorted(read_socs())
-    own = {name: one.schemes for name, one in policy.models.items()}
+    own = {
+        name: [scheme.value for scheme in list_schemes(one, lane)]
+        for name, one in policy.models.items()
+    }
     about = {name: one.path for name, one in policy.models.items()}
     about |= {name: text for name, text in SUITE.items() if name not in own}
-    own = {**policy.suite, **own}
     schemes = [scheme.value for scheme in lane.schemes]
     models = {
         name: {
             "about": about[name],
-            "schemes": [one.value for one in own.get(name, ()) if one.value in schemes],
+            "schemes": own.get(name)
+            or [one.value for one in policy.suite.get(name, ()) if one in lane.schemes],
         }
         for name in about
     }

@@ -132,33 +132,6 @@ def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
     torch.testing.assert_close(rounded.scale, expected)
 
 
-@pytest.mark.parametrize(
-    ("part", "belongs"),
-    [
-        (Part(Scheme.A16W8, module="body"), True),
-        (Part(Scheme.A16W8, module="body.0"), True),
-        (Part(Scheme.A16W8, module="bod"), False),
-        (Part(Scheme.A16W8, module="body.0.1"), False),
-        (Part(Scheme.A16W8, type="Linear"), True),
-        (Part(Scheme.A16W8, type="near"), False),
-        (Part(Scheme.A16W8, type="Sequential"), True),
-        (Part(Scheme.A16W8, node="linear_1"), True),
-        (Part(Scheme.A16W8, node="linear"), False),
-    ],
-)
-def test_a_part_is_a_module_a_type_or_a_node(part: Part, belongs: bool) -> None:
-    stack = {
-        "a": ("body", "torch.nn.modules.container.Sequential"),
-        "b": ("body.0", torch.nn.Linear),
-    }
-    node: Any = SimpleNamespace(name="linear_1", meta={"nn_module_stack": stack})
-    found: set[Part] = set()
-    assert quantize._belongs(node, part, found) is belongs
-    assert found == ({part} if belongs else set())
-    bare: Any = SimpleNamespace(name="linear_1", meta={"nn_module_stack": None})
-    assert quantize._belongs(bare, part, set()) is (part.node == "linear_1")
-
-
 @pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W8, Scheme.A16W4])
 def test_ranges_are_those_that_were_seen_and_weights_have_a_scale_a_channel(
     scheme: Scheme,
@@ -181,10 +154,8 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
         with quantize.annotated(quantizer, choices):
             pass
 
-    part = Part(Scheme.A16W8, node="gone")
     for choices, told in (
         (Choices(recipe="mlp:gone"), "mlp has no function 'gone'"),
-        (Choices(parts=(part,)), f"no node belongs to the part {part}"),
         (Choices(discard_nodes=("gone",)), "the graph has no gone"),
     ):
         with pytest.raises(UsageError, match=told) as caught:
@@ -216,42 +187,40 @@ def test_a_users_annotation_gets_the_graph_after_those_of_the_toolkit(
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_each_part_and_each_node_to_discard_has_to_be_there(gone: int) -> None:
+def test_each_node_to_discard_has_to_be_there(gone: int) -> None:
     """Of two, the one without a node is named."""
     names = ["linear", "linear"]
     names[gone] = "gone"
-    parts = tuple(
-        Part(scheme, node=name)
-        for scheme, name in zip((Scheme.A16W8, Scheme.A16W4), names, strict=True)
-    )
     nodes = [SimpleNamespace(name=name, meta={}, op="call_function") for name in ("relu", "linear")]
     quantizer: Any = MagicMock()
-
-    def look_for_parts() -> None:
-        with quantize.annotated(quantizer, Choices(parts=parts)):
-            (rows,) = quantizer.set_submodule_qconfig_list.call_args.args
-            assert [sum(map(belongs, nodes)) for belongs, _ in rows] == [gone, 1 - gone]
 
     def discard() -> None:
         with quantize.annotated(quantizer, Choices(discard_nodes=tuple(names))):
             ((functions,), _) = quantizer.add_custom_quant_annotations.call_args
             functions[0](SimpleNamespace(graph=SimpleNamespace(nodes=nodes)))
 
-    with pytest.raises(UsageError, match=f"no node belongs to the part {parts[gone]}"):
-        look_for_parts()
     with pytest.raises(UsageError, match="discard_nodes: the graph has no gone") as caught:
         discard()
     assert caught.value.fix == "use one of: relu, linear"
 
 
-def test_only_a_part_that_has_a_node_is_found() -> None:
-    quantizer: Any = MagicMock()
-    part = Part(Scheme.A16W8, node="linear")
-    with quantize.annotated(quantizer, Choices(parts=(part,))):
-        (((belongs, config),),) = quantizer.set_submodule_qconfig_list.call_args.args
-        nodes = [SimpleNamespace(name=name, meta={}) for name in ("relu", "linear")]
-        assert [belongs(one) for one in nodes] == [False, True]
-        assert config
+def test_each_node_has_the_configuration_of_the_first_part_that_selects_it() -> None:
+    graph = torch.fx.Graph()
+    value = graph.placeholder("x")
+    for name in ("relu", "sigmoid", "tanh"):
+        value = graph.call_function(getattr(torch.ops.aten, name).default, (value,))
+    parts = (Part(Scheme.A16W8, op="tanh"), Part(Scheme.A16W4, node="relu_default"))
+    quantizer: Any = SimpleNamespace(
+        transform_for_annotation=lambda module: module,
+        set_submodule_qconfig_list=lambda rows: setattr(quantizer, "rows", rows),
+    )
+    quantize.select_parts(quantizer, Choices(parts=parts))
+    quantizer.transform_for_annotation(SimpleNamespace(graph=graph))
+    assert [[one.name for one in graph.nodes if has(one)] for has, _ in quantizer.rows] == [
+        ["tanh_default"],
+        ["relu_default"],
+    ]
+    assert [config.quant_dtype.name for _, config in quantizer.rows] == ["use_16a8w", "use_16a4w"]
 
 
 def test_operators_are_counted_on_the_processor_where_they_run() -> None:

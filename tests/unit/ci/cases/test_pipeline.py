@@ -1450,7 +1450,7 @@ def test_what_a_policy_says_of_a_model_goes_by_its_name_not_by_its_file(tmp_path
     policy = msgspec.structs.replace(
         read_emulator_policy(), models={"net": entry}, unsupported=rows
     )
-    spec = replace(SPEC, model="net", source=entry.source)
+    spec = replace(SPEC, model="net", source=entry.make_source())
     setup = JudgeSetup(
         options=SessionOptions(policy=policy, timeout_s=9.0),
         runner="echo",

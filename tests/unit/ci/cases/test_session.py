@@ -171,7 +171,7 @@ def test_data_and_metric_of_each_model_are_checked_once_before_anything_runs(
         specs=[
             CaseSpec("mlp", Scheme.FP16, "SM8650"),  # of the suite: it has no data
             *(
-                CaseSpec(name, scheme, "SM8650", entry.source)
+                CaseSpec(name, scheme, "SM8650", entry.make_source())
                 for scheme in (Scheme.FP16, Scheme.A8W8)
                 for name, entry in entries.items()
             ),

@@ -119,11 +119,6 @@ WRONG = {
     "a key": (WHOLE.replace("schemes =", "schems ="), 8, "models.net.schems.*did you mean schemes"),
     "a table": (WHOLE.replace("[models.net.metric]", "[models.net.metrics]"), 16, "mean metric"),
     "a limit": (WHOLE.replace("max_abs", "max_ab"), 14, r"limits.8a8w.max_ab: .*mean max_abs"),
-    "a scheme": (
-        WHOLE.replace('"fp16"]', '"fp61"]'),
-        8,
-        r"schemes\[1\]: 'fp61'.*did you mean fp16",
-    ),
     "a scheme's table": (WHOLE.replace("[schemes.8a8w]", "[schemes.8w8a]"), 3, "schemes.8w8a"),
     "a type": (WHOLE.replace("= 0.5", '= "half"'), 14, "max_abs: Expected `float | null`, got"),
     "a list": (WHOLE.replace('["8a8w", "fp16"]', '"fp16"'), 8, "schemes: Expected `array`"),
@@ -334,7 +329,6 @@ def test_every_program_has_the_limit_that_qnn_has(lane: str) -> None:
         ),
         ("spill_bytes = -1", "`int` >= 0"),
         ('spill_bytes = "1 MB"', "Expected `int | null`, got `str`"),
-        ("schemes.8a9w = {}", "8a9w"),
     ],
 )
 def test_a_wrong_budget_is_named_with_its_line(repository: Path, line: str, words: str) -> None:

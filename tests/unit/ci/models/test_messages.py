@@ -357,9 +357,9 @@ def test_choices_are_named_as_they_were_chosen() -> None:
     assert (chosen.functions, chosen.traces) == (("/x/r.py:f",), True)
     assert Choices(annotation="a.py:f", recipe="r.py:f").functions == ("a.py:f", "r.py:f")
     assert Choices(dump_intermediate_outputs=True).traces
-    for names in ({}, {"module": "a", "type": "b"}, {"node": "a", "type": "b"}):
-        with pytest.raises(ValueError, match="have exactly one of module, type or node"):
-            Part(A8W8, **names)
+    with pytest.raises(ValueError, match="have one of module, type, node, op, line and tensor"):
+        Part(A8W8)
+    assert str(Part(A8W8, module="a", op="b")) == "a b 8a8w"
     check_choices(
         chosen := Choices(parts=(part,), methods=("encode",), weight_sharing=True), A8W8, "m"
     )

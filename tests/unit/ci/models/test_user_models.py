@@ -104,7 +104,10 @@ def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
         shapes={"x": (1, 2)},
         float_model=f"{place}/float.onnx",
     )
-    assert (found.source.reference, found.source.shapes) == (found.path, (("x", (1, 2)),))
+    assert (found.make_source().reference, found.make_source().shapes) == (
+        found.path,
+        (("x", (1, 2)),),
+    )
     assert resolve_entry("a", ModelEntry("mlp"), place) == ModelEntry("mlp")
     with pytest.raises(QnnCiError, match=r"models\.a\.inputs: no file"):  # it is no model
         resolve_entry("a", ModelEntry("mlp", inputs="mlp"), place)

@@ -82,7 +82,7 @@ def test_each_of_several_files_has_the_schemes_of_its_own_entry(
             for name, one in entries.items()
         }
         specs = [
-            CaseSpec(name, scheme, soc, one.source)
+            CaseSpec(name, scheme, soc, one.make_source(scheme))
             for name, one in own.items()
             for scheme in one.schemes or (Scheme.FP16, Scheme.U8)
             for soc in ("SM8650", "SM8750")
@@ -101,7 +101,7 @@ def test_each_of_several_files_has_the_schemes_of_its_own_entry(
         with pytest.raises(UsageError, match=r"^models\.plain\.schemes: .* is not quantized"):
             fit_both(**wrong)
     policy = replace(POLICY, models={"net": replace(entries["net"], schemes=(Scheme.ASIS,))})
-    spec = CaseSpec("net", Scheme.U8, "SM8650", entries["net"].source)
+    spec = CaseSpec("net", Scheme.U8, "SM8650", entries["net"].make_source())
     with pytest.raises(UsageError, match=r"^--scheme: ") as caught:
         fit_all([spec], policy, ["u8"])
     assert "leave out --scheme:" in caught.value.fix
@@ -120,7 +120,7 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
     def fit_pair(path: Path, float_model: Path) -> list[CaseSpec]:
         entry = ModelEntry(str(path), float_model=str(float_model))
         policy = replace(POLICY, models={"net": entry})
-        return fit_all([CaseSpec("net", Scheme.U8, "SM8650", entry.source)], policy, [])
+        return fit_all([CaseSpec("net", Scheme.U8, "SM8650", entry.make_source())], policy, [])
 
     assert fit_pair(quantized, files["plain"])[0].source.float_model == str(files["plain"])
     wrong = [
@@ -221,7 +221,7 @@ def test_keys_for_onnx_files_are_judged(tmp_path: Path, path: str, line: str, wh
     policy.write_text(f'extends = "default"\n[models.net]\npath = "{path}"\n{line}\n')
     if not why:
         entry = read_emulator_policy(policy, "onnx").models["net"]
-        assert entry.source.shapes == (("x", (1, 3)),)
+        assert entry.make_source().shapes == (("x", (1, 3)),)
         return
     with pytest.raises(ManifestError, match=why):
         read_emulator_policy(policy, "onnx")
