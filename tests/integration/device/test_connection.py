@@ -4,22 +4,17 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tarfile
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci.device.connection import (
     Device,
-    forget_owner,
     identify,
     open_device,
-    require_plain,
-    split_port,
 )
-from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
+from provisioning.errors import StoreError, ToolError, UnfitError
 from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
 
 BIG = os.urandom(9 << 20)
@@ -54,14 +49,6 @@ def test_a_script_answers_with_bytes_and_its_exit_code(lab: Lab) -> None:
     assert caught.value.why == "because"
 
 
-def test_a_greeting_of_the_shell_is_no_part_of_an_answer(here: Lab, files: Path) -> None:
-    tool(here.bin, "greet", '#!/bin/sh\necho Welcome; exec sh -c "$1"\n')
-    greeted = here._replace(device=replace(here.device, client=(*here.device.client[:-2], "greet")))
-    assert greeted.device.call("cat; exit 7", data=b"\0\n") == (7, b"\0\n", "")
-    assert push(greeted, files) == len(BIG) + 3
-    assert push(greeted, files) == 0
-
-
 def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
     assert push(lab, files) == len(BIG) + 3
     assert push(lab, files) == 0
@@ -84,20 +71,6 @@ def test_what_does_not_arrive_whole_has_no_name(lab: Lab, files: Path) -> None:
     (lab.bin / "sha256sum").unlink()
     assert push(lab, files) == len(BIG) + 3
     assert {path.name for path in (lab.place / "a b").iterdir()} == {"one", "two.so", "big"}
-
-
-def test_a_large_file_is_sent_alone_and_each_is_of_the_user_there(
-    tmp_path: Path, files: Path
-) -> None:
-    tool(tmp_path, "tar", f'#!/bin/sh\necho >> {tmp_path}/calls\nexec /usr/bin/tar "$@"\n')
-    client = ("env", f"PATH={tmp_path}:{os.environ['PATH']}", "sh", "-c")
-    lab = Lab(Device("here", client, str(tmp_path)), tmp_path, tmp_path)
-    assert push(lab, files) == len(BIG) + 3
-    assert (tmp_path / "calls").read_text() == "\n\n"
-    entry = tarfile.TarInfo("one")
-    entry.uid, entry.gid, entry.uname, entry.gname = 1000, 1000, "me", "us"
-    sent = forget_owner(entry)
-    assert (sent.uid, sent.gid, sent.uname, sent.gname) == (0, 0, "", "")
 
 
 @pytest.mark.parametrize("lacking", ["sha256sum", "tar", ""])
@@ -149,21 +122,6 @@ def test_a_board_that_is_not_reached(board: Lab) -> None:
         board.device.ask("sleep 600", timeout_s=0.5)
 
 
-@pytest.mark.parametrize(("silent", "is_reached"), [(1, True), (2, False)])
-def test_a_client_that_ends_without_running_the_script_is_tried_once_more(
-    tmp_path: Path, silent: int, is_reached: bool
-) -> None:
-    tries = tmp_path / "tries"
-    script = f"echo >> '{tries}'; [ $(wc -l < '{tries}') -le {silent} ] || exec sh -c \"$0\""
-    device = Device("adb:x", ("sh", "-c", script), str(tmp_path))
-    if is_reached:
-        assert device.ask("echo yes") == b"yes\n"
-    else:
-        with pytest.raises(ToolError, match="cannot be reached"):
-            device.ask("echo yes")
-    assert len(tries.read_text()) == 2
-
-
 def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:
     known = tmp_path / "sshd/known"
     other = (tmp_path / "sshd/key.pub").read_text().split()[:2]
@@ -192,41 +150,6 @@ def test_phones_that_cannot_be_used(connect: Connect, monkeypatch: pytest.Monkey
     assert open_device("adb:").name == f"adb:{first}"
     with pytest.raises(UnfitError, match="missing"):
         open_device("adb:nowhere")
-
-
-def test_the_client_is_looked_for_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for word in ("adb:", "ssh:board"):
-        with pytest.raises(UnfitError, match="not on PATH"):
-            open_device(word)
-
-
-@pytest.mark.parametrize("word", ["", "board", "ssh:", "usb:1", "ssh:-oProxyCommand=x"])
-def test_words_that_name_no_device(word: str) -> None:
-    with pytest.raises(UsageError):
-        open_device(word)
-
-
-@pytest.mark.parametrize(
-    ("word", "host", "port"),
-    [
-        ("board", "board", ""),
-        ("me@board:2222", "me@board", "2222"),
-        ("[::1]:22", "::1", "22"),
-        ("me@[fe80::1]", "me@fe80::1", ""),
-        ("a:b:c", "a:b:c", ""),
-    ],
-)
-def test_hosts_and_ports(word: str, host: str, port: str) -> None:
-    assert split_port(word) == (host, port)
-
-
-@pytest.mark.parametrize("name", ["a b", "../x", "a/b", "-rf", "$(x)", ".hidden", ""])
-def test_names_that_a_shell_may_mistake(name: str) -> None:
-    if name == "-rf":
-        require_plain("lib-rf")
-    with pytest.raises(UsageError):
-        require_plain(name)
 
 
 def test_the_real_client_refuses_a_stand_in_that_breaks_a_rule(connect: Connect) -> None:

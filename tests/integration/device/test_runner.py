@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import io
 import shutil
 import socket
 import subprocess
-import tarfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,15 +15,12 @@ from ci.device.bundle import Bundle, Target
 from ci.device.runner import (
     LEASE_S,
     LOG_BYTES,
-    RUNS,
     SYSTEM_MARK,
     DeviceProgram,
     DeviceRunner,
     lease_first,
     take_first,
 )
-from ci.models.lowering_options import RunOptions
-from ci.models.user_models import Source
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from tests.integration.device.conftest import PHONE_BY_DAY, Lab, tool
@@ -187,34 +180,3 @@ def test_a_program_is_started_as_often_as_is_asked_and_gives_the_same(
     assert notes.device.starts == 4
     (fault,) = notes.faults
     assert fault.startswith("start 3 ")
-
-
-def test_a_device_runs_often_enough_for_its_times(here: Lab, tmp_path: Path) -> None:
-    opened = open_program(here, tmp_path, ECHO)
-    assert opened.iteration == 1
-    opened.runner.bundle = msgspec.structs.replace(opened.runner.bundle, target=Target.LINUX)
-    assert opened.iteration == RUNS
-    own = replace(SPEC, source=Source(run=RunOptions(iteration=3)))
-    opened.program = replace(opened.program, spec=own)
-    assert opened.iteration == 3
-    opened.run(SETS)
-    assert "--iteration=3" in (tmp_path / "log").read_text()
-
-
-@pytest.mark.parametrize("name", ["../outside", "/outside", "outputs/../outside", "other/x.raw"])
-def test_an_archive_from_a_device_writes_nothing_else(tmp_path: Path, name: str) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for one, data in ((name, b"bad"), ("code", b"0\n"), ("outputs/link.raw", b"")):
-            entry = tarfile.TarInfo(one)
-            entry.size = len(data)
-            if "link" in one:
-                entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-            tar.addfile(entry, io.BytesIO(data))
-    place = tmp_path / "in" / "here"
-    place.mkdir(parents=True)
-    program = Program(SPEC, tmp_path / "p", COMPILED, place, place / "log")
-    opened = DeviceProgram(None, program, 1)  # type: ignore[arg-type]
-    assert opened.unpack(packed.getvalue(), place) == (False, 0)
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert not (place / "outputs/link.raw").exists()

@@ -82,6 +82,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no bundle": lambda: read_bundle(place),
         "no record": read(files=3),
         "a name outside": read(runner="../runner"),
+        "a file outside": read(files=[{**record["files"][0], "name": "../bundle.json"}]),
         "changed": change,
         "no evidence": lambda: find_evidence([program], place / "evidence"),
         "no pass": lambda: find_evidence([proven], place / "evidence"),

@@ -35,7 +35,6 @@ from ci.device.bundle import (
     find_target,
     index_libraries,
     is_alike,
-    is_ours,
     list_parts,
     read_bundle,
     require_fit,
@@ -43,7 +42,7 @@ from ci.device.bundle import (
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, list_programs, write_by_hand
-from ci.device.connection import Device, identify
+from ci.device.connection import Device
 from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
 from ci.inspect.files import inspect_file
 from ci.models.lowering_options import ONE_RUN
@@ -124,17 +123,17 @@ def test_a_bundle_is_deployed_once_and_cleaned(
         ([], "no device is specified"),
         (["--device", "ssh:here"], "--bundle is missing"),
         (["--any", "soc=SM8650"], "--bundle is missing"),
-        (["--device", "ssh:a", "--device", "ssh:b", "--bundle", "B"], "2 devices are given"),
+        (["--device", "ssh:a", "--device", "ssh:b", "--bundle", "BUNDLE"], "2 devices are given"),
+        (["--any", "soc=SM8650", "--clean"], "--clean needs a --device"),
+        (["--device", "ssh:a", "--any", "soc=SM8650", "--clean"], "--clean needs a --device"),
     ],
 )
 def test_a_deployment_needs_one_device_and_a_bundle(
     bundle: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(bundle) if one == "B" else one for one in words]
+    given = [str(bundle) if one == "BUNDLE" else one for one in words]
     assert main(["deploy", *given]) == ExitCode.USAGE
-    shown = capsys.readouterr().err
-    assert told in shown
-    assert "fix: " in shown
+    assert told in capsys.readouterr().err
 
 
 def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> None:
@@ -180,18 +179,6 @@ def test_a_digest_is_over_the_names_and_the_bytes_of_all_files() -> None:
     ]
     assert len({digest(*rows), *(digest(*one) for one in others)}) == 5
     assert digest(*rows) == hashlib.sha256(b"a 1\nb 2\n").hexdigest()
-
-
-@pytest.mark.parametrize("field", ["runner", "files"])
-def test_a_bundle_names_no_file_outside_of_it(bundle: Path, field: str) -> None:
-    record = msgspec.json.decode((bundle / BUNDLE).read_bytes())
-    if field == "runner":
-        record["runner"] = "../runner"
-    else:
-        record["files"][0]["name"] = "../bundle.json"
-    (bundle / BUNDLE).write_bytes(msgspec.json.encode(record))
-    with pytest.raises(UsageError, match="not a valid file"):
-        read_bundle(bundle)
 
 
 def test_a_case_to_run_by_hand_has_each_set_of_its_own_inputs(tmp_path: Path) -> None:
@@ -334,14 +321,6 @@ def test_memory_is_the_last_line_in_kib(memory: bytes, size_bytes: int | None) -
     one = start()
     one.note_start({MEMORY: memory})
     assert [each.memory_bytes for each in one.starts] == [size_bytes]
-
-
-@pytest.mark.parametrize(("told", "size_bytes"), [("free_kb=5", 5120), ("free_kb=-", 0), ("", 0)])
-def test_free_space_is_told_in_kib(told: str, size_bytes: int) -> None:
-    device: Any = SimpleNamespace(
-        name="adb:1", place="/p", ask=lambda _: f"machine=aarch64\n{told}\n".encode()
-    )
-    assert identify(device).free_bytes == size_bytes
 
 
 def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:
@@ -698,11 +677,6 @@ def test_the_system_of_a_runner(facts: ElfFacts, target: Target) -> None:
     assert find_target(facts) is target
 
 
-def test_a_runner_for_another_machine_is_refused() -> None:
-    with pytest.raises(UnfitError, match="runner is for hexagon"):
-        find_target(make_facts(HEXAGON))
-
-
 def test_a_library_is_for_the_runners_machine_and_system() -> None:
     linker = make_facts(ARM, interpreter="/system/bin/linker64")
     for like, alike, other in (
@@ -763,27 +737,10 @@ def test_everything_that_is_needed_is_closed_over() -> None:
         assert "--runtime" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("libQnnHtp.so", True),
-        ("libqnn_executorch_backend.so", True),
-        ("libexecutorch.so", True),
-        ("libc++_shared.so", True),
-        ("libc.so", False),
-        ("libcdsprpc.so", False),
-        ("my_libQnn.so", False),
-    ],
-)
-def test_what_no_system_provides(name: str, ours: bool) -> None:
-    assert is_ours(name) is ours
-
-
-def test_a_missing_skel_is_named_and_of_several_the_first_in_order_counts(tmp_path: Path) -> None:
-    with pytest.raises(UnfitError, match=rf"{SKEL75} is missing"):
-        find_skel(SKEL75, [tmp_path])
+def test_of_several_skels_the_first_in_order_counts(tmp_path: Path) -> None:
     for place in ("b/unsigned", "a/unsigned", "0-unsigned/signed"):
         write_elf(tmp_path / place / SKEL75, HEXAGON)
+    assert find_skel(SKEL75, [tmp_path / "0-unsigned"]) == tmp_path / "0-unsigned/signed" / SKEL75
     assert find_skel(SKEL75, [tmp_path / "b", tmp_path]) == tmp_path / "a/unsigned" / SKEL75
 
 
