@@ -338,6 +338,8 @@ class Interpreter:
         conditions: frozenset[str],
     ) -> None:
         """Record under which conditions a branch added words to variables."""
+        if after == before:
+            return
         look_up = self._inherited(before)
         for name, value in after.items():
             if value and value is not before.get(name):
@@ -355,6 +357,9 @@ class Interpreter:
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
         for argument in head.arguments:
+            if argument.is_word:
+                operands.append(Operand((argument.text,), argument.quoted))
+                continue
             values = self.expand(argument)
             parts = values if argument.quoted else tuple(p for v in values for p in split_list(v))
             if len(values) == 1 and not argument.quoted:
@@ -509,6 +514,8 @@ def merge_tables(
     such a name can go either way. In a branch that does not set a variable, the variable has its
     value from ``before``.
     """
+    if left == right:
+        return dict(left), set()
     merged, half_set = dict(left), set()
     for name in left.keys() | right.keys():
         if name in left and name in right and left[name] is right[name]:

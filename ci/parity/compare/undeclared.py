@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 from posixpath import commonpath
 
@@ -179,16 +179,23 @@ def _missing(
     needs = find_needs(index, groups, target)
     copied = set(index.copied(target))
     sources = {e.path for e in index.resolved(target.srcs)} | copied
+
+    @cache
+    def lacks(header: str) -> bool:
+        return header in owners and reached.isdisjoint(owners[header])
+
     for source in sorted(path for path in sources if is_source(path)):
         for path in sorted(closure([source], needs)):
+            lacking = [header for header in needs(path) if lacks(header)]
+            if not lacking:
+                continue
             near = {target.label} if path == source else owners[path] & reached
-            for header in needs(path) if near else ():
-                wanted = owners.get(header)
-                if wanted and not wanted & reached:
-                    label = target.label if target.label in near else best(near)
-                    if path in copied:
-                        label = collector_of(groups, target, best(wanted))
-                    yield _undeclared(groups, index.by_label[label], path, header, best(wanted))
+            for header in lacking if near else ():
+                label = target.label if target.label in near else best(near)
+                wanted = best(owners[header])
+                if path in copied:
+                    label = collector_of(groups, target, wanted)
+                yield _undeclared(groups, index.by_label[label], path, header, wanted)
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
