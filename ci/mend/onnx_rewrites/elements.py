@@ -1,0 +1,182 @@
+"""Operators on single elements in forms that QNN computes right, and padding as concatenation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.rewrite import Change
+
+LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
+LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
+FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
+
+
+def limit_before_tanh(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Exchange a tanh and the ReLU behind it: ``tanh(relu(x))`` equals ``relu(tanh(x))``."""
+    graph = Graph(model)
+    for node in graph.find("Relu"):
+        if tanh := graph.maker(node.input[0], "Tanh"):
+            result = graph.add("Tanh", graph.add("Relu", tanh.input[0]))
+            graph.replace([tanh, node], [result], "relu(tanh(x))", "tanh(relu(x))")
+    return graph.finish()
+
+
+def split_prelu(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a PReLU as ``relu(x) - slope * relu(-x)``."""
+    graph = Graph(model)
+    for node in graph.find("PRelu"):
+        x, slope = node.input
+        if not graph.is_float(x):
+            continue
+        below = graph.add("Mul", graph.add("Relu", graph.add("Neg", x)), slope)
+        result = graph.add("Sub", graph.add("Relu", x), below)
+        graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
+    return graph.finish()
+
+
+def exponential_of_power(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a power of a positive constant as ``exp(x * log(base))``."""
+    graph = Graph(model)
+    for node in graph.find("Pow"):
+        base, x = graph.constant(node.input[0]), node.input[1]
+        if base is None or not graph.is_float(*node.input) or not (base > 0).all():
+            continue
+        result = graph.add("Exp", graph.add("Mul", x, np.log(base.astype(np.float64))))
+        graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
+    return graph.finish()
+
+
+def mish_of_sigmoid(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute Mish as ``x * (1 - s * s) / (1 + s * s)``, where s is ``sigmoid(-x)``."""
+    graph = Graph(model)
+    for node in graph.find("Mish", "Softplus"):
+        x, nodes = node.input[0], [node]
+        if node.op_type == "Softplus":
+            tanh = graph.reader(node.output[0], "Tanh")
+            product = tanh is not None and graph.reader(tanh.output[0], "Mul")
+            if not product or x not in product.input:
+                continue
+            nodes = [node, tanh, product]
+        if not graph.is_float(x):
+            continue
+        sigmoid = graph.add("Sigmoid", graph.add("Neg", x))
+        square = graph.add("Mul", sigmoid, sigmoid)
+        share = graph.add("Div", graph.add("Sub", 1.0, square), graph.add("Add", square, 1.0))
+        told = "x * (1 - s * s) / (1 + s * s), s = sigmoid(-x)"
+        graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", told)
+    return graph.finish()
+
+
+def softplus_of_relu(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a softplus, also written as ``log(1 + exp(x))``, as ``relu(x) - log(sigmoid(|x|))``,
+    which neither overflows nor cancels."""
+    graph = Graph(model)
+    for node in graph.find("Softplus", "Exp"):
+        nodes, x = find_softplus(graph, node), node.input[0]
+        if nodes:
+            log = graph.add("Log", graph.add("Sigmoid", graph.add("Abs", x)))
+            result = graph.add("Sub", graph.add("Relu", x), log)
+            graph.replace(nodes, [result], "softplus(x)", "relu(x) - log(sigmoid(|x|))")
+    return graph.finish()
+
+
+def join_softplus(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Replace ``log(1 + exp(x))`` by one Softplus."""
+    graph = Graph(model)
+    for node in graph.find("Exp"):
+        nodes = find_softplus(graph, node)
+        if nodes:
+            result = graph.add("Softplus", node.input[0])
+            graph.replace(nodes, [result], "log(1 + exp(x))", "Softplus(x)")
+    return graph.finish()
+
+
+def find_softplus(graph: Graph, node: Any) -> list[Any]:
+    """Return the nodes of the softplus that begins with ``node``, which is an Exp or a Softplus;
+    empty if it is none."""
+    if not graph.is_float(node.input[0]):
+        return []
+    if node.op_type == "Softplus":
+        return [node]
+    plus = graph.reader(node.output[0], "Add")
+    log = plus is not None and graph.reader(plus.output[0], "Log")
+    is_softplus = log and 1.0 in [graph.number(one) for one in plus.input]
+    return [node, plus, log] if is_softplus else []
+
+
+def scale_log_floor(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a logarithm whose floor float16 cannot hold in two parts: of small elements after
+    multiplication with a power of two, and of the others. The floor is that of a Max, Clip or Add
+    directly before it."""
+    graph = Graph(model)
+    for node in graph.find("Log"):
+        limiter = graph.maker(node.input[0], "Max", "Clip", "Add")
+        if limiter is None:
+            continue
+        limit = None
+        if limiter.op_type == "Clip":
+            x, low, highest = (*limiter.input, "", "")[:3]
+            floor, limit = graph.number(low), graph.number(highest)
+            if highest and limit is None:
+                continue
+        else:
+            found = graph.operands(limiter) if len(limiter.input) == 2 else None
+            if found is None or found[1].size != 1:
+                continue
+            x, floor = found[0], float(found[1].reshape(-1)[0])
+        if floor is None or not LEAST_FLOOR <= floor < LEAST_FLOAT16 or not graph.is_float(x):
+            continue
+        kind = "Add" if limiter.op_type == "Add" else "Max"
+        x = graph.add("Min", x, limit) if limit is not None else x
+        bits = math.ceil(FLOOR_BITS - math.log2(floor))
+        top = 2.0 ** (TOP_BITS - bits)
+        small = graph.add("Min", x, top)
+        for part in (bits // 2, bits - bits // 2):  # float16 cannot hold the whole factor
+            small = graph.add("Mul", small, 2.0**part)
+        low = graph.add("Log", graph.add(kind, small, floor * 2.0**bits))
+        high = graph.add("Log", graph.add("Max", x, top))
+        shift = -TOP_BITS * math.log(2.0)
+        result = graph.add("Add", graph.add("Add", low, high), shift)
+        told = (
+            f"log(max(min(x, {top:g}) * 2**{bits}, {floor * 2.0**bits:.3g})) + log(max(x, {top:g}))"
+        )
+        graph.replace(
+            [limiter, node], [result], f"log with a floor of {floor:g}", f"{told} {shift:+.4g}"
+        )
+    return graph.finish()
+
+
+def concatenate_padding(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Concatenate constants instead of padding with a value other than zero, or with zeros only on
+    the right side of an image."""
+    graph = Graph(model)
+    for node in graph.find("Pad"):
+        x, *held, given = (*node.input, "", "")[:3]  # before opset 11, there is only x
+        pads = graph.constant(held[0])
+        value = graph.number(given) if given else 0.0
+        if pads is None or value is None or not graph.is_float(x) or any(node.input[3:]):
+            continue
+        shape = [*graph.shape(x)]
+        half = len(shape)
+        is_right = half == 4 and pads[-1] > 0 and not pads[:-1].any()
+        if read(node, "mode", "constant") != "constant" or pads.min() < 0:
+            continue
+        if not pads.any() or not (value or is_right):
+            continue
+        result = x
+        for axis in range(half):
+            parts = []
+            for size in (int(pads[axis]), int(pads[half + axis])):
+                block = np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
+                parts.append([block] if size else [])
+            if any(parts):
+                result = graph.add("Concat", *parts[0], result, *parts[1], axis=axis)
+                shape[axis] += int(pads[axis] + pads[half + axis])
+        told = f"Pad {[*map(int, pads)]} with {value:g}"
+        graph.replace([node], [result], told, f"Concat with constants of {value:g}")
+    return graph.finish()

@@ -1,0 +1,213 @@
+"""An ONNX graph that rewrites read and edit: what its values are, who makes and who reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from ci.mend.rewrite import Change
+from ci.onnx.models import list_graphs, read_constants
+
+Array = NDArray[Any]
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+class Graph:
+    """The outermost graph of a model whose shapes have been inferred. Graphs inside of its nodes
+    are not edited, but the values that they read are known.
+
+    ``add`` makes new nodes, and ``replace`` puts them into the place of old ones. ``changes`` lists
+    the replacements.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
+        self.model, self.graph = model, graph
+        self.opset = max((one.version for one in model.opset_import if not one.domain), default=1)
+        given = {one.name for one in graph.input}
+        self.tensors = {
+            name: one for name, one in read_constants(graph).items() if name not in given
+        }
+        ports = (*graph.input, *graph.value_info, *graph.output)
+        held = {one.name: one.type.tensor_type for one in ports if one.type.HasField("tensor_type")}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tuple(size.dim_value for size in one.shape.dim)
+            for name, one in held.items()
+            if one.HasField("shape") and all(size.dim_value > 0 for size in one.shape.dim)
+        } | {name: tuple(one.dims) for name, one in self.tensors.items()}
+        self.types = {name: one.elem_type for name, one in held.items()}
+        self.types |= {name: one.data_type for name, one in self.tensors.items()}
+        self.outputs = {one.name for one in graph.output}
+        self.nodes = [*graph.node]
+        self.index()
+        self.names = {*self.reads, *self.makers, *self.tensors, *given}
+        self.pending: list[Any] = []
+        self.held: list[Any] = []
+        self.changes: list[Change] = []
+        self.label = ""
+
+    def index(self) -> None:
+        """Note which node makes each value, and which nodes read it. Readers in graphs inside of
+        nodes count, but are not listed."""
+        self.makers = {name: node for node in self.nodes for name in node.output}
+        self.reads = Counter(self.outputs)
+        self.readers: dict[str, list[Any]] = {}
+        for node in self.nodes:
+            self.reads.update(node.input)
+            for name in dict.fromkeys(node.input):
+                self.readers.setdefault(name, []).append(node)
+            for one in node.attribute:
+                for inner in (*([one.g] if one.HasField("g") else []), *one.graphs):
+                    for body in list_graphs(inner):
+                        self.reads.update(name for held in body.node for name in held.input)
+                        self.reads.update(port.name for port in body.output)
+
+    def find(self, *kinds: str) -> Iterator[Any]:
+        """Yield the nodes of these operators of ONNX. Nodes that an edit has removed are left
+        out."""
+        for node in [*self.nodes]:
+            is_present = bool(node.output) and self.makers.get(node.output[0]) is node
+            if is_present and node.op_type in kinds and node.domain in ("", "ai.onnx"):
+                self.label = node.name or node.output[0]
+                yield node
+
+    def constant(self, name: str) -> Array | None:
+        """Return the value of a constant, or None if the name is not one."""
+        return numpy_helper.to_array(self.tensors[name]) if name in self.tensors else None
+
+    def number(self, name: str) -> float | None:
+        """Return the value of a constant with a single element, or None."""
+        value = self.constant(name)
+        return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value. Raises KeyError if it is not known and fixed."""
+        return self.shapes[name]
+
+    def is_float(self, *names: str) -> bool:
+        """Return whether all of these values have known, fixed shapes and the type float32."""
+        return all(self.types.get(one) == TensorProto.FLOAT and one in self.shapes for one in names)
+
+    def maker(self, name: str, *kinds: str) -> Any:
+        """Return the node that computes a value if nothing else reads the value and the node is one
+        of these operators of ONNX, or None."""
+        node = self.makers.get(name)
+        if node is None or self.reads[name] != 1 or node.domain not in ("", "ai.onnx"):
+            return None
+        return node if node.op_type in kinds and len(node.output) == 1 else None
+
+    def reader(self, name: str, *kinds: str) -> Any:
+        """Return the only node that reads a value, if it is one of these operators of ONNX, or
+        None. A graph's output and a value that a graph inside of a node reads have none."""
+        found = self.readers.get(name, [])
+        if self.reads[name] != 1 or len(found) != 1 or found[0].domain not in ("", "ai.onnx"):
+            return None
+        return found[0] if found[0].op_type in kinds else None
+
+    def operands(self, node: Any) -> tuple[str, Array] | None:
+        """Return the name of a node's computed operand and the value of its constant one, in this
+        order, if the node has one of each."""
+        for name, other in (tuple(node.input[:2]), tuple(node.input[1::-1])):
+            value = self.constant(other)
+            if value is not None and name not in self.tensors:
+                return name, value
+        return None
+
+    def hold(self, value: Any, like: str = "constant") -> str:
+        """Add a constant, and return its name. Numbers of Python and float64 become float32."""
+        array = np.asarray(value)
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
+        name = self.name(f"{self.label}/{like}")
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self.held.append(tensor)
+        self.tensors[name], self.shapes[name] = tensor, tuple(array.shape)
+        self.types[name] = tensor.data_type
+        return name
+
+    def name(self, wanted: str) -> str:
+        """Return a name that no value has, such as ``wanted`` or ``wanted_b``."""
+        name = wanted
+        while name in self.names:  # no digits at its end: the quantizer appends those
+            name = f"{name}_b"
+        self.names.add(name)
+        return name
+
+    def add(self, kind: str, *reads: Any, domain: str = "", **attributes: Any) -> str:
+        """Make a node, and return the name of its result. An operand is the name of a value, or an
+        array or a number that becomes a constant."""
+        given = [one if isinstance(one, str) else self.hold(one) for one in reads]
+        name = self.name(f"{self.label}/{kind}")
+        self.pending.append(
+            helper.make_node(kind, given, [name], name=name, domain=domain, **attributes)
+        )
+        return name
+
+    def replace(
+        self, nodes: Sequence[Any], results: Sequence[str], before: str, after: str
+    ) -> None:
+        """Put the nodes that were made into the place of ``nodes``. ``results`` are the names of
+        the values that replace the outputs of the last of ``nodes``; an empty one is for an output
+        without readers. ``before`` and ``after`` describe the change."""
+        last = nodes[-1]
+        for name, result in zip(last.output, results, strict=False):
+            if not name or not result:
+                continue
+            made = [one for one in self.pending if result in one.output]
+            if made:
+                for node in self.pending:
+                    for place, read in enumerate(node.input):
+                        node.input[place] = name if read == result else read
+                made[0].output[[*made[0].output].index(result)] = name
+            else:
+                one = helper.make_node("Identity", [result], [name], name=self.name(f"{name}/same"))
+                self.pending.append(one)
+        old = {id(node) for node in nodes}
+        rest: list[Any] = []
+        for node in self.nodes:
+            if id(node) not in old:
+                rest.append(node)
+            elif node is last:
+                rest += self.pending
+        self.nodes, self.pending = rest, []
+        self.index()
+        labels = tuple(node.name or node.output[0] for node in nodes)
+        self.changes.append(Change(labels, None, before, after))
+
+    def finish(self) -> tuple[Change, ...]:
+        """Write the edited nodes to the model without constants that nothing reads any more, and
+        return the changes."""
+        if not self.changes:
+            return ()
+        nodes = [
+            node for node in self.nodes if node.op_type != "Constant" or self.reads[node.output[0]]
+        ]
+        held = [one for one in (*self.graph.initializer, *self.held) if self.reads[one.name]]
+        known = [one for one in self.graph.value_info if one.name in self.makers]
+        del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
+        self.graph.node.extend(nodes)
+        self.graph.initializer.extend(held)
+        self.graph.value_info.extend(known)
+        return tuple(self.changes)
+
+
+def read(node: Any, name: str, default: Any) -> Any:
+    """Return the value of a node's attribute, or ``default`` if it has none. Texts are strings."""
+    for one in node.attribute:
+        if one.name == name:
+            value = onnx.helper.get_attribute_value(one)
+            return value.decode() if isinstance(value, bytes) else value
+    return default
+
+
+def read_axes(graph: Graph, node: Any) -> list[int] | None:
+    """Return the axes of a reduction, or None if they are not constant or not given."""
+    given = read(node, "axes", None)
+    if given is None and len(node.input) > 1:
+        given = graph.constant(node.input[1])
+    return None if given is None else [int(one) for one in given]

@@ -1,0 +1,72 @@
+"""Masks of attention with a value that the range of a scheme can hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from ci.mend.onnx_rewrites.graph import Array, Graph
+from ci.mend.rewrite import Change
+
+LARGE = 1000.0  # the smallest magnitude of an element that blocks
+LOW = 30.0  # exp(-30) is 1e-13
+# Operators that only pass a mask on.
+PASSES = ("Add", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Identity", "Cast", "Transpose")
+
+
+def lower_mask(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Replace the large negative constants that a softmax receives, as fill of a Where, in a sum,
+    or as a factor of a mask, by -LOW."""
+    graph = Graph(model)
+    for node in graph.find("Where", "Add", "Sub", "Mul"):
+        sign = -1.0
+        if node.op_type == "Sub" or (node.op_type == "Mul" and leads_to_difference(graph, node)):
+            sign = 1.0
+        is_last = leads_to_softmax(graph, node.output[0], differs=sign > 0)
+        places = {"Where": (1, 2), "Sub": (1,)}.get(node.op_type, (0, 1))
+        for place in places if is_last else ():
+            held = graph.constant(node.input[place])
+            if held is None or held.dtype.kind != "f" or not blocks(held, sign):
+                continue
+            lowered = np.where(sign * held >= LARGE, sign * LOW, held)
+            reads = [*node.input]
+            reads[place] = graph.hold(lowered)
+            worst = float(np.max(sign * held))
+            graph.replace(
+                [node],
+                [graph.add(node.op_type, *reads)],
+                f"a mask of {sign * worst:.4g} before a softmax",
+                f"a mask of {sign * LOW:g}",
+            )
+            break
+    return graph.finish()
+
+
+def blocks(held: Array, sign: float) -> bool:
+    """Return whether the elements of a constant are zero, or block a position: at least LARGE,
+    after multiplication by ``sign``. The other operand of a Where need not be zero."""
+    is_large = sign * held >= LARGE
+    return bool(held.size and is_large.any() and (is_large | (held == 0)).all())
+
+
+def leads_to_difference(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Return whether all readers of a node's result subtract it."""
+    found = graph.readers.get(node.output[0], [])
+    return bool(found) and all(
+        one.op_type == "Sub" and one.input[1] == node.output[0] != one.input[0] for one in found
+    )
+
+
+def leads_to_softmax(graph: Graph, name: str, *, differs: bool = False) -> bool:
+    """Return whether everything that reads a value is a softmax, or passes the value on to one. A
+    graph's output and a value that a graph inside of a node reads do not. With ``differs``, the
+    value may be subtracted."""
+    found = graph.readers.get(name, [])
+    if not found or graph.reads[name] != sum([*one.input].count(name) for one in found):
+        return False
+    passes = (*PASSES, *["Sub"] * differs)
+    return all(
+        one.op_type == "Softmax"
+        or (one.op_type in passes and leads_to_softmax(graph, one.output[0], differs=differs))
+        for one in found
+    )

@@ -1,0 +1,131 @@
+"""Norms in forms that QNN computes right: a batch norm with constants, norms of fewer axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.rewrite import Change
+
+# onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
+ABSORB = ("Conv", "ConvTranspose", "Gemm")
+HIGHEST_RANK = 4  # of norms in QNN
+AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
+RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
+# Directly before these, QNN adds or multiplies a constant without a batch wrongly.
+AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid")
+
+
+def scale_batch_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Replace each batch norm by ``x * g + o``, except directly behind a convolution, into which it
+    is merged anyway."""
+    graph = Graph(model)
+    for node in graph.find("BatchNormalization"):
+        x, *rest = node.input
+        held = [graph.constant(one) for one in rest]
+        used = [one for one in node.output[1:] if one]
+        if not graph.is_float(x) or any(one is None for one in held) or used:
+            continue
+        if read(node, "training_mode", 0) or graph.maker(x, *ABSORB):
+            continue
+        gain, bias, mean, variance = (np.asarray(one, np.float64) for one in held)
+        gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
+        shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
+        product = graph.add("Mul", x, gain.reshape(shape))
+        result = graph.add("Add", product, (bias - mean * gain).reshape(shape))
+        graph.replace([node], [result], "BatchNormalization(x)", "x * g + o")
+    return graph.finish()
+
+
+def write_rms_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Write out an RMS norm over the last axis as ``x / sqrt(mean(x * x) + e) * g``."""
+    graph = Graph(model)
+    for node in graph.find(*RMS_NORMS):
+        x, scale = node.input
+        rank = len(graph.shapes.get(x, ()))
+        if not graph.is_float(x, scale) or any(node.output[1:]):
+            continue
+        if read(node, "axis", -1) not in (-1, rank - 1):
+            continue
+        square = graph.add("Mul", x, x)
+        axes: dict[str, Any] = {} if graph.opset >= AXES_OPSET else {"axes": [-1]}
+        given = [] if axes else [np.array([-1])]
+        mean = graph.add("ReduceMean", square, *given, keepdims=1, **axes)
+        root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
+        result = graph.add("Mul", graph.add("Div", x, root), scale)
+        graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
+    return graph.finish()
+
+
+def flatten_layer_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a layer norm over several last axes, or of rank 5, with these axes flattened to
+    one and the axes before them to another."""
+    graph = Graph(model)
+    for node in graph.find("LayerNormalization"):
+        x = node.input[0]
+        if not graph.is_float(x) or any(node.output[1:]):
+            continue
+        shape = graph.shape(x)
+        axis = read(node, "axis", -1) % len(shape)
+        inner = shape[axis:]
+        held = [graph.constant(one) for one in node.input[1:] if one]
+        if any(one is None for one in held):
+            continue
+        if axis == len(shape) - 1 and len(shape) <= HIGHEST_RANK:
+            continue
+        flat = [1, math.prod(shape[:axis]), math.prod(inner)]
+        given = [np.broadcast_to(np.asarray(one), inner).reshape(-1) for one in held]
+        moved = graph.add("Reshape", x, np.array(flat))
+        epsilon = read(node, "epsilon", 1e-5)
+        norm = graph.add("LayerNormalization", moved, *given, axis=-1, epsilon=epsilon)
+        back = graph.add("Reshape", norm, np.array(shape))
+        told = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
+        graph.replace([node], [back], told, f"a layer norm of {flat} over its last axis")
+    return graph.finish()
+
+
+def flatten_instance_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute an instance norm of rank 5 or more with its spatial axes flattened to one."""
+    graph = Graph(model)
+    for node in graph.find("InstanceNormalization"):
+        x, *held = node.input
+        shape = graph.shapes.get(x, ())
+        if not graph.is_float(x) or len(shape) <= HIGHEST_RANK:
+            continue
+        flat = [*shape[:2], math.prod(shape[2:])]
+        moved = graph.add("Reshape", x, np.array(flat))
+        epsilon = read(node, "epsilon", 1e-5)
+        norm = graph.add("InstanceNormalization", moved, *held, epsilon=epsilon)
+        back = graph.add("Reshape", norm, np.array(shape))
+        told = f"an instance norm of {list(shape)}"
+        graph.replace([node], [back], told, f"an instance norm of {flat}")
+    return graph.finish()
+
+
+def expand_constant(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Expand a constant that is added to or multiplied with a batch, directly before a norm or a
+    sigmoid, to the batch."""
+    graph = Graph(model)
+    for node in graph.find("Add", "Sub", "Mul"):
+        found = graph.operands(node)
+        follows = graph.readers.get(node.output[0], [])
+        if found is None or not any(one.op_type in AFTER_BROADCAST for one in follows):
+            continue
+        x, value = found
+        shape = graph.shapes.get(x, ())
+        if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
+            continue
+        sizes = (1,) * (len(shape) - value.ndim) + value.shape
+        # A constant of the last axis alone is computed right.
+        if value.ndim > len(shape) or sizes[0] != 1 or not any(one > 1 for one in sizes[1:-1]):
+            continue
+        whole = graph.hold(np.broadcast_to(value, (shape[0], *sizes[1:])))
+        given = [x, whole] if node.input[0] == x else [whole, x]
+        result = graph.add(node.op_type, *given)
+        told = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
+        graph.replace([node], [result], told, f"the constant expanded to {[shape[0], *sizes[1:]]}")
+    return graph.finish()
