@@ -137,7 +137,7 @@ def _multiply(
 
 def transpose(graph: Graph, name: str, labels: str, wanted: str) -> str:
     """Return the name of a value with its axes, which have ``labels``, in the order ``wanted``. A
-    constant is transposed in place of a node."""
+    constant is transposed itself."""
     order = [labels.index(one) for one in wanted]
     if order == [*range(len(order))]:
         return name

@@ -1,0 +1,141 @@
+"""Each rewrite of an ONNX model: the operators that it leaves, the same outputs in float32, and
+look-alikes that it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
+import onnx
+from onnx import numpy_helper, parser, shape_inference
+
+from ci.mend.onnx_rewrites import REWRITES
+from ci.mend.table import read_rewrites
+from ci.onnx.session import open_reference
+
+ATTENTION = "{} p = Softmax<axis=-1>(m) y = MatMul(p, v)"
+TRIANGLE = np.triu(np.ones((12, 12), bool), 1)
+
+
+class Row(NamedTuple):
+    """A row of onnx_rewrites.toml."""
+
+    rewrite: str
+    shape: str
+    constants: Mapping[str, Any]
+    body: str
+    left: str = ""
+    opset: int = 17
+
+
+def read_rows(kind: str) -> list[Row]:
+    text = Path(__file__).with_name("onnx_rewrites.toml").read_text()
+    return [Row(*one) for one in msgspec.toml.decode(text)[kind]]
+
+
+def make_constant(given: Any) -> Any:
+    if not isinstance(given, str):
+        value = np.asarray(given)
+    elif given == "triangle":
+        value = TRIANGLE
+    elif given.startswith("triangle"):
+        value = np.where(TRIANGLE, *map(float, given.split()[1:]))
+    else:
+        shape, _, fill = given.partition("=")
+        sizes = [*map(int, shape.split(","))]
+        random = np.random.default_rng(len(given) + sum(sizes)).standard_normal(sizes) / 2
+        value = np.full(sizes, float(fill)) if fill else random
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
+def make_model(row: Row) -> onnx.ModelProto:
+    graph = parser.parse_graph(f"g (float[{row.shape}] x) => (float y) {{ {row.body} }}")
+    made = ((name, make_constant(one)) for name, one in row.constants.items())
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in made)
+    graph.output[0].type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        if "kept" in node.output:
+            port = onnx.helper.make_tensor_value_info("kept", onnx.TensorProto.FLOAT, None)
+            graph.output.append(port)
+    imports = [onnx.helper.make_opsetid("", row.opset)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+    return shape_inference.infer_shapes(model, data_prop=True)
+
+
+def run(model: onnx.ModelProto, path: Any, x: Any) -> list[Any]:
+    onnx.save(model, path)
+    return list(open_reference(path).run(None, {"x": x}))
+
+
+@pytest.mark.parametrize("row", read_rows("changed"), ids=lambda one: one.rewrite)
+def test_a_rewrite_computes_the_same(row: Row, tmp_path: Any) -> None:
+    model = make_model(row)
+    shape = [*map(int, row.shape.split(","))]
+    inputs = [np.random.default_rng(9).standard_normal(shape) * size for size in (1, 0, 5)]
+    feeds = [one.astype(np.float32) for one in inputs]
+    right = [run(model, tmp_path / "model.onnx", one) for one in feeds]
+    ports = [one.SerializeToString() for one in model.graph.output]
+    changes = REWRITES[row.rewrite](model)
+
+    assert " ".join(node.op_type for node in model.graph.node) == row.left
+    assert [one.SerializeToString() for one in model.graph.output] == ports
+    assert len(changes) == 1
+    for wanted, one in zip(right, feeds, strict=True):
+        for value, made in zip(wanted, run(model, tmp_path / "new.onnx", one), strict=True):
+            np.testing.assert_allclose(made, value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+
+
+MASKED = [
+    "m = Where(b, f, x)",
+    "m = Where(k, x, f)",
+    "m = Add(c, x)",
+    "m = Sub(x, d)",
+    "q = Mul(o, f) r = Unsqueeze(q, a) z = Reshape(r, s) m = Add(x, z)",
+]
+
+
+@pytest.mark.parametrize("fill", [-1e4, np.finfo(np.float32).min, -np.inf])
+@pytest.mark.parametrize("body", MASKED)
+def test_a_mask_is_small_and_still_blocks(body: str, fill: float, tmp_path: Any) -> None:
+    values = {"b": "triangle", "k": ~TRIANGLE, "f": float(fill), "c": f"triangle {fill} 0"}
+    values |= {"d": f"triangle {-fill} 0", "o": "triangle 1 0"}
+    values |= {"a": [0], "s": [1, 12, 12], "v": "12,8"}
+    if "Mul" in body and np.isinf(fill):
+        return  # 0 * inf is not a number
+    model = make_model(Row("", "1,12,12", values, ATTENTION.format(body)))
+    x = np.random.default_rng(2).standard_normal((1, 12, 12)).astype(np.float32)
+    (wanted,) = run(model, tmp_path / "model.onnx", x)
+    (change,) = REWRITES["mask-of-30"](model)
+
+    held = [numpy_helper.to_array(one) for one in model.graph.initializer]
+    assert max(np.abs(one).max() for one in held if one.dtype == np.float32) == 30.0
+    (made,) = run(model, tmp_path / "new.onnx", x)
+    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
+    assert change.after.endswith("30")
+
+
+@pytest.mark.parametrize("row", read_rows("alike"), ids=lambda one: one.rewrite)
+def test_a_look_alike_is_left_alone(row: Row) -> None:
+    model = make_model(row)
+    before = model.SerializeToString()
+    assert REWRITES[row.rewrite](model) == ()
+    assert model.SerializeToString() == before
+
+
+def test_a_shared_constant_keeps_its_value_for_others() -> None:
+    body = ATTENTION.format("m = Add(x, c)") + " kept = Add(x, c)"
+    model = make_model(Row("", "1,12,12", {"c": "triangle -1e4 0", "v": "12,8"}, body))
+    assert REWRITES["mask-of-30"](model)
+    sums = [node.input[1] for node in model.graph.node if node.op_type == "Add"]
+    held = {one.name: numpy_helper.to_array(one).min() for one in model.graph.initializer}
+    assert [held[name] for name in sums if name in held] == [-30.0, -1e4]
+
+
+def test_each_row_has_a_function_and_each_function_a_row() -> None:
+    assert {one.name for one in read_rewrites("onnx")} == {*REWRITES}
