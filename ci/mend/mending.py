@@ -15,7 +15,7 @@ from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
 from ci.mend.search import Answer, Question, Recipe, Search, Survey, advance
-from ci.mend.source import Factory, write_source
+from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, TorchTrials
 from ci.models.source_lines import find_suite_model
@@ -24,6 +24,7 @@ from ci.report.schema import Case, Status
 from ci.report.text import count
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.files import write_whole
 
 NET = "net"  # the function in a candidate's file
 
@@ -76,7 +77,7 @@ class Mending:
         found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
         red = [one for one in found if one.before.status is Status.FAILED]
         for one in red:
-            rows = [row for row in read_rewrites("torch") if one.spec.scheme in row.schemes]
+            rows = [row for row in read_rewrites("torch") if one.spec.scheme.base in row.schemes]
             one.search = Search(one.before, rows, self.approximate)
         self.search_all(red)
         for alike in group_models(found):
@@ -187,7 +188,8 @@ class Mending:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}.py"
-            write_source(path, [Factory(NET, find_reference(spec), recipe.rewrites)])
+            factory = Factory(NET, find_reference(spec), recipe.rewrites)
+            write_whole(path, make_source(directory, [factory]))
             source = structs.replace(source, reference=f"{path}:{NET}")
         return replace(spec, source=source)
 

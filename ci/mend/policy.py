@@ -6,17 +6,23 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
+from ci.cases.spec import DEFAULT_SOC
 from ci.mend.mending import Mended, find_reference
 from ci.mend.search import Recipe
 from ci.mend.source import Factory
+from ci.models.schemes import EXECUTORCH
+from provisioning.console.caller import shown_path
 from provisioning.documents import decoding, read_bytes
+from provisioning.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,61 +57,194 @@ def name_function(entry: str) -> str:
     return f"net_{word}" if word[:1].isdigit() or iskeyword(word) else word
 
 
-def plan_entries(found: Sequence[Mended]) -> dict[str, list[Mended]]:
+def plan_entries(found: Sequence[Mended], own: Collection[str] = ()) -> dict[str, list[Mended]]:
     """Return the entries of the policy: the cases of each model with the same recipe, by the
     entry's name. If a model has several recipes, the names of the later ones end with their
-    schemes."""
+    schemes. ``own`` are the models of the user's policy, whose names stay."""
     entries: dict[str, list[Mended]] = {}
     keys: dict[tuple[str, Recipe], str] = {}
     for one in found:
         key = (one.spec.model, one.recipe)
         if key not in keys:
-            name = name_entry(one.spec.model)
-            is_first = all(model != one.spec.model for model, _ in keys)
-            keys[key] = (
-                name if is_first and name not in entries else f"{name}_{one.spec.scheme.value}"
-            )
+            is_own = one.spec.model in own
+            name = one.spec.model if is_own else name_entry(one.spec.model)
+            taken = {*entries, *own} - ({name} if is_own and name not in entries else set())
+            if name in taken:
+                name = f"{name}_{one.spec.scheme.value}"
+            more = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+            keys[key] = next(each for each in (name, *more) if each not in taken)
         entries.setdefault(keys[key], []).append(one)
     return entries
 
 
-def list_factories(entries: Mapping[str, Sequence[Mended]]) -> list[Factory]:
-    """Return the functions of mended_net.py."""
-    return [
-        Factory(name_function(name), find_reference(one.spec), one.recipe.rewrites)
-        for name, (one, *_) in entries.items()
-        if one.recipe.rewrites
-    ]
-
-
-def make_policy(
-    entries: Mapping[str, Sequence[Mended]], policy: Path | None, directory: Path
-) -> dict[str, Any]:
-    """Return a policy for ``directory`` that contains the entries, and everything but the models of
-    the user's ``policy``."""
-    given = read_tables(policy) if policy else {}
-    own = given.pop("models", {})
-    given.pop("suite", None)
-    base = policy.parent if policy else directory
-    made = rebase(given, base, directory) if policy else {"extends": "default"}
-    made["models"] = models = {}
-    for name, cases in entries.items():
-        first = cases[0]
-        entry = rebase(own.get(first.spec.model, {}), base, directory)
-        reference = find_reference(first.spec)
-        file, _, factory = reference.rpartition(":")
-        entry["path"] = f"{os.path.relpath(file, directory)}:{factory}"
-        if first.recipe.rewrites:
-            entry["path"] = f"{SOURCE}:{name_function(name)}"
-        entry["schemes"] = list(dict.fromkeys(one.spec.scheme.value for one in cases))
-        entry["socs"] = list(dict.fromkeys(one.spec.soc for one in cases))
-        if first.recipe.parts:
-            lowering = entry.setdefault("lowering", {})
-            parts = [to_builtins(one) for one in first.recipe.parts]
-            plain = [{key: value for key, value in one.items() if value} for one in parts]
-            lowering["parts"] = [*lowering.get("parts", []), *plain]
-        models[name] = entry
+def list_factories(
+    entries: Mapping[str, Sequence[Mended]], known: Iterable[Factory] = ()
+) -> dict[str, Factory]:
+    """Return the functions of mended_net.py for the entries that have rewrites, by the entry's
+    name. A name of ``known`` functions is used again only for the same model."""
+    references = {one.name: one.reference for one in known}
+    made = {}
+    for entry, (one, *_) in entries.items():
+        if one.recipe.rewrites:
+            reference = find_reference(one.spec)
+            name, number = name_function(entry), 1
+            while references.setdefault(name, reference) != reference:
+                number += 1
+                name = f"{name_function(entry)}_{number}"
+            references[name] = ""  # taken
+            made[entry] = Factory(name, reference, one.recipe.rewrites)
     return made
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is written: the entries of the policy with their cases, the functions of mended_net.py
+    by entry, and the path of that file."""
+
+    entries: Mapping[str, Sequence[Mended]]
+    factories: Mapping[str, Factory]
+    source: Path
+
+    def make_policy(self, policy: Path | None) -> dict[str, Any]:
+        """Return a policy for the directory of mended_net.py that contains the entries, and
+        everything but the models of the user's ``policy``."""
+        given = read_tables(policy) if policy else {}
+        own = given.pop("models", {})
+        given.pop("suite", None)
+        directory = self.source.parent
+        base = policy.parent if policy else directory
+        made = rebase(given, base, directory) if policy else {"extends": "default"}
+        made["models"] = models = {}
+        for name, (first, *_) in self.entries.items():
+            entry = rebase(own.get(first.spec.model, {}), base, directory)
+            models[name] = entry | self.change_entry(name, entry, directory)
+        made |= repeat_rows(
+            made, {name: one.spec.model for name, (one, *_) in self.entries.items()}
+        )
+        return made
+
+    def change_entry(self, name: str, entry: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+        """Return the keys of a model's entry, in a policy in ``directory``, that its recipe
+        determines."""
+        cases, factory = self.entries[name], self.factories.get(name)
+        recipe = cases[0].recipe
+        file, _, function = find_reference(cases[0].spec).rpartition(":")
+        if factory:
+            file, function = str(self.source), factory.name
+        schemes = (recipe.scheme or one.spec.scheme.value for one in cases)
+        changed = {
+            "path": f"{os.path.relpath(file, directory)}:{function}",
+            "schemes": list(dict.fromkeys(schemes)),
+            "socs": list(dict.fromkeys(one.spec.soc for one in cases)),
+        }
+        if not recipe.parts:
+            return changed
+        lowering = entry.get("lowering", {})
+        parts = [to_builtins(one) for one in recipe.parts]
+        plain = [{key: value for key, value in one.items() if value} for one in parts]
+        parts = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
+        return {**changed, "lowering": {**lowering, "parts": parts}}
+
+    def apply(self, policy: Path) -> str:
+        """Return the text of the user's policy with the recipes. Comments and everything about
+        other cases stay.
+
+        Raises UsageError if the file cannot be edited: not all SoCs of a model were judged, or an
+        entry is not a table such as [models.net].
+        """
+        text, wanted = read_bytes(policy).decode("utf-8-sig"), read_tables(policy)
+        added: dict[str, Any] = {"models": {}}
+        models, copied = wanted.setdefault("models", {}), dict[str, str]()
+        for name, (first, *_) in self.entries.items():
+            if first.recipe != Recipe():
+                known = set(added["models"])
+                changed = self._apply_entry(name, models, added["models"], policy.parent)
+                for header, key, value in changed:
+                    text = set_key(text, header, key, _write_value(value))
+                copied |= dict.fromkeys({*added["models"]} - known, first.spec.model)
+        copies = repeat_rows(wanted, copied)
+        for key, rows in copies.items():
+            added[key] = rows[len(wanted[key]) :]
+        more = write_toml(added) if any(added.values()) else ""
+        text = "\n".join(filter(None, (text.rstrip("\n") + "\n", more)))
+        models |= added["models"]
+        if not _is_equal(text, wanted | copies):
+            raise UsageError(
+                f"{shown_path(policy)} cannot be edited",
+                why="the entry of a mended model is not a table such as [models.net]",
+                fix="without --apply, the entries are written to a new policy",
+            )
+        return text
+
+    def _apply_entry(
+        self, name: str, models: dict[str, Any], added: dict[str, Any], directory: Path
+    ) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+        """Yield the table, the key and the value of each change of a policy's ``models``, which are
+        changed, too. A new entry is put into ``added``."""
+        cases = self.entries[name]
+        model = cases[0].spec.model
+        own = models.get(model)
+        changed = self.change_entry(name, own or {}, directory)
+        if own is None:
+            added[name] = changed
+            return
+        if own.get("socs", [DEFAULT_SOC]) != changed.pop("socs"):
+            raise UsageError(
+                f"--apply: not all SoCs of models.{model} were judged", fix="leave out --soc"
+            )
+        before = own.get("schemes", [one.value for one in EXECUTORCH.default])
+        judged = {one.spec.scheme.value for one in cases}
+        if left := [one for one in before if one not in judged]:
+            added[f"{name}_mended" if name == model else name] = {**own, **changed}
+            changed = {"schemes": left}
+        elif changed["schemes"] == before:
+            del changed["schemes"]
+        models[model] = {**own, **changed}
+        if "lowering" in changed:
+            parts = changed.pop("lowering")["parts"]
+            yield ("models", model, "lowering"), "parts", parts
+        yield from ((("models", model), key, value) for key, value in changed.items())
+
+
+def repeat_rows(tables: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+    """Return the rows of [[override]] and [[unsupported]], followed by copies of those about a
+    model for its further entries. ``models`` maps the names of entries to models."""
+    made = {}
+    for key in ("override", "unsupported"):
+        rows = tables.get(key, [])
+        more = [
+            {**row, "model": name}
+            for name, model in models.items()
+            for row in rows
+            if row.get("model") == model != name
+        ]
+        if more:
+            made[key] = [*rows, *more]
+    return made
+
+
+def _is_equal(text: str, tables: Mapping[str, Any]) -> bool:
+    with suppress(ValueError), decoding():
+        return tomllib.loads(text) == tables
+    return False
+
+
+def set_key(text: str, header: Sequence[str], key: str, value: str) -> str:
+    """Return the text of a TOML file with a key in the table ``header`` set. The table is appended
+    if it is missing."""
+    dots = r"[ \t]*\.[ \t]*".join(rf"[\"']?{re.escape(one)}[\"']?" for one in header)
+    found = re.search(rf"(?m)^[ \t]*\[[ \t]*{dots}[ \t]*\][ \t]*(?:#.*)?$", text)
+    row = f"{key} = {value}"
+    if not found:
+        name = ".".join(map(_write_key, header))
+        return "{}\n\n[{}]\n{}\n".format(text.rstrip("\n"), name, row)
+    after = re.search(r"(?m)^[ \t]*\[[^\]\n]+\]{1,2}[ \t]*(?:#.*)?$", text[found.end() :])
+    end = found.end() + after.start() if after else len(text)
+    table = text[found.end() : end]
+    given = rf"(?m)^[ \t]*{re.escape(key)}[ \t]*=[ \t]*(?:\[[^\]]*\]|\"[^\"\n]*\"|'[^'\n]*')"
+    changed, count = re.subn(given, lambda _: row, table, count=1)
+    changed = changed if count else f"\n{row}{table}"
+    return text[: found.end()] + changed + text[end:]
 
 
 def read_tables(path: Path) -> dict[str, Any]:

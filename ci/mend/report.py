@@ -18,25 +18,32 @@ from ci.report.table import render_rows
 from ci.report.text import name_models, show_bytes, show_decibels
 from provisioning.errors import ExitCode
 
-Result = Literal["green", "mended", "improved", "no remedy found"]
+Result = Literal["green", "mended", "other scheme", "improved", "no remedy found"]
 
 
 class JudgedRecipe(Struct, frozen=True, kw_only=True):
-    """A recipe that was judged, and its figures. ``kept`` is true if it was the best one so far."""
+    """A recipe that was judged, and its figures: ``name`` in words, other schemes for ``parts`` of
+    the model, or ``scheme`` for all of it. ``predicted_ms`` is the least time that is predicted for
+    a device, with --estimate. ``kept`` is true if it was the best one so far."""
 
+    name: str
     rewrites: tuple[str, ...]
     parts: tuple[Part, ...]
+    scheme: str
     status: Status
     sqnr_db: float | None
+    max_abs: float | None
     metric: float | None
     cpu_nodes: int | None
     size_bytes: int | None
+    predicted_ms: float | None
     kept: bool
 
 
 class MendedCase(Struct, frozen=True, kw_only=True):
     """A case in JSON. ``result`` is ``green`` if the case passed before, ``mended`` if it passes
-    with ``rewrites`` and ``parts``, ``improved`` if these make it better but not green, or ``no
+    with ``rewrites`` and ``parts``, ``other scheme`` if only another scheme makes it green,
+    ``improved`` if these make it better but not green, or ``no
     remedy found``. ``changes`` are the places that the rewrites change. ``difference`` is the
     largest difference of the float32 outputs, relative to the range of an output. ``obstacle`` is
     what still makes the case red, and ``ended`` why the search ended early. ``refused`` are the
@@ -66,11 +73,9 @@ class Mends(Struct, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
 
 
-def data_of(found: Sequence[Mended], policy: str) -> dict[str, Any]:
+def data_of(cases: Sequence[MendedCase], policy: str) -> dict[str, Any]:
     """Return the data for the JSON output."""
-    data: dict[str, Any] = msgspec.to_builtins(
-        Mends(cases=tuple(map(describe_case, found)), policy=policy)
-    )
+    data: dict[str, Any] = msgspec.to_builtins(Mends(cases=tuple(cases), policy=policy))
     return data
 
 
@@ -96,7 +101,9 @@ def describe_case(one: Mended) -> MendedCase:
             describe_step(step.recipe, step.case, kept=step.kept)
             for step in (search.steps if search else ())
         ),
-        obstacle="" if one.is_green else one.case.headline,
+        obstacle=""
+        if one.is_green
+        else next(map(show_brief, one.case.findings), one.case.headline),
         ended=one.ended,
         refused=dict(search.refused) if search else {},
     )
@@ -106,74 +113,88 @@ def name_result(one: Mended) -> Result:
     if one.before.status is not Status.FAILED:
         return "green"
     if one.is_green:
-        return "mended"
+        return "other scheme" if one.recipe.scheme else "mended"
     return "improved" if one.recipe != Recipe() else "no remedy found"
 
 
 def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRecipe:
+    times = case.estimate.times if case.estimate else ()
     return JudgedRecipe(
+        name=str(recipe),
         rewrites=recipe.rewrites,
         parts=recipe.parts,
+        scheme=recipe.scheme,
         status=case.status,
         sqnr_db=case.sqnr_db,
+        max_abs=case.max_abs,
         metric=case.metric,
         cpu_nodes=case.fallback_nodes,
         size_bytes=case.pte_bytes,
+        predicted_ms=min((one.ms for one in times), default=None),
         kept=kept,
     )
 
 
-HEAD = ("case", "step", "verdict", "SQNR dB", "metric", "on CPU", "size")
+HEAD = ("case", "step", "verdict", "SQNR dB", "metric", "on CPU", "size", "ms")
 
 
-def render_cases(found: Sequence[Mended], width: int) -> str:
+def render_cases(cases: Sequence[MendedCase], width: int) -> str:
     """Return the results as text for a terminal: a row per step, then what was changed where, and
     what is left."""
-    names = name_models(one.spec.model for one in found)
-    rows = [row for one in found for row in _list_rows(one, names[one.spec.model])]
-    lines = [line for one in found for line in _explain(one, names[one.spec.model])]
-    green = sum(one.is_green for one in found)
-    before = sum(one.before.status is not Status.FAILED for one in found)
-    lines.append(f"{before} of {len(found)} cases green before, {green} after")
-    return render_rows(HEAD, rows, width) + "\n" + "\n".join(lines) + "\n"
+    titles = name_cases(cases)
+    rows = [row for pair in zip(titles, cases, strict=True) for row in _list_rows(*pair)]
+    timed = any(row[-1] != "-" for row in rows)
+    shown = [row if timed else row[:-1] for row in (HEAD, *rows)]
+    lines = [line for pair in zip(titles, cases, strict=True) for line in _explain(*pair)]
+    green = [one.result for one in cases].count("green")
+    after = sum(one.after.status is not Status.FAILED for one in cases)
+    lines.append(f"{green} of {len(cases)} cases green before, {after} after")
+    return render_rows(shown[0], shown[1:], width) + "\n" + "\n".join(lines) + "\n"
 
 
-def _list_rows(one: Mended, name: str) -> Iterator[tuple[str, ...]]:
-    title = f"{name} {one.spec.scheme.value} {one.spec.soc}"
-    yield (title, "unchanged", *_list_figures(one.before))
-    for step in one.search.steps if one.search else ():
-        mark = "" if step.kept else " (undone)"
-        yield ("", f"{step.recipe}{mark}", *_list_figures(step.case))
+def name_cases(cases: Sequence[MendedCase]) -> list[str]:
+    """Return a short name for each case."""
+    names = name_models(one.model for one in cases)
+    return [f"{names[one.model]} {one.scheme} {one.soc}" for one in cases]
 
 
-def _list_figures(case: Case) -> tuple[str, ...]:
+def _list_rows(title: str, one: MendedCase) -> Iterator[tuple[str, ...]]:
+    for number, step in enumerate((one.before, *one.steps)):
+        yield ("" if number else title, *show_figures(step))
+
+
+def show_figures(step: JudgedRecipe) -> tuple[str, ...]:
+    """Return a judged recipe as the cells of a row, without the case."""
     return (
-        "green" if case.status is Status.PASSED else "red" if case.status is Status.FAILED else "-",
-        show_decibels(case.sqnr_db, case.max_abs),
-        "-" if case.metric is None else f"{case.metric:.4g}",
-        "-" if case.fallback_nodes is None else str(case.fallback_nodes),
-        show_bytes(case.pte_bytes),
+        step.name if step.kept else f"{step.name} (undone)",
+        {Status.PASSED: "green", Status.FAILED: "red"}.get(step.status, "-"),
+        show_decibels(step.sqnr_db, step.max_abs),
+        "-" if step.metric is None else f"{step.metric:.4g}",
+        "-" if step.cpu_nodes is None else str(step.cpu_nodes),
+        show_bytes(step.size_bytes),
+        "-" if step.predicted_ms is None else f"{step.predicted_ms:.3g}",
     )
 
 
-def _explain(one: Mended, name: str) -> Iterator[str]:
-    result = name_result(one)
-    if result == "green":
+def _explain(title: str, one: MendedCase) -> Iterator[str]:
+    if one.result == "green":
         return
-    yield f"{name} {one.spec.scheme.value} {one.spec.soc}: {result}"
-    attempt = one.attempt
-    for change in attempt.changes:
+    yield f"{title}: {one.result}"
+    for change in one.changes:
         place = change.place
         where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
         yield f"  {where}: {change.before} -> {change.after} ({change.rewrite})"
-    if attempt.changes:
-        yield f"  float32 outputs differ by at most {attempt.difference:.1g} of their range"
-    yield from (f"  {part.node or part.module}: {part.scheme.value}" for part in one.recipe.parts)
-    if one.is_green:
+    if one.changes:
+        differ = f"differ by at most {one.difference:.1g} of their range"
+        yield f"  float32 outputs {differ if one.difference else 'are equal'}"
+    yield from (f"  {part.node or part.module}: {part.scheme.value}" for part in one.parts)
+    if one.after.scheme:
+        yield f"  the cheapest scheme that passes is {one.after.scheme}"
+    if one.after.status is not Status.FAILED:
         return
-    if one.case.findings:
-        yield f"  still red: {show_brief(one.case.findings[0])}"
+    if one.obstacle:
+        yield f"  still red: {one.obstacle}"
     if one.ended:
         yield f"  {one.ended}"
-    for rewrite, why in (one.search.refused if one.search else {}).items():
+    for rewrite, why in one.refused.items():
         yield f"  not used: {rewrite}: {why}"

@@ -15,16 +15,24 @@ from ci.models.lowering_options import Part
 from ci.report.schema import Case, Status
 
 LEAST_GAIN_DB = 1.0
+SHOWN_PARTS = 3
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """What is done to a model: rewrites, in this order, then other schemes for parts of it."""
+    """What is done to a model: rewrites, in this order, then other schemes for parts of it, or
+    ``scheme`` for all of it."""
 
     rewrites: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
+    scheme: str = ""
 
     def __str__(self) -> str:
-        return ", ".join((*self.rewrites, *map(str, self.parts))) or "unchanged"
+        parts = list(map(str, self.parts))
+        if len(parts) > SHOWN_PARTS:
+            parts = [
+                f"{len(parts)} nodes in {' and '.join({one.scheme.value for one in self.parts})}"
+            ]
+        return ", ".join(filter(None, (*self.rewrites, *parts, self.scheme))) or "unchanged"
 
 
 @dataclass(frozen=True)

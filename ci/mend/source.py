@@ -1,28 +1,87 @@
-"""Writes mended_net.py, whose factories return the user's models with rewrites applied."""
+"""Reads and makes mended_net.py, whose functions return the user's models with rewrites applied."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-HEAD = '''\
+from ci.mend.rewrite import TORCH, find_rewrite
+from provisioning.documents import read_text
+
+ABOUT = '''\
 """Models that `qnn-ci mend` rewrote so that QNN computes them right. Each function calls your own
 factory and rewrites the module that it returns, so your weights and your code stay as they are."""
+'''
+HEAD = """\
 
 from pathlib import Path
 
 from ci.mend import call_rewritten
 
 HERE = Path(__file__).resolve().parent
+"""
+STANDALONE = '''\
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+TORCH = ""
+
+
+def load_function(reference):
+    """Return the function in ``/absolute/file.py:function``."""
+    file, _, name = reference.rpartition(":")
+    path = Path(file).resolve()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"model_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def find_rewrite(_package, name):
+    return REWRITES.get(name)
+
+
+def find_place(_node):
+    return None
+
+
+def is_installed(_file):
+    return True
+
+
+def call_rewritten(reference, names):
+    """Call a factory, and return what it returns, with rewrites applied to the module."""
+    module, example, *calibration = load_function(reference)()
+    inputs = example if isinstance(example, (tuple, list)) else (example,)
+    return (rewrite_module(module, inputs, names), example, *calibration)
 '''
+NEEDED = ("Change", "export_module", "rewrite_module", "rewrite_graph")  # of ci.mend.rewrite
 FUNCTION = '''
 
 def {name}():
     """{about}"""
     return call_rewritten(f"{{HERE / {file!r}}}:{factory}", {rewrites})
 '''
+WRITTEN = re.compile(
+    r"(?m)^def (\w+)\(\):\n.*\n    return call_rewritten\(f\"\{HERE / (.+)\}:(\w+)\", (\[.*\])\)$"
+)
 
 
 @dataclass(frozen=True)
@@ -34,16 +93,79 @@ class Factory:
     rewrites: tuple[str, ...]
 
 
-def write_source(path: Path, factories: Iterable[Factory]) -> None:
-    """Write a Python file with a function per factory. The paths in it are relative to it."""
-    text = HEAD
-    for one in factories:
+def read_source(path: Path) -> list[Factory] | None:
+    """Return the functions in a mended_net.py, or None if the file is none. Without a file, the
+    result is empty."""
+    if not path.exists():
+        return []
+    text = read_text(path, "replace")
+    if not text.startswith(ABOUT):
+        return None
+    return [
+        Factory(
+            name,
+            f"{os.path.normpath(path.parent / ast.literal_eval(file))}:{factory}",
+            tuple(ast.literal_eval(rewrites)),
+        )
+        for name, file, factory, rewrites in WRITTEN.findall(text)
+    ]
+
+
+def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bool = False) -> str:
+    """Return the source code of a file in ``directory`` with a function per factory. The paths in
+    it are relative to it. If it is ``standalone``, it contains the rewrites, and imports nothing of
+    this project."""
+    made = list(factories)
+    names = dict.fromkeys(name for one in made for name in one.rewrites)
+    text = ABOUT + (f"{STANDALONE}{copy_rewrites(list(names))}" if standalone else HEAD)
+    for one in made:
         file, _, factory = one.reference.rpartition(":")
         text += FUNCTION.format(
             name=one.name,
             about=f"{Path(file).name}:{factory} after {', '.join(one.rewrites)}.",
-            file=os.path.relpath(file, path.parent),
+            file=os.path.relpath(file, directory),
             factory=factory,
             rewrites=list(one.rewrites),
         )
-    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def copy_rewrites(names: Sequence[str]) -> str:
+    """Return the source code of rewrites and of everything that they use. No two modules of
+    ci.mend.torch_rewrites define the same name, so they can be joined."""
+    modules: dict[str, ModuleType] = {}
+    rows = []
+    for name in names:
+        function = inspect.unwrap(find_rewrite(TORCH, name) or (lambda _: ()))
+        _add_modules(function.__module__, modules)
+        rows.append(f"    {name!r}: {function.__name__},\n")
+    needed = importlib.import_module("ci.mend.rewrite")
+    parts = [*_copy_definitions(needed, NEEDED)]
+    parts += [one for module in modules.values() for one in _copy_definitions(module)]
+    return "\n\n\n".join(["", *parts, f"REWRITES = {{\n{''.join(rows)}}}\n"])
+
+
+def _add_modules(name: str, found: dict[str, ModuleType]) -> None:
+    """Add a module of rewrites to ``found``, after those that it imports."""
+    if name in found or not name.startswith(f"{TORCH}."):
+        return
+    module = importlib.import_module(name)
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            _add_modules(node.module, found)
+    found[name] = module
+
+
+def _copy_definitions(module: ModuleType, names: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the statements of a module, or the definitions of ``names``, without its docstring and
+    without imports of this project."""
+    text = inspect.getsource(module)
+    lines = text.splitlines()
+    for number, node in enumerate(ast.parse(text).body):
+        is_own = isinstance(node, ast.ImportFrom) and str(node.module).startswith(("ci.", "__fu"))
+        is_about = number == 0 and isinstance(node, ast.Expr)
+        if is_own or is_about or (names and getattr(node, "name", "") not in names):
+            continue
+        decorators = getattr(node, "decorator_list", [])
+        start = min([node.lineno, *(one.lineno for one in decorators)])
+        yield "\n".join(lines[start - 1 : node.end_lineno])

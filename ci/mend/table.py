@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ci.facts.finding import Finding
+from ci.facts.finding import Finding, advise
 from ci.models.schemes import Scheme
+from ci.report.annotation import choose_case
+from ci.report.schema import Case, Report, Status
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
@@ -69,3 +71,22 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
     return tuple(row for row in rows if lane in row.lanes)
+
+
+def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
+    """Return a report in which a failed case ends with the command that mends it, if a rewrite is
+    known to cure its first finding. ``command`` is the start of this command."""
+    rows = read_rewrites(lane)
+
+    def suggest(case: Case) -> Case:
+        first, *others = case.findings or (None,)
+        known = [one for one in rows if case.scheme in one.schemes]
+        if case.status is not Status.FAILED or not first:
+            return case
+        if not any(one.cures_any([first]) for one in known):
+            return case
+        again = choose_case(command, case.model, case.scheme, case.soc)
+        fix = f"`qnn-ci {again}` tries known rewrites of the model, and proves the result"
+        return structs.replace(case, findings=(first.explained(advise(fix=fix)), *others))
+
+    return structs.replace(report, cases=tuple(map(suggest, report.cases)))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ci.facts.finding import Place
 from ci.mend.table import Rewrite, read_rewrites
+from ci.models.source_lines import find_repository
 from ci.models.user_models import Source
+from provisioning.documents import read_text
 from provisioning.errors import describe_exception
 
 if TYPE_CHECKING:
@@ -18,13 +22,15 @@ if TYPE_CHECKING:
 
 
 class AppliedChange(Struct, frozen=True, kw_only=True):
-    """A place where a rewrite was applied, see ci.mend.rewrite.Change."""
+    """A place where a rewrite was applied, see ci.mend.rewrite.Change. ``source`` is the line of
+    the user's source, or "" if it is unknown."""
 
     rewrite: str
     nodes: tuple[str, ...]
     place: Place | None
     before: str
     after: str
+    source: str = ""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -54,12 +60,25 @@ class TorchTrials:
         model, _ = load_digested(self.reference, self.source)
         proof = RewriteProof(model.module, model.evaluation)
         rows = {one.name: one for one in read_rewrites("torch")}
-        return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+        show = partial(read_line, Path(self.reference.rpartition(":")[0]))
+        return [try_recipe(proof, [rows[name] for name in names], show) for names in self.recipes]
 
 
-def try_recipe(proof: RewriteProof, rows: Sequence[Rewrite]) -> Attempt:
+def read_line(model: Path, place: Place | None) -> str:
+    """Return a line of a file in the repository of the file ``model``, or "" if there is none."""
+    path = place and (find_repository(model) or model.parent) / place.file
+    if not place or not path or not path.is_file():
+        return ""
+    lines = read_text(path, "replace").splitlines()
+    return lines[place.line - 1].strip() if place.line <= len(lines) else ""
+
+
+def try_recipe(
+    proof: RewriteProof, rows: Sequence[Rewrite], show: Callable[[Place | None], str]
+) -> Attempt:
     """Apply rewrites one after the other, and compare the result with the original model, unless
-    one of them is approximate. A rewrite that raises an exception cannot be used."""
+    one of them is approximate. A rewrite that raises an exception cannot be used. ``show`` returns
+    the text at a place."""
     from ci.mend.proof import Different
 
     names = tuple(one.name for one in rows)
@@ -71,7 +90,12 @@ def try_recipe(proof: RewriteProof, rows: Sequence[Rewrite]) -> Attempt:
         return Attempt(names=names, applies=False)
     applied = tuple(
         AppliedChange(
-            rewrite=name, nodes=one.nodes, place=one.place, before=one.before, after=one.after
+            rewrite=name,
+            nodes=one.nodes,
+            place=one.place,
+            before=one.before,
+            after=one.after,
+            source=show(one.place),
         )
         for name, every in zip(names, changes, strict=True)
         for one in every

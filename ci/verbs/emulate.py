@@ -37,6 +37,7 @@ from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
+from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
@@ -57,6 +58,7 @@ from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
     list_asked,
+    name_mending,
     publish,
     read_limits,
     read_options,
@@ -380,6 +382,8 @@ def run(
                 specs, environment, args.runner, options, phases=phases, lacks=lacks
             ),
         )
+    if is_htp:
+        report = suggest_mending(report, "torch", name_mending(args))
     if not device:
         return report
     return replace(report, remarks=(*report.remarks, describe_device(*device)))

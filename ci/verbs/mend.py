@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR
@@ -20,15 +21,16 @@ from ci.mend.policy import (
     HEAD,
     POLICY,
     SOURCE,
+    Written,
     list_factories,
-    make_policy,
     plan_entries,
     write_toml,
 )
-from ci.mend.report import choose_exit, data_of, render_cases
+from ci.mend.report import MendedCase, choose_exit, data_of, describe_case, render_cases
 from ci.mend.search import Recipe
-from ci.mend.source import write_source
+from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import EXECUTORCH
+from ci.report.schema import Status
 from ci.report.table import terminal_style
 from ci.verbs.lanes.steps import (
     add_run,
@@ -44,11 +46,12 @@ from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
+from provisioning.documents import read_text
 from provisioning.errors import UsageError
-from provisioning.files import require_writable, write_whole
+from provisioning.files import require_writable, write_json, write_whole
 from provisioning.manifest.targets import Backend
 
-SESSION = "mend"
+SESSION, PAGE = "mend", "index.html"
 MINUTES = 20.0
 
 
@@ -75,12 +78,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also try rewrites that change the function, such as the constant of a mask",
     )
     add("--no-cache", action="store_true", help="lower everything again")
-    group_options(parser, RESULTS)(
+    add(
+        "--estimate",
+        action="store_true",
+        help="compare costs by the predicted time on a device, which lowers each case a second"
+        " time; by default, by the program's size",
+    )
+    add = group_options(parser, RESULTS)
+    add(
         "--output",
         type=user_path,
         default="mended",
         metavar="DIR",
         help=f"the directory for {POLICY} and {SOURCE}; default: mended",
+    )
+    add("--apply", action="store_true", help="also edit your policy in place")
+    add(
+        "--standalone",
+        action="store_true",
+        help=f"write a {SOURCE} that contains the rewrites and imports nothing of this project",
     )
     choice.add_arguments(parser)
     parser.set_defaults(record=False, keep_artifacts=None, sarif=None, list=False)
@@ -99,7 +115,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 f"{spec.model} has several methods",
                 fix="select a model whose only method is forward",
             )
-    require_writable(directory)
+    known = check_output(directory, args)
     require_packages(("torch", "executorch"), "lowering")
     deadline = time.monotonic() + 60 * args.minutes
     options = read_options(args, SESSION, policy, "", find_faults=match_faults)
@@ -124,25 +140,82 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
         found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
-    written = write_mended(found, args.policy, directory, progress)
+    written = write_mended(found, args, known, progress)
+    cases = [describe_case(one) for one in found]
+    data = data_of(cases, written)
+    write_page(cases, data, args.reports / SESSION, progress)
     _, width = terminal_style()
-    text = render_cases(found, width)
+    text = render_cases(cases, width)
     if written:
-        text += f"\njudge it again: qnn-ci test-emulator --policy {written}\n"
-    return Outcome(text, data_of(found, written), choose_exit(found))
+        text += f"\njudge it again: `qnn-ci test-emulator --policy {written}`\n"
+    return Outcome(text, data, choose_exit(found))
+
+
+def check_output(directory: Path, args: argparse.Namespace) -> list[Factory]:
+    """Return the functions that an earlier run wrote. Raises UsageError if the run would overwrite
+    a user's file, or has no policy to edit, and StoreError if a directory is not writable."""
+    if args.apply and not args.policy:
+        raise UsageError(
+            "--apply needs a policy to edit",
+            why="there is no qnn.toml here or above",
+            fix="pass --policy, or leave out --apply",
+        )
+    policy = directory / POLICY
+    if policy.exists() and not read_text(policy, "replace").startswith(HEAD.partition(".")[0]):
+        known = None
+    else:
+        known = read_source(directory / SOURCE)
+    if known is None:
+        raise UsageError(
+            f"{shown_path(directory)} has a {POLICY} or {SOURCE} that this command did not write",
+            fix="pass another directory to --output",
+        )
+    require_writable(directory)
+    if args.apply:
+        require_writable(args.policy.parent)
+    return known
 
 
 def write_mended(
-    found: Sequence[Mended], policy: Path | None, directory: Path, progress: Progress
+    found: Sequence[Mended],
+    args: argparse.Namespace,
+    known: Sequence[Factory],
+    progress: Progress,
 ) -> str:
     """Write the policy and the module with the recipes of all cases, and return the policy's path,
-    or "" if no case has a recipe."""
+    or "" if no case has a recipe. Functions in ``known`` stay in the module, because a policy may
+    refer to them."""
     if all(one.recipe == Recipe() for one in found):
         return ""
-    entries = plan_entries(found)
-    name = shown_path(directory / POLICY)
-    write_source(directory / SOURCE, list_factories(entries))
-    text = write_toml(make_policy(entries, policy, directory))
-    write_whole(directory / POLICY, HEAD.format(name=name) + text)
-    progress.step(f"written: {name}, {shown_path(directory / SOURCE)}")
+    directory: Path = args.output
+    entries = plan_entries(found, args.own)
+    factories = list_factories(entries, known)
+    functions = {one.name: one for one in (*known, *factories.values())}
+    made = Written(entries, factories, directory / SOURCE)
+    applied = made.apply(args.policy) if args.apply else ""
+    paths = [directory / POLICY, *([directory / SOURCE] if functions else [])]
+    if functions:
+        code = make_source(directory, functions.values(), standalone=args.standalone)
+        write_whole(directory / SOURCE, code)
+    name = shown_path(paths[0])
+    text = write_toml(made.make_policy(args.policy))
+    write_whole(paths[0], HEAD.format(name=name) + text)
+    if applied:
+        write_whole(args.policy, applied)
+        paths.append(args.policy)
+    progress.step(f"written: {', '.join(map(shown_path, paths))}")
     return name
+
+
+def write_page(
+    cases: Sequence[MendedCase], data: dict[str, Any], directory: Path, progress: Progress
+) -> None:
+    """Write mend.json and index.html."""
+    from ci.mend.page import render_html
+
+    before = sum(one.result == "green" for one in cases)
+    green = sum(one.after.status is not Status.FAILED for one in cases)
+    note = f"{before} of {len(cases)} cases green before, {green} after"
+    write_json(directory / f"{SESSION}.json", data)
+    write_whole(directory / PAGE, render_html(cases, [note]))
+    progress.step(f"report: {shown_path(directory / PAGE)}")

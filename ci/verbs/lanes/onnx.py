@@ -21,6 +21,7 @@ from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.mend.table import suggest_mending
 from ci.models.schemes import ONNX, Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine, make_runner
@@ -42,6 +43,7 @@ from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
     list_choices,
+    name_mending,
     publish,
     read_limits,
     read_options,
@@ -441,7 +443,7 @@ def run(
         )
         return session.run(pool, scratch.scratch, phases)
 
-    return take_steps(
+    report = take_steps(
         choose_profile(chosen),
         f"compile, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         run_specs,
@@ -450,3 +452,4 @@ def run(
         imports=engine.imports,
         choice=chosen,
     )
+    return suggest_mending(report, "onnx", name_mending(args))

@@ -358,6 +358,11 @@ def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence
     return " ".join([args.program, *map(shlex.quote, words)])
 
 
+def name_mending(args: argparse.Namespace) -> str:
+    """Return the start of the command that mends a case of this call."""
+    return repeat_command(argparse.Namespace(program="mend", ours=args.ours, policy=args.policy))
+
+
 def publish(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import dis
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +20,8 @@ from torch import nn  # noqa: E402
 from ci.mend import rewrite_module  # noqa: E402
 from ci.mend.proof import Different, RewriteProof  # noqa: E402
 from ci.mend.rewrite import export_module  # noqa: E402
+from ci.mend.source import Factory, make_source  # noqa: E402
+from ci.mend.torch_rewrites import REWRITES  # noqa: E402
 
 aten: Any = torch.ops.aten
 
@@ -164,3 +172,36 @@ def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> No
         rewrite_module(nn.Linear(8, 8), inputs, ["scale-batch-norm"])
     with pytest.raises(ValueError, match="there is no rewrite 'other'"):
         rewrite_module(nn.Linear(8, 8), inputs, ["other"])
+
+
+def list_globals(code: CodeType) -> set[str]:
+    """The names that code and the functions in it read from its module."""
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in READS}
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return own.union(*map(list_globals, inner))
+
+
+READS = {"LOAD_GLOBAL", "LOAD_NAME"}
+
+
+def test_a_standalone_file_contains_every_rewrite_and_needs_nothing_of_this_project(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn, ones\ndef factory(): return nn.BatchNorm1d(4), ones(2, 4)"
+    )
+    one = Factory("net", f"{tmp_path}/net.py:factory", ("scale-batch-norm",))
+    every = Factory("every", f"{tmp_path}/net.py:factory", tuple(REWRITES))
+    text = make_source(tmp_path, [one, every], standalone=True)
+    made: dict[str, Any] = {"__name__": "mended_net", "__file__": str(tmp_path / "mended_net.py")}
+    sys.modules["mended_net"] = ModuleType("mended_net")  # dataclasses look it up
+    code = compile(text, "mended_net.py", "exec")
+    exec(code, made)  # noqa: S102 - our own text
+    assert list_globals(code) - made.keys() - {*dir(builtins), "__annotations__"} == set()
+    defined = [one.name for one in ast.parse(text).body if hasattr(one, "name")]
+    assert len(defined) == len(set(defined))
+    assert "import ci" not in text
+    assert "from ci" not in text
+    module, x = made["net"]()
+    assert torch.ops.aten.batch_norm.default not in {one.target for one in module.graph.nodes}
+    torch.testing.assert_close(module(x), nn.BatchNorm1d(4).eval()(x))

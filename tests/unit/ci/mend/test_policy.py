@@ -1,0 +1,185 @@
+"""What mend writes: the policy, its functions, the user's policy edited in place, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from ci.cases.spec import CaseSpec
+from ci.facts.kinds import NOISE, UNRECORDED
+from ci.mend.mending import Mended
+from ci.mend.page import render_html
+from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
+from ci.mend.report import choose_exit, describe_case, render_cases
+from ci.mend.search import Recipe, Search, Step
+from ci.mend.source import Factory, make_source, read_source
+from ci.mend.table import suggest_mending
+from ci.models.lowering_options import Part
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+from ci.report.schema import Case, Status
+from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.reports import make_report
+
+REWRITTEN, MIXED = Recipe(rewrites=("r",)), Recipe(parts=(Part(Scheme.A16W8, node="add"),))
+OTHER = Recipe(scheme="16a8w")
+
+
+def judged(model: str, scheme: str, status: Status, sqnr_db: float = 20) -> Case:
+    found = (UNRECORDED.find("output 0 is wrong"),) if status is Status.FAILED else ()
+    return Case(
+        model=model,
+        scheme=scheme,
+        soc="SM8650",
+        status=status,
+        findings=found,
+        sqnr_db=sqnr_db,
+        pte_bytes=int(sqnr_db * 1000),
+    )
+
+
+def mended(folder: Path, model: str, scheme: str, recipe: Recipe, soc: str = "SM8650") -> Mended:
+    """A case that ``recipe`` makes green, or a green one."""
+    source = Source(f"{folder}/net.py:factory")
+    is_red = recipe != Recipe()
+    before = judged(model, scheme, Status.FAILED if is_red else Status.PASSED)
+    one = Mended(CaseSpec(model, Scheme(scheme), soc, source), before)
+    if is_red:
+        one.search = Search(before, ())
+        one.recipe, one.case = recipe, judged(model, scheme, Status.PASSED, 40)
+        one.search.steps.append(Step(recipe, one.case, kept=True))
+    return one
+
+
+ENTRY = '[models.net]  # ours\npath = "net.py:factory"  # the net\n'
+ENTRY_MENDED = ENTRY.replace("net.py:factory", "mended/mended_net.py:net")
+LIMITS = "\n[models.net.limits.8a8w]\nmin_sqnr_db = 12.5\n"
+OVERRIDE = '\n[[override]]\nmodel = "net"\nscheme = "8a8w"\nreason = "small"\n'
+MENDED = f"""
+[models.net_mended]
+path = "mended/mended_net.py:net"
+schemes = ["8a8w"]
+{LIMITS.replace("net", "net_mended")}{OVERRIDE.replace("net", "net_mended")}"""
+LOWERING, PARTS = "[models.net.lowering]\n", 'parts = [{ scheme = "16a8w", node = "add" }]\n'
+EDITED = {
+    "the path of an entry": (
+        f'{ENTRY}schemes = ["8a8w"]\n{LIMITS}',
+        {"8a8w": REWRITTEN},
+        f'{ENTRY_MENDED}schemes = ["8a8w"]\n{LIMITS}',
+    ),
+    "one of its schemes": (
+        f'{ENTRY}schemes = [\n  "fp16",\n  "8a8w",\n]\n{LIMITS}{OVERRIDE}',
+        {"8a8w": REWRITTEN},
+        f'{ENTRY}schemes = ["fp16"]\n{LIMITS}{OVERRIDE}{MENDED}',
+    ),
+    "other schemes for parts": (
+        f'{LOWERING}shared_buffer = true\n\n{ENTRY}schemes = ["8a8w"]\n',
+        {"8a8w": MIXED},
+        f'{LOWERING}{PARTS}shared_buffer = true\n\n{ENTRY}schemes = ["8a8w"]\n',
+    ),
+    "another scheme": (
+        f'{ENTRY}schemes = ["8a8w"]\n',
+        {"8a8w": OTHER},
+        f'{ENTRY}schemes = ["16a8w"]\n',
+    ),
+    "nothing": (f'{ENTRY}schemes = ["8a8w"]\n', {"8a8w": Recipe()}, f'{ENTRY}schemes = ["8a8w"]\n'),
+}
+
+
+def written(folder: Path, cases: list[Mended], own: tuple[str, ...] = ("net",)) -> Written:
+    entries = plan_entries(cases, own)
+    return Written(entries, list_factories(entries), folder / "mended" / "mended_net.py")
+
+
+@pytest.mark.parametrize("what", EDITED)
+def test_a_policy_is_edited_in_place(tmp_path: Path, what: str) -> None:
+    text, recipes, wanted = EDITED[what]
+    (tmp_path / "qnn.toml").write_text(text)
+    cases = [mended(tmp_path, "net", *pair) for pair in recipes.items()]
+    assert written(tmp_path, cases).apply(tmp_path / "qnn.toml") == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('models.net = { path = "net.py:factory", schemes = ["8a8w"] }\n', "cannot be edited"),
+        (f'{ENTRY}schemes = ["8a8w"]\nsocs = ["SM8550"]\n', "not all SoCs"),
+    ],
+)
+def test_a_policy_that_cannot_be_edited_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "qnn.toml").write_text(text)
+    made = written(tmp_path, [mended(tmp_path, "net", "8a8w", REWRITTEN)])
+    with pytest.raises(UsageError, match=message):
+        made.apply(tmp_path / "qnn.toml")
+
+
+def test_a_new_policy_keeps_limits_and_has_an_entry_per_recipe(tmp_path: Path) -> None:
+    (tmp_path / "qnn.toml").write_text(
+        f'memory_bytes = 5\n\n{ENTRY}calibration = "net.py"\n{LIMITS}'
+    )
+    (tmp_path / "net.py").touch()
+    cases = [
+        mended(tmp_path, "net", "fp16", Recipe()),
+        mended(tmp_path, "net", "8a8w", REWRITTEN),
+        mended(tmp_path, "net.py:factory", "8a8w", REWRITTEN),
+    ]
+    made = write_toml(written(tmp_path, cases).make_policy(tmp_path / "qnn.toml"))
+    usual = {"socs": ["SM8650"], "schemes": ["8a8w"]}
+    own = {"calibration": "../net.py", "limits": {"8a8w": {"min_sqnr_db": 12.5}}}
+    (tmp_path / "made.toml").write_text(made)
+    assert read_tables(tmp_path / "made.toml") == {
+        "memory_bytes": 5,
+        "models": {
+            "net": {**own, **usual, "path": "../net.py:factory", "schemes": ["fp16"]},
+            "net_8a8w": {**own, **usual, "path": "mended_net.py:net_8a8w"},
+            "net_8a8w_2": {**usual, "path": "mended_net.py:net_8a8w_2"},
+        },
+    }
+
+
+def test_functions_of_earlier_runs_stay_unless_their_model_is_mended_again(tmp_path: Path) -> None:
+    path = tmp_path / "mended_net.py"
+    assert read_source(path) == []
+    known = [Factory("net", f"{tmp_path}/net.py:factory", ("a", "b"))]
+    path.write_text(make_source(tmp_path, known))
+    assert read_source(path) == known
+    again = plan_entries([mended(tmp_path, "net", "8a8w", REWRITTEN)], ("net",))
+    other = plan_entries([mended(tmp_path / "sub", "net", "8a8w", REWRITTEN)], ("net",))
+    assert [
+        one["net"].name for one in (list_factories(again, known), list_factories(other, known))
+    ] == [
+        "net",
+        "net_2",
+    ]
+    path.write_text("# mine\n")
+    assert read_source(path) is None
+
+
+def test_cases_are_shown_with_their_steps(tmp_path: Path) -> None:
+    found = [
+        mended(tmp_path, "net", "8a8w", REWRITTEN),
+        mended(tmp_path, "net", "fp16", Recipe()),
+        Mended(CaseSpec("b", Scheme.FP16, "SM8650"), judged("b", "fp16", Status.FAILED)),
+    ]
+    cases = [describe_case(one) for one in found]
+    assert [one.result for one in cases] == ["mended", "green", "no remedy found"]
+    assert choose_exit(found) is ExitCode.FAILED
+    assert choose_exit(found[:2]) is ExitCode.OK
+    text = render_cases(cases, 100)
+    assert "1 of 3 cases green before, 2 after" in text
+    assert "still red: output 0 is wrong" in text
+    page = render_html(cases, [])
+    assert page.count("<circle") == 3  # before, after, and the ring around the chosen one
+    assert "r: 40.0 dB, 39.1 KiB" in page
+
+
+def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() -> None:
+    other = judged("net", "16a8w", Status.FAILED)
+    found = NOISE.find("not faithful: known fault batch-norm-alone [net.py:3]")
+    report = make_report([structs.replace(other, findings=(found,)), other])
+    first, second = suggest_mending(report, "torch", "mend --policy q.toml").cases
+    again = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
+    assert first.findings[0].remedies[-1].text.startswith(again)
+    assert second == other
