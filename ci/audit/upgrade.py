@@ -40,7 +40,8 @@ NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
 # Differences in order of importance; figures of the footprint come after these.
-ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric", "cycles")
+SQNR, SQNR_Q = "SQNR", "SQNR q"  # in dB
+ORDER = ("run", "status", "fault", "CPU", "type", "symbols", SQNR, SQNR_Q, "metric", "cycles")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -134,8 +135,8 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
         yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
     for what, was, own in (
-        ("SQNR", _decibels(before), _decibels(now)),
-        ("SQNR q", before.sqnr_db_quantized, now.sqnr_db_quantized),
+        (SQNR, _decibels(before), _decibels(now)),
+        (SQNR_Q, before.sqnr_db_quantized, now.sqnr_db_quantized),
     ):
         if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
             words = [f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)]
@@ -388,7 +389,8 @@ def _show_share(one: Total) -> str:
 def _show_change(one: Difference) -> str:
     if one.change is None:
         return ""
-    return f"{one.change:+.1f} dB" if one.what.startswith("SQNR") else f"{100 * one.change:+.1f} %"
+    is_sqnr = one.what in {SQNR, SQNR_Q}
+    return f"{one.change:+.1f} dB" if is_sqnr else f"{100 * one.change:+.1f} %"
 
 
 def compare(

@@ -18,7 +18,7 @@ from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
 from ci.explain.rules import read_rules, require_match
-from ci.facts.finding import LEADS, NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
+from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.models.schemes import AnyScheme, Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import (
@@ -228,8 +228,7 @@ def is_match(name: str, pattern: str, findings: Sequence[Finding], log: str = ""
     """Return whether a finding has the id ``name`` and a text that ``pattern`` matches. An empty
     condition always holds. Without a ``name``, the ``log`` may match instead."""
     for one in (one for one in findings if name in {"", one.id}):
-        plain = one.words.removeprefix(LEADS.get(one.question, ""))
-        if any(re.search(pattern, text) for text in (one.words, plain, one.evidence)):
+        if any(re.search(pattern, text) for text in (one.words, one.evidence)):
             return True
     return bool(log and not name and re.search(pattern, log))
 

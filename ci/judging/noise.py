@@ -42,10 +42,11 @@ ELEMENT_DB, LINE_DB = 10.0, 100.0
 
 @dataclass(frozen=True)
 class Excess:
-    """The error in a part of an output. ``above_db`` is how far it is above the prediction, in dB.
-    ``over_db`` is how far it is above the limit, in dB; noise explains the error if it is not
-    positive. ``raised_db`` is by how much the error raises the error that the user accepts there
-    (see ci.judging.materiality), and ``matters`` is whether that is too much.
+    """The error in a part of an output. The part is of a ``kind``, such as ROW. ``above_db`` is how
+    far it is above the prediction, in dB. ``over_db`` is how far it is above the limit, in dB;
+    noise explains the error if it is not positive. ``raised_db`` is by how much the error raises
+    the error that the user accepts there (see ci.judging.materiality), and ``matters`` is whether
+    that is too much.
 
     A message names the part with the largest ``over_db - names_db``. Without ``names_db``, it would
     nearly always name a single element. ``is_partial`` is true if at least one part of the same
@@ -59,6 +60,7 @@ class Excess:
     is_partial: bool = False
     raised_db: float = math.inf
     matters: bool = True
+    kind: str = ""
 
     def weigh(self, raised_db: float) -> Excess:
         """Return the excess with the raise that was measured for it."""
@@ -67,7 +69,7 @@ class Excess:
     @property
     def is_element(self) -> bool:
         """Whether the part is a single element."""
-        return self.place.startswith(ELEMENT)
+        return self.kind == ELEMENT
 
     @property
     def fails(self) -> bool:
@@ -212,5 +214,6 @@ class _Compared(NamedTuple):
             float(over_db[worst]),
             ELEMENT_DB if kind == ELEMENT else float(kind != WHOLE),
             bool(over_db.min() <= 0),
+            kind=kind,
         )
         return found if raised_db is None else found.weigh(float(raised_db[worst]))

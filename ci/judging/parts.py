@@ -10,7 +10,7 @@ import numpy as np
 from ci.judging.figures import Array, channel_axes
 from ci.models.tensors import TensorInfo
 
-WHOLE, ELEMENT = "all input sets", "element"
+WHOLE, ROW, ELEMENT = "all input sets", "row", "element"
 
 
 class Parts(NamedTuple):
@@ -51,6 +51,6 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
 def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
     """Return (name, axis) for the rows of a batch and for channels. ``axis`` is an axis of [input
     set, *shape]. An output with fewer than two axes has no rows."""
-    rows = [("row", 1)] if len(info.shape) > 1 else []
+    rows = [(ROW, 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
     return rows + [(f"axis {axis - 1}, channel", axis) for axis in channels]

@@ -23,6 +23,7 @@ from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import Array, measure_pooled
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
+from ci.judging.parts import ROW
 from ci.judging.sightings import Sighting, find_sighting
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
@@ -317,7 +318,7 @@ def _advise_on_program(
     places = [_find_worst(judgement.outputs[index].excesses) for index in sightings]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         return advise(fix=UINT8, proof=Proof.PROVEN)
-    if any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
+    if any(one.kind == ROW and one.is_partial for one in chain(*places)):
         return advise("some rows of the batch are correct and others are not", BATCH)
     if any(one and one.cause for one in sightings.values()):
         return NO_ADVICE

@@ -34,7 +34,8 @@ WORDS = {
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of the policy. The tests of ``suite`` that match a glob in ``tests`` are expected to
-    have the result ``outcome``, with a reason that matches ``pattern``. ``socs`` and ``qnn`` are
+    have the result ``outcome``, with a message of upstream's that matches ``pattern`` and, if our
+    gate rejects the outputs, a finding whose id matches the glob ``id``. ``socs`` and ``qnn`` are
     globs for the SoCs and versions of QNN to which the row applies.
 
     A ``flaky`` test sometimes passes, because its program differs between runs. Its result is
@@ -44,6 +45,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     suite: str
     tests: tuple[str, ...]
     outcome: Literal["one-sided", "failed", "unsupported", "timed-out"]
+    id: str = ""
     pattern: str = ""
     socs: tuple[str, ...] = ("*",)
     qnn: tuple[str, ...] = ("*",)
@@ -56,6 +58,12 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
         return suite == self.suite and all(
             any(match(name, glob) for glob in globs) for name, globs in pairs
         )
+
+    def fits(self, judged: Judged) -> bool:
+        """Return whether a test ended as the row expects."""
+        found = not self.id or any(match(one.id, self.id) for one in judged.findings)
+        told = found and re.search(self.pattern, judged.reason)
+        return bool(told) and WORDS[self.outcome] is judged.outcome
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,7 +122,8 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
                     why="an invalid row, or one that matches too much, would hide failures that"
                     " have not been examined",
-                    fix="name the suite, the tests, their outcome and a pattern for the reason",
+                    fix="name the suite, the tests, their outcome, and the id of our finding or a"
+                    " pattern for upstream's message",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
             raise ManifestError(
@@ -134,8 +143,8 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
             yield f"the glob {glob!r} in 'tests' consists only of wildcards"
     if not row.tests:
         yield f"a row for suite {row.suite!r} has no tests"
-    if row.outcome != "timed-out" and not row.pattern:
-        yield (f"a row for suite {row.suite!r} has no pattern for the reason of its result")
+    if row.outcome != "timed-out" and not (row.pattern or row.id):
+        yield f"a row for suite {row.suite!r} has neither an id nor a pattern"
     try:
         re.compile(row.pattern)
     except re.error as error:
@@ -144,8 +153,8 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a test, and the row that applies to it, if there is one. ``fault`` states how
-    the result differs from the expected one, or is empty."""
+    """The result of a test, and the row that applies to it, if there is one. ``fault`` states what
+    was expected instead, or is empty."""
 
     judged: Judged
     known: Known | None = None
@@ -179,21 +188,15 @@ class Expectations:
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
             return Checked(judged)  # upstream's test itself asserts the refusal
-        fits = [
-            one
-            for one in found
-            if WORDS[one.row.outcome] is judged.outcome
-            and re.search(one.row.pattern, judged.reason)
-        ]
+        fits = [one for one in found if one.row.fits(judged)]
         if fits:
             return Checked(judged, fits[0])
         if found:
             row = found[0].row
-            told = (
-                f"expected {WORDS[row.outcome].value} with {row.pattern!r} ({found[0].cause.name})"
-            )
-            return Checked(judged, found[0], f"{judged.outcome.value}, {told}: {judged.reason}")
-        return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
+            wanted = " ".join(filter(None, (row.id, repr(row.pattern) if row.pattern else "")))
+            told = f"expected {WORDS[row.outcome].value}, {wanted} ({found[0].cause.name})"
+            return Checked(judged, found[0], told)
+        return Checked(judged, None, f"no row of policies/{POLICY}.toml expects this")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
         """Return the globs in this suite's rows that match no test, each preceded by the name of

@@ -9,6 +9,8 @@ from enum import Enum
 import numpy as np
 from msgspec import structs
 
+from ci.facts.finding import Finding
+from ci.facts.kinds import PROOFLESS
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References, judge
 from ci.judging.noise import Prediction
@@ -39,12 +41,12 @@ class Ending(str, Enum):
 @dataclass(frozen=True)
 class Ours:
     """The verdict of this project's gate on a comparison. ``accepts_zeros`` is true if the gate
-    would accept zeros instead of the outputs. ``reasons`` states why the gate rejects the outputs,
-    and whether it accepts zeros; it is empty if the comparison passed. ``lacks`` lists what could
-    not be computed for the gate, and why."""
+    would accept zeros instead of the outputs. ``findings`` state why the gate rejects the outputs,
+    and whether it accepts zeros; they are empty if the comparison passed. ``lacks`` lists what
+    could not be computed for the gate, and why."""
 
     scheme: str
-    reasons: tuple[str, ...]
+    findings: tuple[Finding, ...]
     figures: CaseFigures
     accepts_zeros: bool
     lacks: tuple[str, ...] = ()
@@ -52,12 +54,14 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of a test. ``reason`` is why ``outcome`` is not PASSED; it is empty if it is.
-    ``ours`` holds the gate's verdict on each comparison, and ``entry`` is upstream's result."""
+    """The result of a test. If ``outcome`` is not PASSED, ``reason`` is upstream's message, or the
+    comparison that this project's gate rejects with ``findings``. ``ours`` holds the gate's verdict
+    on each comparison, and ``entry`` is upstream's result."""
 
     test: str
     outcome: Ending
     reason: str = ""
+    findings: tuple[Finding, ...] = ()
     ours: tuple[Ours, ...] = ()
     entry: Entry | None = None
 
@@ -83,13 +87,14 @@ def judge_comparison(
     zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
     given = [wrong(one) for one in outputs] if wrong else outputs
     judgement = judge(references, given, infos, rule)
-    reasons = [one.headline for one in judgement.findings]
-    reasons += record.lacks if reasons else ()
+    findings = [
+        structs.replace(one, details=(*one.details, *record.lacks)) for one in judgement.findings
+    ]
     if zeros.accepted:
-        reasons.append("the test proves nothing: our gate accepts zeros instead of the outputs")
+        findings.append(PROOFLESS.find("the gate accepts zeros: the test proves nothing"))
     return Ours(
         record.scheme or MIXED,
-        tuple(reasons),
+        tuple(findings),
         summarize_figures(judgement),
         zeros.accepted,
         record.lacks,
@@ -150,12 +155,24 @@ def judge_test(
     """Return the result of one run of a test, from its journal entry and its comparisons."""
     with np.errstate(all="ignore"):
         ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
-    outcome, reason = name_outcome(entry, ours)
-    return Judged(entry.test, outcome, reason, ours, entry)
+    judged = Judged(entry.test, Ending.PASSED, ours=ours, entry=entry)
+    rejected = [one for one in ours if one.findings]
+    if ending := find_ending(entry, accepted=bool(ours) and not rejected):
+        outcome, reason = ending
+        return replace(judged, outcome=outcome, reason=reason)
+    if not ours:
+        nothing = PROOFLESS.find("upstream compares no outputs: the test proves nothing")
+        return replace(judged, outcome=Ending.ONE_SIDED, findings=(nothing,))
+    if rejected:
+        place = f"comparison {ours.index(rejected[0])}" if len(ours) > 1 else ""
+        own = rejected[0].findings
+        return replace(judged, outcome=Ending.ONE_SIDED, reason=place, findings=own)
+    return judged
 
 
-def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
-    """Return the result of a test, and the reason. The reason is empty if the result is PASSED."""
+def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str] | None:
+    """Return the result of a test that did not pass upstream, and upstream's message. ``accepted``
+    states whether this project's gate accepts the outputs. Return None if it passed."""
     message = entry.message.strip()
     lines = message.splitlines()
     last = lines[-1] if lines else ""
@@ -165,18 +182,11 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
         return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
     if lacking := next((line for line in lines if NEEDS in line or LACKS in line), ""):
         return Ending.UNSUPPORTED, lacking.strip()
-    rejected = [one for one in ours if one.reasons]
-    if entry.ran is not Ran.PASSED:
-        accepted = "; our gate accepts the outputs" if ours and not rejected else ""
-        died = entry.ran is Ran.DIED
-        why = " ".join(message.split()) if died else summarize_message(message)
-        return Ending.FAILED, f"{why}{accepted}"
-    if not ours:
-        return Ending.ONE_SIDED, "upstream compares no outputs"
-    if rejected:
-        place = f"comparison {ours.index(rejected[0])}: " if len(ours) > 1 else ""
-        return Ending.ONE_SIDED, f"{place}{'; '.join(rejected[0].reasons)}"
-    return Ending.PASSED, ""
+    if entry.ran is Ran.PASSED:
+        return None
+    died = entry.ran is Ran.DIED
+    why = " ".join(message.split()) if died else summarize_message(message)
+    return Ending.FAILED, f"{why}{'; our gate accepts the outputs' if accepted else ''}"
 
 
 def summarize_message(message: str) -> str:
@@ -199,4 +209,5 @@ def merge_repeats(every: Sequence[Judged]) -> Judged:
         for one in outcomes
     )
     worst = next(one for one in every if one.outcome is not Ending.PASSED)
-    return replace(worst, outcome=Ending.FAILED, reason=f"flaky: {counts}; {worst.reason}")
+    told = "; ".join(filter(None, (f"flaky: {counts}", worst.reason)))
+    return replace(worst, outcome=Ending.FAILED, reason=told)

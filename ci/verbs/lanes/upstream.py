@@ -61,12 +61,14 @@ def make_case(checked: Checked, soc: str) -> Case:
     because the result is known; JUnit shows this status as skipped."""
     judged = checked.judged
     entry = judged.entry
-    told = f"{judged.outcome.value}: {judged.reason}"
-    status, findings = Status.UNSUPPORTED, [UNRECORDED.find(told)]
-    if checked.fault:
-        status, findings = Status.FAILED, [UNRECORDED.find(checked.fault)]
-    elif judged.outcome is Ending.PASSED:
-        status, findings = Status.PASSED, []
+    passed = judged.outcome is Ending.PASSED
+    status = Status.FAILED if checked.fault else Status.PASSED if passed else Status.UNSUPPORTED
+    told = checked.fault if passed else f"{judged.outcome.value}: {judged.reason}"
+    findings = [*judged.findings] or [UNRECORDED.find(told)] if told else []
+    if findings and not passed:
+        mine = (judged.outcome.value, judged.reason) if judged.findings else ()
+        details = (*findings[0].details, *filter(None, (*mine, checked.fault)))
+        findings[0] = structs.replace(findings[0], details=details)
     if findings and checked.known:
         cause = checked.known.cause
         why = f"{cause.name} ({cause.fault}): {cause.about}; until: {cause.until}"

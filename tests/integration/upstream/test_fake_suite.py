@@ -10,6 +10,7 @@ import pytest
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool, open_scratch_pool
+from ci.facts.finding import Question
 from ci.models.schemes import Scheme
 from ci.report.schema import Threshold
 from ci.upstream.expectations import Ratchet
@@ -69,7 +70,7 @@ def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
     assert {name: one.outcome for name, one in judged.items()} == ENDS
     assert again == entries
     assert "SIGABRT" in judged["dies"].reason
-    assert "not faithful" in judged["zeros"].reason
+    assert judged["zeros"].findings[0].question is Question.FAITHFUL
     assert "torchvision" in judged["needs_package"].reason
     assert "--etdump_path" in judged["runner"].reason
     for wrong in ("zeros", "noise"):

@@ -17,6 +17,7 @@ from ci.facts.kinds import DIED, NO_OUTPUTS, NOT_LOWERED
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.judging.gate import Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
+from ci.judging.parts import ROW
 from ci.judging.verdict import (
     APART,
     BATCH,
@@ -137,7 +138,7 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
 def test_a_row_that_is_nearly_the_worst_part_leads_to_batch_1(over_db: float, leads: bool) -> None:
     parts = (
         Excess("axis 1, channel 2 of 8", 30.0, 20.0, 1.0),
-        Excess("row 1 of 2", 30.0, over_db, 1.0, is_partial=True),
+        Excess("row 1 of 2", 30.0, over_db, 1.0, is_partial=True, kind=ROW),
     )
     judgement = Judgement((OutputJudgement((NOISE_KIND.find("wrong"),), excesses=parts),))
     boundary = (TensorInfo("float32", (2, 4)),)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.facts.kinds import LOST, NOISE, PROOFLESS, Kind
 from ci.report.schema import Status
 from ci.upstream import suites
 from ci.upstream.expectations import (
@@ -29,7 +30,7 @@ from ci.upstream.suites import SUITES, Suite, choose_tests
 from ci.verbs.lanes.upstream import check_all, count_causes, make_case, make_suite_case
 from provisioning.errors import ManifestError, UnfitError, UsageError
 
-GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", pattern="faithful")
+GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", id="QNN20*")
 TESTS = ("C::test_abs", "C::test_acos")
 
 
@@ -41,11 +42,12 @@ def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
     return Expectations(policy, "upstream", "SM8650", "v2.49.40.250829133435_12")
 
 
-def end(test: str, outcome: Ending, reason: str = "") -> Judged:
-    return Judged(test, outcome, reason, entry=Entry(test=test, ran=Ran.PASSED))
+def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
+    found = tuple(one.find("19 dB above") for one in kinds)
+    return Judged(test, outcome, reason, found, entry=Entry(test=test, ran=Ran.PASSED))
 
 
-ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "not faithful: 19 dB above")
+ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, PROOFLESS)
 
 
 def test_a_row_may_be_about_a_version_of_qnn() -> None:
@@ -60,6 +62,8 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     assert case.status is Status.UNSUPPORTED
     assert case.outcome == "theirs only"
     assert [one.text for one in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
+    assert [one.id for one in case.findings] == [NOISE.id, PROOFLESS.id]
+    assert case.findings[0].details == ("passed by theirs, failed by ours",)
     both, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
     assert (both, faults) == ([checked, checked], [])
 
@@ -69,17 +73,19 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     [
         (end("C::test_acos", Ending.PASSED), "the test passed, although it is listed under acos"),
         (end("C::test_acos", Ending.FAILED, "died"), "expected passed by theirs, failed by ours"),
-        (end("C::test_acos", Ending.FAILED, "not faithful"), "expected passed by theirs, failed"),
-        (end("C::test_acos", Ending.ONE_SIDED, "not quantized well"), "expected passed by theirs"),
-        (end("C::test_abs", Ending.ONE_SIDED, "not faithful"), "passed by theirs, failed by ours"),
-        (end("C::test_abs", Ending.UNSUPPORTED, "needs the package x"), "unsupported: needs"),
-        (end("C::test_abs", Ending.LATE, "within 7 s"), "timed out"),
+        (end("C::test_acos", Ending.FAILED, "", NOISE), "expected passed by theirs, failed"),
+        (end("C::test_acos", Ending.ONE_SIDED, "", LOST), "failed by ours, QNN20* (acos)"),
+        (end("C::test_abs", Ending.ONE_SIDED, "", NOISE), "no row of policies/upstream.toml"),
+        (end("C::test_abs", Ending.UNSUPPORTED, "needs the package x"), "no row of"),
+        (end("C::test_abs", Ending.LATE, "within 7 s"), "no row of"),
     ],
 )
 def test_what_is_not_expected_fails_the_run(judged: Judged, words: str) -> None:
     checked = make(GOOD).check(judged)
     assert words in checked.fault
-    assert make_case(checked, "SM8650").status is Status.FAILED
+    case = make_case(checked, "SM8650")
+    assert case.status is Status.FAILED
+    assert checked.fault in case.findings[0].text
 
 
 def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() -> None:
@@ -92,14 +98,13 @@ def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() ->
         assert not checked.fault
         assert checked.judged.outcome is Ending.ONE_SIDED
         assert make_case(checked, "SM8650").status is Status.UNSUPPORTED
-    assert expectations.check(end("C::test_acos", Ending.FAILED, "not faithful")).fault
+    assert expectations.check(end("C::test_acos", Ending.FAILED, "", NOISE)).fault
     assert expectations.check(end("C::test_abs", Ending.PASSED)).judged.outcome is Ending.PASSED
 
 
 @pytest.mark.parametrize("change", [{"qnn": ("2.50*",)}, {"socs": ("SM8750",)}])
 def test_a_row_is_about_its_qnn_and_soc_only(change: dict[str, Any]) -> None:
-    row = Row(suite="upstream", tests=GOOD.tests, outcome="one-sided", pattern="not", **change)
-    assert make(row).check(ONE_SIDED).fault
+    assert make(structs.replace(GOOD, **change)).check(ONE_SIDED).fault
 
 
 def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
@@ -116,13 +121,14 @@ def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
     assert both.check(passed) == Checked(passed, first, told)
     other = end("C::test_abs", Ending.PASSED)
     assert both.check(other) == Checked(other)
-    failed = end("C::test_acos", Ending.FAILED, "not faithful")
-    told = "failed, expected timed out with 'within 7' (acos): not faithful"
-    assert both.check(failed) == Checked(failed, first, told)
-    unknown = end("C::test_abs", Ending.FAILED, "died")
-    assert both.check(unknown) == Checked(unknown, None, "failed: died")
-    bare = Judged("C::test_abs", Ending.UNSUPPORTED, "no entry")
-    assert both.check(bare) == Checked(bare, None, "unsupported: no entry")
+    failed = end("C::test_acos", Ending.FAILED, "died")
+    assert both.check(failed) == Checked(failed, first, "expected timed out, 'within 7' (acos)")
+    for other in (
+        end("C::test_abs", Ending.FAILED, "died"),
+        Judged("C::test_abs", Ending.UNSUPPORTED, "no entry"),
+    ):
+        told = "no row of policies/upstream.toml expects this"
+        assert both.check(other) == Checked(other, None, told)
 
 
 def test_a_row_is_about_any_of_its_tests_socs_and_versions() -> None:
@@ -162,7 +168,7 @@ def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
         ({"tests": ("[!a]*",)}, "only of wildcards"),
         ({"tests": ()}, "has no tests"),
         ({"suite": "other"}, "no suite"),
-        ({"pattern": ""}, "no pattern"),
+        ({"pattern": ""}, "neither an id nor a pattern"),
         ({"pattern": "("}, "regular expression: missing )"),
     ],
 )
@@ -228,7 +234,7 @@ def test_only_a_test_that_is_late_has_no_reason_to_match() -> None:
     assert list(find_row_faults(late, suites)) == []
     for outcome in {*WORDS} - {"timed-out"}:
         (fault,) = find_row_faults(structs.replace(late, outcome=outcome), suites)
-        assert "suite 'upstream' has no pattern" in fault
+        assert "suite 'upstream' has neither" in fault
 
 
 def test_a_whole_run_that_lost_tests_fails() -> None:
@@ -357,9 +363,9 @@ def test_every_test_of_a_run_counts_towards_its_limits() -> None:
 
 
 def test_the_first_of_two_rows_that_do_not_fit_is_told() -> None:
-    rows = (structs.replace(GOOD, pattern="one"), structs.replace(GOOD, pattern="two"))
+    rows = tuple(structs.replace(GOOD, id="", pattern=one) for one in ("one", "two"))
     checked = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "three"))
-    assert checked.fault.endswith("with 'one' (acos): three")
+    assert checked.fault.endswith("'one' (acos)")
     assert checked.known is not None
     assert checked.known.row.pattern == "one"
     fitting = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "two and one"))

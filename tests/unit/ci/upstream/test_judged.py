@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.session import Phases
+from ci.facts.finding import Question
+from ci.facts.kinds import PROOFLESS
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
@@ -98,7 +100,7 @@ def test_noise_is_the_same_in_each_run() -> None:
 def test_wrong_outputs_that_upstream_accepts_fail_ours(wrong: str) -> None:
     judged = judge(make(GRID), wrong=wrong)
     assert judged.outcome is Ending.ONE_SIDED
-    assert "not faithful" in judged.reason
+    assert judged.findings[0].question is Question.FAITHFUL
 
 
 @pytest.mark.parametrize(("kinds", "code"), [("", 1), ("-", 1), ("r", 0), ("-r", 0), ("ra", 1)])
@@ -230,7 +232,8 @@ def test_kept_outputs_are_judged_again_as_a_run_judges_them(
 def test_an_output_within_upstreams_tolerance_fails_ours() -> None:
     off = (GRID + 8 * STEP).astype(np.float32)
     assert np.allclose(off, GRID, atol=0.1, rtol=1) or np.abs(off - GRID).max() < 0.3
-    assert judge(make(GRID), make(off)).reason.startswith("comparison 1: not faithful")
+    judged = judge(make(GRID), make(off))
+    assert (judged.reason, judged.findings[0].question) == ("comparison 1", Question.FAITHFUL)
 
 
 def test_a_reference_of_zeros_proves_nothing() -> None:
@@ -238,7 +241,7 @@ def test_a_reference_of_zeros_proves_nothing() -> None:
     members = (Member.QUANTIZED, Member.UPSTREAM, Member.FLOAT)
     one = make(flat, **{key: [flat] for key in members})
     assert judge(one).outcome is Ending.ONE_SIDED
-    assert "accepts zeros" in judge(one).reason
+    assert judge(one).findings[-1].id == PROOFLESS.id
 
 
 @pytest.mark.parametrize("wrong", [(), (0,), (1,), (0, 1)])
@@ -248,9 +251,7 @@ def test_each_of_two_outputs_is_judged(wrong: tuple[int, ...]) -> None:
     two[Member.OUTPUT] = [-GRID if place in wrong else GRID for place in (0, 1)]
     judged = judge((replace(record, outputs=(INFO, INFO)), two))
     assert judged.outcome is (Ending.ONE_SIDED if wrong else Ending.PASSED)
-    assert [f"output {place}" in judged.reason for place in (0, 1)] == [
-        place in wrong for place in (0, 1)
-    ]
+    assert {one.subject for one in judged.findings} == {f"output {place}" for place in wrong}
 
 
 def test_booleans_are_compared_element_by_element() -> None:
@@ -268,7 +269,7 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
     record = replace(record, lacks=("the prediction of rounding noise: no graph",))
     assert judge((record, arrays)).outcome is Ending.PASSED
     arrays[Member.OUTPUT] = [(GRID + STEP).astype(np.float32)]
-    assert "no graph" in judge((record, arrays)).reason
+    assert record.lacks[0] in judge((record, arrays)).findings[0].details
 
 
 @pytest.mark.parametrize(
@@ -307,12 +308,13 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
         ),
         (replace(PASSED, ran=Ran.FAILED, message="x\n  its end\n"), Ending.FAILED, "its end"),
         (replace(PASSED, ran=Ran.FAILED), Ending.FAILED, "no reason was given"),
-        (PASSED, Ending.ONE_SIDED, "upstream compares no outputs"),
+        (PASSED, Ending.ONE_SIDED, ""),
     ],
 )
 def test_what_ends_without_outputs(entry: Entry, outcome: Ending, reason: str) -> None:
     judged = judge(entry=entry)
     assert (judged.outcome, judged.reason) == (outcome, reason)
+    assert [one.id for one in judged.findings] == ([] if reason else [PROOFLESS.id])
 
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
@@ -325,14 +327,13 @@ def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
 
 def test_a_comparison_has_its_number_where_there_are_several() -> None:
     alone, several = judge(make(GRID), wrong="noise"), judge(make(GRID), make(GRID), wrong="noise")
-    assert alone.reason.startswith("not faithful")
-    assert several.reason.startswith("comparison 0: not faithful")
+    assert (alone.reason, several.reason) == ("", "comparison 0")
     assert [one.scheme for one in several.ours] == ["8a8w", "8a8w"]
     limited = make(GRID)
     other = make(GRID, **{Member.QUANTIZED: [GRID * 0], Member.UPSTREAM: [GRID * 0]})
     both = judge(limited, other, wrong="noise")
-    assert both.reason == f"comparison 0: {'; '.join(both.ours[0].reasons)}"
-    assert both.ours[0].reasons != both.ours[1].reasons
+    assert (both.reason, both.findings) == ("comparison 0", both.ours[0].findings)
+    assert both.ours[0].findings != both.ours[1].findings
     assert (several.scheme, judge().scheme) == ("8a8w", "-")
 
 
@@ -430,11 +431,10 @@ def test_only_a_rejected_comparison_names_what_it_lacks() -> None:
     record, arrays = make(GRID)
     record = replace(record, lacks=("no graph",))
     (right,) = judge((record, arrays)).ours
-    assert (right.scheme, right.reasons, right.lacks) == ("8a8w", (), ("no graph",))
+    assert (right.scheme, right.findings, right.lacks) == ("8a8w", (), ("no graph",))
     assert not right.accepts_zeros
     (wrong,) = judge((record, arrays), wrong="noise").ours
-    assert wrong.reasons[-1] == "no graph"
-    assert len(wrong.reasons) > 1
+    assert {one.details[-1] for one in wrong.findings} == {"no graph"}
 
 
 def test_long_reasons_are_cut_and_their_first_error_counts() -> None:
@@ -464,8 +464,8 @@ def test_the_figures_of_a_test_are_those_of_its_worst_comparison() -> None:
 def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     merged = merge_repeats([good, bad, good])
-    told = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs; "
-    assert merged == copy(bad, outcome=Ending.FAILED, reason=told + bad.reason)
+    told = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs"
+    assert merged == copy(bad, outcome=Ending.FAILED, reason=told)
     again = copy(bad, reason="another")
     assert merge_repeats([bad, again]) is bad
 
@@ -549,7 +549,7 @@ def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
     outputs[bad] = np.zeros_like(GRID)
     judged = judge((record, {**both, Member.OUTPUT: outputs}))
     assert judged.outcome is Ending.ONE_SIDED
-    assert judged.reason.startswith(f"not faithful: output {bad}: ")
+    assert {one.subject for one in judged.findings} == {f"output {bad}"}
     references = make_references(record, both, record.outputs)
     for index, sign in enumerate((1, -1)):
         np.testing.assert_array_equal(references.float32[index].values[0], sign * RIGHT)
@@ -562,7 +562,8 @@ def test_what_any_comparison_of_a_passed_test_lacks_is_a_warning_of_its_case() -
         Ours("8a8w", (), CaseFigures(sqnr_db=40.0 - number), False, (f"note {number}", "both"))
         for number in range(2)
     ]
-    judged = Judged("C::test_a", Ending.PASSED, "", tuple(ours), replace(PASSED, wall_s=2.5))
+    entry = replace(PASSED, wall_s=2.5)
+    judged = Judged("C::test_a", Ending.PASSED, ours=tuple(ours), entry=entry)
     case = make_case(Checked(judged), "SM8750")
     assert case.warnings == ("note 0", "both", "note 1")
     assert make_case(Checked(judged, fault="it is listed"), "SM8750").warnings == case.warnings
