@@ -77,7 +77,7 @@ class Mending:
         found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
         red = [one for one in found if one.before.status is Status.FAILED]
         for one in red:
-            rows = [row for row in read_rewrites("torch") if one.spec.scheme.base in row.schemes]
+            rows = [row for row in read_rewrites("torch") if row.helps_in(one.spec.scheme.base)]
             one.search = Search(one.before, rows, self.approximate)
         self.search_all(red)
         for alike in group_models(found):

@@ -23,20 +23,25 @@ RewriteLane = Literal["torch", "onnx"]
 
 class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A row. ``title`` says what the rewrite replaces by what. ``schemes`` are those in which it
-    helps. ``cures`` lists ids of findings, names of known faults, and regular expressions that
-    match the message of a finding. An ``approximate`` rewrite changes the function. ``bound`` is
-    the largest difference from the original outputs, relative to their range. ``proof`` states how
-    it was measured that the rewrite helps, and ``reason`` why it does."""
+    helps, or () for all. ``cures`` lists ids of findings, names of known faults, and regular
+    expressions that match the message of a finding. An ``approximate`` rewrite changes the
+    function. ``bound`` is the largest difference from the original outputs, relative to their
+    range. ``proof`` states how it was measured that the rewrite helps, and ``reason`` why it
+    does."""
 
     name: str
     title: str
     lanes: tuple[RewriteLane, ...]
-    schemes: tuple[Scheme, ...]
     cures: tuple[str, ...]
     proof: str
     reason: str
+    schemes: tuple[Scheme, ...] = ()
     approximate: bool = False
     bound: float = 1e-5
+
+    def helps_in(self, scheme: Scheme) -> bool:
+        """Return whether the rewrite is known to help in a scheme."""
+        return not self.schemes or scheme in self.schemes
 
     def cures_any(self, findings: Sequence[Finding], faults: Sequence[str] = ()) -> bool:
         """Return whether the rewrite is known to cure one of a case's findings, or one of the

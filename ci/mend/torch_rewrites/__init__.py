@@ -1,9 +1,29 @@
-"""Rewrites of graphs of torch.export, one function per row of
-manifests/policies/rewrites.toml."""
+"""Rewrites of exported PyTorch programs, each the same function in operators that QNN computes
+right. manifests/policies/rewrites.toml says where each of them helps."""
 
 from __future__ import annotations
 
 from ci.mend.rewrite import TorchRewrite
-from ci.mend.torch_rewrites.batch_norm import scale_batch_norm
+from ci.mend.torch_rewrites import (
+    activations,
+    attention,
+    constants,
+    norms,
+    pooling,
+    ranks,
+    recurrent,
+)
 
-REWRITES: dict[str, TorchRewrite] = {"scale-batch-norm": scale_batch_norm}
+REWRITES: dict[str, TorchRewrite] = {
+    "fold-constants": constants.fold_constants,
+    "flatten-rms-norm": norms.flatten_rms_norm,
+    "scale-batch-norm": norms.scale_batch_norm,
+    "pad-before-pool": pooling.pad_before_pool,
+    "multiply-adaptive-pool": pooling.multiply_adaptive_pool,
+    "lower-rank": ranks.lower_rank,
+    "repeat-by-expand": ranks.repeat_by_expand,
+    "softplus-by-series": activations.softplus_by_series,
+    "gelu-of-erf": activations.gelu_of_erf,
+    "separate-projections": attention.separate_projections,
+    "unroll-recurrent": recurrent.unroll_recurrent,
+}

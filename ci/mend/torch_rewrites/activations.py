@@ -1,0 +1,98 @@
+"""Activations and other functions of single elements, in forms that QNN computes right."""
+
+from __future__ import annotations
+
+import math
+
+from torch.fx import Node
+
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites
+
+# log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
+ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
+LEAST_THRESHOLD = 15.0
+
+
+@rewrites
+def softplus_by_series(edit: Editor) -> None:
+    """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
+    atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus. QNN's logarithm
+    is wrong in 16 bits."""
+    for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
+        x, factor = node.args[0], 1.0
+        if node.target is aten.softplus.default:
+            factor = float(argument(node, 1, "beta", 1.0))
+            if argument(node, 2, "threshold", 20.0) < LEAST_THRESHOLD or factor <= 0:
+                continue  # torch returns x above the threshold, where softplus is not yet x
+        elif node.target is aten.log_sigmoid.default:
+            factor = -1.0
+        with edit.at(node):
+            x = x if factor == 1 else edit.call(aten.mul.Tensor, x, factor)
+            made = _softplus(edit, x)
+            if node.target is aten.mish.default:
+                made = edit.call(aten.mul.Tensor, x, edit.call(aten.tanh.default, made))
+            elif factor != 1:
+                made = edit.call(aten.mul.Tensor, made, 1 / factor)
+        after = "F.relu(x) + 2 * atanh(u / (u + 2)), with u = torch.exp(-x.abs()), for softplus"
+        edit.replace(node, made, after)
+
+
+def _softplus(edit: Editor, x: Node) -> Node:
+    size = edit.call(aten.abs.default, x)
+    u = edit.call(aten.exp.default, edit.call(aten.neg.default, size))
+    z = edit.call(aten.div.Tensor, u, edit.call(aten.add.Tensor, u, 2.0))
+    square = edit.call(aten.mul.Tensor, z, z)
+    total = edit.call(aten.mul.Tensor, square, 2 * ATANH[0])
+    for factor in ATANH[1:-1]:
+        total = edit.call(aten.add.Tensor, total, 2 * factor)
+        total = edit.call(aten.mul.Tensor, total, square)
+    total = edit.call(aten.mul.Tensor, edit.call(aten.add.Tensor, total, 2.0), z)
+    return edit.call(aten.add.Tensor, edit.call(aten.relu.default, x), total)
+
+
+@rewrites
+def gelu_of_erf(edit: Editor) -> None:
+    """Write x * 0.5 * (1 + erf(x / sqrt(2))) as a GELU."""
+    for node in edit.find(aten.erf.default):
+        scaled = edit.source(node.args[0])
+        factor = _factor_of(scaled)
+        if factor is None or not math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
+            continue
+        x, add = edit.source(scaled.args[0]), edit.user(node)
+        if add is None or add.target is not aten.add.Tensor or add.kwargs:
+            continue
+        if [one for one in add.args if edit.source(one) is not node] not in ([1], [1.0]):
+            continue
+        end, half, times = add, 1.0, 0  # what multiplies the sum: half * x ** times
+        while times < 1 or half != 0.5:
+            user = edit.user(end)
+            own = _factor_of(user) if user is not None else None
+            if own is not None:
+                half *= own
+            elif user is not None and user.target is aten.mul.Tensor:
+                (other,) = [one for one in map(edit.source, user.args) if one is not end] or [None]
+                scale = _factor_of(other) if isinstance(other, Node) else None
+                if other is not x and (scale is None or edit.source(other.args[0]) is not x):
+                    break
+                half, times = half * (1.0 if other is x or scale is None else scale), times + 1
+            else:
+                break
+            end = user
+        if times != 1 or half != 0.5:
+            continue
+        with edit.at(end):
+            made = edit.call(aten.gelu.default, x)
+        edit.replace(end, made, "F.gelu(x)")
+
+
+def _factor_of(node: Node) -> float | None:
+    """Return c of ``x * c`` or ``x / c``, or None for another node."""
+    if (
+        not isinstance(node, Node)
+        or len(node.args) < 2
+        or not isinstance(node.args[1], (int, float))
+    ):
+        return None
+    if node.target is aten.mul.Tensor:
+        return float(node.args[1])
+    return 1 / node.args[1] if node.target is aten.div.Tensor else None

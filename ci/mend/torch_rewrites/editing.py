@@ -1,0 +1,309 @@
+"""Edits the graph of an exported program: finds nodes, inserts operators, replaces nodes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ci.mend.rewrite import Change, TorchRewrite, find_place
+from ci.models.source_lines import is_installed
+
+aten = torch.ops.aten
+FRAME = re.compile(r'File "([^"]+)", line \d+, in .+\n +(\S.*)')
+MOST_ELEMENTS = 1 << 24  # of a constant that is computed
+KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack")
+# Operators that compute nothing in a model for inference.
+IDLE = {
+    aten.contiguous.default,
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.detach_.default,
+    aten.lift_fresh_copy.default,
+}
+DROPOUTS = {aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default}
+
+
+class Editor:
+    """The graph of an exported program while a rewrite edits it.
+
+    New nodes are inserted before the node of the innermost ``at``, and get its place in the user's
+    source and its module.
+    """
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self.graph = module.graph
+        self.changes: list[Change] = []
+        self._anchor: Node | None = None
+        self._values: dict[Node, Any] = {}
+        for node in module.graph.find_nodes(
+            op="call_function", target=aten._assert_tensor_metadata.default
+        ):
+            self.graph.erase_node(node)  # torch.export adds them before each change of a dtype
+        _write_out_of_place(module.graph)
+        self.written = _find_written(module)
+
+    def find(self, *targets: Any) -> Iterator[Node]:
+        """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes
+        are omitted if an operator writes into them or their inputs."""
+        wanted = {
+            overload
+            for target in targets
+            for overload in (
+                [getattr(target, name) for name in target.overloads()]
+                if isinstance(target, torch._ops.OpOverloadPacket)
+                else [target]
+            )
+        }
+        for node in [*self.graph.nodes]:
+            if node.op != "call_function" or node.target not in wanted or not node.users:
+                continue
+            tensors = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
+            involved = (node, *node.all_input_nodes)
+            if tensors and all(map(is_fixed, involved)) and self.written.isdisjoint(involved):
+                yield node
+
+    @contextmanager
+    def at(self, node: Node) -> Iterator[None]:
+        """Insert new nodes before ``node``."""
+        before, self._anchor = self._anchor, node
+        try:
+            with self.graph.inserting_before(node):
+                yield
+        finally:
+            self._anchor = before
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """Insert a call of an operator, and return its node."""
+        node = self.graph.call_function(target, args, kwargs)
+        mode = next(
+            (one.fake_mode for one in tree_leaves(tree_map(value_of, args)) if is_fake(one)), None
+        )
+        with mode or torch.no_grad(), torch.no_grad():
+            node.meta["val"] = target(*tree_map(value_of, args), **tree_map(value_of, kwargs))
+        return self._mark(node)
+
+    def constant(self, value: Tensor) -> Node:
+        """Store a tensor in the module, and return a node that reads it."""
+        taken = {name for name, _ in self.module.named_buffers()}
+        name = next(f"mended_{i}" for i in range(len(taken) + 1) if f"mended_{i}" not in taken)
+        self.module.register_buffer(name, value.detach().clone().contiguous())
+        node = self.graph.get_attr(name)
+        mode = next(
+            one.fake_mode
+            for other in self.graph.nodes
+            for one in tree_leaves(other.meta.get("val"))
+            if is_fake(one)
+        )
+        node.meta["val"] = mode.from_tensor(getattr(self.module, name), static_shapes=True)
+        return self._mark(node)
+
+    def value(self, given: Any) -> Tensor | None:
+        """Return the tensor that a node reads from the module or computes from constants, or None
+        if it depends on the input, or if the model changes it."""
+        if not isinstance(given, Node) or given in self.written:
+            return None
+        if given.op == "get_attr":
+            found = functools.reduce(getattr, str(given.target).split("."), self.module)
+            return found.detach() if isinstance(found, Tensor) else None
+        if given not in self._values:
+            self._values[given] = self._compute(given)
+        found = self._values[given]
+        return found if isinstance(found, Tensor) else None
+
+    def _compute(self, node: Node) -> Any:
+        """Return what an operator computes if all its inputs are constants, else None."""
+        target = node.target
+        pure = target is operator.getitem or (
+            isinstance(target, torch._ops.OpOverload)
+            and torch.Tag.nondeterministic_seeded not in target.tags
+            and not target._schema.is_mutable
+        )
+        fakes = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
+        if node.op != "call_function" or not pure or not fakes or not is_fixed(node):
+            return None
+        if sum(one.numel() for one in fakes) > MOST_ELEMENTS:
+            return None
+        inputs = {}
+        for one in node.all_input_nodes:
+            computed = self.value(one)
+            inputs[one] = self._values.get(one) if computed is None else computed
+            if inputs[one] is None:
+                return None
+        known = [
+            tree_map(lambda one: inputs.get(one, one) if isinstance(one, Node) else one, part)
+            for part in (node.args, node.kwargs)
+        ]
+        with torch.no_grad():
+            return target(*known[0], **known[1])
+
+    def source(self, given: Any) -> Any:
+        """Return the node whose value reaches ``given`` through operators that compute nothing."""
+        while isinstance(given, Node) and is_idle(given) and given.args[0] not in self.written:
+            given = given.args[0]
+        return given
+
+    def user(self, node: Node) -> Node | None:
+        """Return the only node that uses a node's value, behind operators that compute nothing, or
+        None if there are more, or if an operator writes into the value."""
+        while len(node.users) == 1 and node not in self.written:
+            (user,) = node.users
+            if not is_idle(user):
+                return user
+            node = user
+        return None
+
+    def is_used_once(self, node: Node) -> bool:
+        """Return whether one node uses this one, and no operator writes into it."""
+        return len(node.users) == 1 and node not in self.written
+
+    def replace(self, node: Node, new: Node, after: str) -> None:
+        """Let the users of ``node`` use ``new``. ``after`` is what the user could write instead.
+
+        Raises ValueError if shape or type would change.
+        """
+        old, made = value_of(node), value_of(new)
+        if old.shape != made.shape or old.dtype != made.dtype:
+            raise ValueError(f"{node}: {made.shape} {made.dtype} for {old.shape} {old.dtype}")
+        node.replace_all_uses_with(new)
+        self.note(node, after)
+
+    def note(self, node: Node, after: str) -> None:
+        """Record a change at ``node``."""
+        self.changes.append(Change((node.name,), find_place(node), show_source(node), after))
+
+    def _mark(self, node: Node) -> Node:
+        if self._anchor is not None:
+            node.meta |= {key: self._anchor.meta[key] for key in KEPT if key in self._anchor.meta}
+        return node
+
+    def finish(self) -> tuple[Change, ...]:
+        """Remove what is no longer used, and return the changes."""
+        self.graph.eliminate_dead_code()
+        self.graph.lint()
+        self.module.recompile()
+        return tuple(self.changes)
+
+
+def rewrites(edit: Callable[[Editor], None]) -> TorchRewrite:
+    """Return a function that edits a graph as a rewrite of a module."""
+
+    @functools.wraps(edit)
+    def rewrite(module: GraphModule) -> tuple[Change, ...]:
+        editor = Editor(module)
+        edit(editor)
+        return editor.finish()
+
+    return rewrite
+
+
+def value_of(given: Any) -> Any:
+    """Return the fake tensor of a node, or anything else as it is."""
+    return given.meta["val"] if isinstance(given, Node) else given
+
+
+def is_fake(value: Any) -> bool:
+    """Return whether a value is a fake tensor."""
+    return hasattr(value, "fake_mode")
+
+
+def is_fixed(node: Node) -> bool:
+    """Return whether the shapes of a node's tensors do not depend on the input."""
+    tensors = (one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor))
+    return all(isinstance(size, int) for one in tensors for size in one.shape)
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Return the shape of a node's tensor."""
+    return tuple(node.meta["val"].shape)
+
+
+def argument(node: Node, place: int, name: str, default: Any = None) -> Any:
+    """Return an argument of a call, given by place or by name."""
+    return node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+
+
+def is_idle(node: Node) -> bool:
+    """Return whether a node's value is that of its first input."""
+    if node.target in IDLE:
+        return True
+    if node.target in DROPOUTS:
+        return node.args[2] is False or node.args[1] == 0
+    if node.target in {
+        aten.to.dtype,
+        aten.to.dtype_layout,
+        aten._to_copy.default,
+        aten.type_as.default,
+    }:
+        before = value_of(node.args[0])
+        return bool(before.dtype == value_of(node).dtype)
+    return False
+
+
+def normal_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return axes as sorted numbers from 0 on."""
+    given = [axes] if isinstance(axes, int) else axes
+    return tuple(sorted(axis % rank for axis in given))
+
+
+def show_source(node: Node) -> str:
+    """Return the user's source line that made a node, or the operator's name."""
+    frames = FRAME.findall(node.meta.get("stack_trace") or "")
+    lines = [line.strip() for file, line in frames if not is_installed(file)]
+    return lines[-1] if lines else f"{node.target}"
+
+
+def _write_out_of_place(graph: Graph) -> None:
+    """Replace operators that write into their first operand, such as ``relu_``, by those that do
+    not, where the operand is computed and no view shares its memory."""
+    for node in [*graph.nodes]:
+        name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
+        other = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
+        changed = node.args[0] if node.args else None
+        if other is None or not isinstance(changed, Node) or changed.op != "call_function":
+            continue
+        if _is_view(changed) or any(_is_view(user) for user in changed.users if user is not node):
+            continue
+        if node.target._overloadname not in other.overloads():
+            continue
+        node.target = getattr(other, node.target._overloadname)
+        later = {one for one in changed.users if node < one}
+        changed.replace_all_uses_with(node, later.__contains__)
+
+
+def _is_view(node: Node) -> bool:
+    """Return whether a node's value may share memory with its first operand."""
+    schema = getattr(node.target, "_schema", None)
+    returned = schema.returns[0].alias_info if schema and schema.returns else None
+    writes = bool(returned and returned.is_write)
+    return node.target is operator.getitem or bool(returned and not writes)
+
+
+def _find_written(module: GraphModule) -> set[Node]:
+    """Return the nodes whose memory an operator writes into, with all views of it."""
+    base: dict[Node, Node] = {}
+    for node in module.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        shares = bool(schema and schema.returns and schema.returns[0].alias_info)
+        source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        if source and (shares or node.target is operator.getitem):
+            base[node] = base.get(source, source)
+    written: set[Node] = set()
+    for node in module.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for place, one in enumerate(schema.arguments if schema else ()):
+            if one.alias_info and one.alias_info.is_write:
+                changed = argument(node, place, one.name)
+                if isinstance(changed, Node):
+                    written.add(base.get(changed, changed))
+    return written | {node for node, origin in base.items() if origin in written}

@@ -1,0 +1,150 @@
+"""Norms: RMS norms of some sizes, and batch norms that stand alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ci.mend.torch_rewrites.editing import (
+    Editor,
+    argument,
+    aten,
+    normal_axes,
+    rewrites,
+    shape_of,
+    value_of,
+)
+
+ABSORBING = {  # layers into which ExecuTorch or QNN folds a batch norm
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+    aten.conv1d.padding,
+    aten.conv2d.padding,
+    aten.conv3d.padding,
+    aten.convolution.default,
+    aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+    aten.linear.default,
+}
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """An RMS norm over the last axis: ``node`` is its result, ``weight`` a node or None.
+
+    ``refused``: it is written as x * (rsqrt(...) * weight), which ExecuTorch refuses.
+    """
+
+    node: Node
+    operand: Node
+    weight: Node | None
+    eps: float
+    refused: bool = False
+
+
+@rewrites
+def flatten_rms_norm(edit: Editor) -> None:
+    """Compute RMS norms that ExecuTorch makes one operator of QNN as norms of one row of
+    positions, [1, positions, length]."""
+    for norm in [*_find_rms_norms(edit)]:
+        shape = shape_of(norm.operand)
+        if not norm.refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
+            continue
+        with edit.at(norm.node):
+            flat = edit.call(aten.reshape.default, norm.operand, [1, -1, shape[-1]])
+            made = edit.call(aten.rms_norm.default, flat, [shape[-1]], norm.weight, norm.eps)
+            made = edit.call(aten.reshape.default, made, [*shape])
+        edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
+
+
+@rewrites
+def scale_batch_norm(edit: Editor) -> None:
+    """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
+    for node in edit.find(aten.batch_norm.default):
+        operand, *stored = node.args[:5]
+        source = edit.source(operand)
+        if node.args[5] or (source.target in ABSORBING and edit.user(source) is node):
+            continue
+        weight, bias, mean, variance = (edit.value(one) for one in stored)
+        if mean is None or variance is None:
+            continue
+        if (weight is None) != (stored[0] is None) or (bias is None) != (stored[1] is None):
+            continue
+        gain = torch.rsqrt(variance.double() + node.args[7])
+        gain = gain if weight is None else gain * weight
+        offset = -mean * gain if bias is None else bias - mean * gain
+        sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
+        with edit.at(node):
+            gain, offset = (
+                edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
+            )
+            made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
+        edit.replace(
+            node,
+            made,
+            "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g",
+        )
+
+
+def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
+    for node in edit.find(aten.rms_norm.default):
+        operand, sizes = node.args[:2]
+        eps = argument(node, 3, "eps")
+        eps = torch.finfo(value_of(node).dtype).eps if eps is None else eps
+        if len(sizes) == 1:
+            yield RmsNorm(node, operand, argument(node, 2, "weight"), eps)
+    for node in edit.find(aten.rsqrt.default):
+        found, result = _match_mean_of_squares(edit, node.args[0]), edit.user(node)
+        if found is None or result is None or result.target is not aten.mul.Tensor:
+            continue
+        operand, eps = found
+        factors = [one for one in map(edit.source, result.args) if one is not node]
+        last = edit.user(result)
+        if last is None or last.target is not aten.mul.Tensor or len(factors) != 1:
+            continue
+        others = [one for one in map(edit.source, last.args) if one is not result]
+        if factors == [operand] and others and _is_weight(edit, others[0], operand):
+            yield RmsNorm(last, operand, others[0], eps)
+        elif others == [operand] and _is_weight(edit, factors[0], operand):
+            yield RmsNorm(last, operand, factors[0], eps, refused=True)
+
+
+def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | None:
+    """Return x and eps of ``mean(x ** 2, -1, keepdim=True) + eps``."""
+    add = edit.source(given)
+    if not isinstance(add, Node) or add.target is not aten.add.Tensor or add.kwargs:
+        return None
+    mean, eps = map(edit.source, add.args)
+    if isinstance(eps, Node):
+        mean, eps = eps, mean
+    if isinstance(eps, Node):
+        stored = edit.value(eps)
+        eps = stored.item() if stored is not None and stored.numel() == 1 else eps
+    if not isinstance(mean, Node) or mean.target is not aten.mean.dim or isinstance(eps, Node):
+        return None
+    square = edit.source(mean.args[0])
+    if argument(mean, 2, "keepdim", False) is not True or not isinstance(square, Node):
+        return None
+    rank = len(shape_of(square))
+    if not mean.args[1] or normal_axes(mean.args[1], rank) != (rank - 1,):
+        return None
+    operand = edit.source(square.args[0]) if square.args else None
+    powers = square.target is aten.pow.Tensor_Scalar and square.args[1] == 2
+    products = square.target is aten.mul.Tensor and edit.source(square.args[1]) is operand
+    if powers or products or square.target is aten.square.default:
+        return operand, float(eps)
+    return None
+
+
+def _is_weight(edit: Editor, given: Any, operand: Node) -> bool:
+    """Return whether a value is stored with the model, a number per position of the last axis."""
+    stored: Tensor | None = edit.value(given)
+    return stored is not None and tuple(stored.shape) == shape_of(operand)[-1:]

@@ -1,0 +1,131 @@
+"""Average pools: padding written out, windows beyond the edge, adaptive pools of any size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ci.mend.torch_rewrites.constants import surround
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
+
+AXES = {  # the pooled axes of an operator
+    aten.avg_pool1d.default: 1,
+    aten.avg_pool2d.default: 2,
+    aten.avg_pool3d.default: 3,
+    aten.adaptive_avg_pool1d.default: 1,
+    aten.adaptive_avg_pool2d.default: 2,
+    aten.adaptive_avg_pool3d.default: 3,
+}
+
+
+@rewrites
+def pad_before_pool(edit: Editor) -> None:
+    """Write the padding of average pools out, and that of windows beyond the edge. The border is
+    multiplied by the factor that the other number of counted elements makes."""
+    for node in edit.find(aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d):
+        axes, operand, shape = AXES[node.target], node.args[0], shape_of(node.args[0])
+        kernel = per_axis(node.args[1], axes)
+        stride = per_axis(argument(node, 2, "stride") or kernel, axes)
+        padding = per_axis(argument(node, 3, "padding", 0), axes)
+        sizes, made = shape[-axes:], shape_of(node)[-axes:]
+        after = [  # a negative number: elements that no window reaches
+            max((count - 1) * step + window - size - pad, 0)
+            for size, count, window, step, pad in zip(
+                sizes, made, kernel, stride, padding, strict=True
+            )
+        ]
+        if not any(padding) and not any(after):
+            continue
+        pool = AVERAGES[axes]
+
+        def average(given: Tensor, node: Node = node) -> Tensor:
+            return node.target(given, *node.args[1:], **node.kwargs)
+
+        ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
+        padded = _pad(ones, padding, after)
+        factor = average(ones) / pool(padded, kernel, stride)
+        with edit.at(node):
+            operand = surround(edit, operand, padding[::-1], after[::-1])
+            new = edit.call(pool, operand, kernel, stride)
+            if not bool((factor == 1).all()):
+                new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
+        edit.replace(
+            node, new, "pad with zeros, pool without padding, multiply by a constant factor"
+        )
+
+
+@rewrites
+def multiply_adaptive_pool(edit: Editor) -> None:
+    """Write adaptive average pools of sizes that do not divide as products with constant matrices,
+    one per axis."""
+    for node in edit.find(
+        aten.adaptive_avg_pool1d, aten.adaptive_avg_pool2d, aten.adaptive_avg_pool3d
+    ):
+        axes, operand = AXES[node.target], node.args[0]
+        sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
+        if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
+            continue
+        with edit.at(node):
+            for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
+                if size == count:
+                    continue
+                matrix = edit.constant(_averages(size, count).to(value_of(node).dtype))
+                if axis != -1:
+                    operand = edit.call(aten.transpose.int, operand, axis, -1)
+                operand = edit.call(aten.linear.default, operand, matrix)
+                if axis != -1:
+                    operand = edit.call(aten.transpose.int, operand, axis, -1)
+        edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
+
+
+@rewrites
+def convolve_tall_pool(edit: Editor) -> None:
+    """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
+    for node in edit.find(aten.avg_pool2d):
+        kernel = per_axis(node.args[1], 2)
+        stride = per_axis(argument(node, 2, "stride") or kernel, 2)
+        padding = per_axis(argument(node, 3, "padding", 0), 2)
+        shape = shape_of(node.args[0])
+        divisor = argument(node, 6, "divisor_override") or math.prod(kernel)
+        if stride != [1, 1] or any(padding) or len(shape) != 4:
+            continue
+        channels = shape[1]
+        weight = torch.full((channels, 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
+        with edit.at(node):
+            stored = edit.constant(weight)
+            ones, zeros = [1, 1], [0, 0]
+            new = edit.call(
+                aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels
+            )
+        edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
+
+
+AVERAGES: dict[int, Any] = {
+    1: aten.avg_pool1d.default,
+    2: aten.avg_pool2d.default,
+    3: aten.avg_pool3d.default,
+}
+
+
+def per_axis(given: int | Sequence[int], axes: int) -> list[int]:
+    numbers = [given] if isinstance(given, int) else [*given]
+    return numbers * axes if len(numbers) == 1 else numbers
+
+
+def _pad(given: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
+    counts = [count for pair in zip(before, after, strict=True) for count in reversed(pair)]
+    return torch.nn.functional.pad(given, counts[::-1])
+
+
+def _averages(size: int, count: int) -> Tensor:
+    """Return the matrix [count, size] of an adaptive average pool."""
+    matrix = torch.zeros(count, size, dtype=torch.float64)
+    for row in range(count):
+        start, stop = row * size // count, -(-(row + 1) * size // count)
+        matrix[row, start:stop] = 1 / (stop - start)
+    return matrix

@@ -1,0 +1,212 @@
+"""Tensors of more axes than QNN takes, made by views and permutations, and repeated elements."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from itertools import groupby
+
+from torch import Tensor
+from torch.fx import Node
+
+from ci.mend.torch_rewrites.editing import Editor, aten, is_fixed, is_idle, rewrites, shape_of
+
+MOST_AXES = 5  # that QNN takes
+VIEWS = {
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.view_as.default,
+    aten.reshape_as.default,
+}
+PERMUTATIONS = {
+    aten.permute.default,
+    aten.transpose.int,
+    aten.movedim.int,
+    aten.movedim.intlist,
+    aten.swapaxes.default,
+}
+PARTS = {aten.unbind.int, aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default}
+
+
+@rewrites
+def lower_rank(edit: Editor) -> None:
+    """Compute tensors of six or more axes, which only views, permutations, selections and
+    expansions make, as tensors of at most four with the same elements in the same order."""
+    made: dict[Node, Node] = {}
+    nodes = [node for node in edit.graph.nodes if node.op == "call_function" and node.users]
+    for node in nodes:
+        if not _is_tensor(node) or len(shape_of(node)) > MOST_AXES or not is_fixed(node):
+            continue
+        operand = node.args[0] if node.args else None
+        if node.target is operator.getitem:
+            operand = node.args[0].args[0]
+        if isinstance(operand, Node) and _is_high(operand) and _is_movable(edit, node):
+            with edit.at(node):
+                new = edit.call(aten.reshape.default, _order(edit, node, made), [*shape_of(node)])
+            edit.replace(node, new, "views and permutations of at most four axes, one by one")
+
+
+@rewrites
+def repeat_by_expand(edit: Editor) -> None:
+    """Write repeat_interleave by a fixed number, and that of grouped attention, as an expansion of
+    rank 4."""
+    for node in edit.find(aten.scaled_dot_product_attention.default):
+        query, *pair = node.args[:3]
+        heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
+        if not node.kwargs.get("enable_gqa") or not all(len(shape_of(one)) == 4 for one in pair):
+            continue
+        with edit.at(node):
+            made = [_repeat(edit, one, heads // shape_of(one)[1], 1) for one in pair]
+            rest = {name: one for name, one in node.kwargs.items() if name != "enable_gqa"}
+            new = edit.call(node.target, query, *made, *node.args[3:], **rest)
+        edit.replace(node, new, "x.unsqueeze(2).expand(...).flatten(1, 2) for key and value")
+    for node in edit.find(aten.repeat_interleave.self_int):
+        operand, times = node.args[:2]
+        axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
+        shape = shape_of(operand)
+        if axis is None:
+            shape, axis = (math.prod(shape),), 0
+        with edit.at(node):
+            if len(shape) != len(shape_of(operand)):
+                operand = edit.call(aten.reshape.default, operand, [*shape])
+            new = _repeat(edit, operand, times, axis % len(shape))
+        edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
+
+
+def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
+    """Repeat each element of an axis."""
+    shape = shape_of(operand)
+    before, count, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    new = edit.call(aten.reshape.default, operand, [before, count, 1, after])
+    new = edit.call(aten.expand.default, new, [before, count, times, after])
+    return edit.call(aten.reshape.default, new, [*shape[:axis], count * times, *shape[axis + 1 :]])
+
+
+def _is_tensor(given: object) -> bool:
+    return isinstance(given, Node) and isinstance(given.meta.get("val"), Tensor)
+
+
+def _is_high(node: Node) -> bool:
+    return _is_tensor(node) and len(shape_of(node)) > MOST_AXES
+
+
+def _is_movable(edit: Editor, node: Node) -> bool:
+    """Return whether ``_order`` can compute a node: back to tensors of at most five axes."""
+    if node in edit.written or not is_fixed(node):
+        return False
+    if node.target is operator.getitem:
+        source = node.args[0]
+        if source.target not in PARTS:
+            return False
+        node = source
+    elif node.target not in {*VIEWS, *PERMUTATIONS, aten.select.int, aten.expand.default} and (
+        not is_idle(node)
+    ):
+        return False
+    operand = node.args[0]
+    return not _is_high(operand) or _is_movable(edit, operand)
+
+
+def _order(edit: Editor, node: Node, made: dict[Node, Node]) -> Node:
+    """Return a node of at most five axes with the elements of ``node`` in the same order."""
+    if node in made:
+        return made[node]
+    parts = node.args[0] if node.target is operator.getitem else node
+    operand = parts.args[0]
+    shape = shape_of(operand)
+    source = _order(edit, operand, made) if _is_high(operand) else operand
+    if node.target in VIEWS or is_idle(node):
+        result = source
+    elif node.target in PERMUTATIONS:
+        result = _permute(edit, source, shape, find_order(node))
+    elif node.target is aten.expand.default:
+        result = source
+        missing = len(shape_of(node)) - len(shape)
+        now = [1] * missing + [*shape]
+        for axis, size in enumerate(shape_of(node)):
+            if now[axis] != size:
+                outer, inner = math.prod(now[:axis]), math.prod(now[axis + 1 :])
+                result = edit.call(aten.reshape.default, result, [outer, 1, inner])
+                result = edit.call(aten.expand.default, result, [outer, size, inner])
+                now[axis] = size
+    else:
+        axis, start, size = find_part(node)
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        result = edit.call(aten.reshape.default, source, [outer, shape[axis], inner])
+        result = edit.call(aten.slice.Tensor, result, 1, start, start + size)
+    made[node] = result
+    return result
+
+
+def find_order(node: Node) -> list[int]:
+    """Return the order of the operand's axes in the result of a permutation."""
+    rank = len(shape_of(node))
+    if node.target is aten.permute.default:
+        return [axis % rank for axis in node.args[1]]
+    order = [*range(rank)]
+    if node.target in {aten.transpose.int, aten.swapaxes.default}:
+        one, other = (axis % rank for axis in node.args[1:3])
+        order[one], order[other] = other, one
+        return order
+    sources, targets = (
+        [axis % rank for axis in ([given] if isinstance(given, int) else given)]
+        for given in node.args[1:3]
+    )
+    rest = iter(axis for axis in order if axis not in sources)
+    places = dict(zip(targets, sources, strict=True))
+    return [places[axis] if axis in places else next(rest) for axis in order]
+
+
+def find_part(node: Node) -> tuple[int, int, int]:
+    """Return axis, start and size of the part that a node selects."""
+    if node.target is aten.select.int:
+        axis, start = node.args[1:3]
+        shape = shape_of(node.args[0])
+        return axis % len(shape), start % shape[axis], 1
+    source, place = node.args
+    shape = shape_of(source.args[0])
+    if source.target is aten.unbind.int:
+        axis = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
+        return axis % len(shape), place, 1
+    axis = source.args[2] if len(source.args) > 2 else source.kwargs.get("dim", 0)
+    sizes = [one.shape[axis] for one in source.meta["val"]]
+    return axis % len(shape), sum(sizes[:place]), sizes[place]
+
+
+def _permute(edit: Editor, source: Node, shape: Sequence[int], order: Sequence[int]) -> Node:
+    """Permute the axes of ``shape``. Axes that stay together are one, and if more than four are
+    left, they are moved one after the other."""
+    axes = [axis for axis in order if shape[axis] != 1]
+    kept = sorted(axes)
+    rank = {axis: place for place, axis in enumerate(kept)}
+    axes = [rank[axis] for axis in axes]
+    groups = [
+        [axis for _, axis in group]
+        for _, group in groupby(enumerate(axes), lambda one: one[1] - one[0])
+    ]
+    starts = sorted(group[0] for group in groups)
+    sizes = {group[0]: math.prod(shape[kept[axis]] for axis in group) for group in groups}
+    now, wanted = starts, [group[0] for group in groups]
+    if len(now) <= 4:
+        if len(now) > 1:
+            source = edit.call(aten.reshape.default, source, [sizes[one] for one in now])
+            source = edit.call(aten.permute.default, source, [now.index(one) for one in wanted])
+        return source
+    for place, one in enumerate(wanted):
+        at = now.index(one)
+        if at == place:
+            continue
+        done, passed, rest = now[:place], now[place:at], now[at + 1 :]
+        blocks = [math.prod(sizes[each] for each in block) for block in (done, passed, [one], rest)]
+        source = edit.call(aten.reshape.default, source, blocks)
+        source = edit.call(aten.permute.default, source, [0, 2, 1, 3])
+        now = [*done, one, *passed, *rest]
+    return source

@@ -1,0 +1,324 @@
+"""Rewrites of PyTorch graphs compute the same function, and leave look-alikes alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import Tensor, fx, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from ci.mend.rewrite import export_module  # noqa: E402
+from ci.mend.table import read_rewrites  # noqa: E402
+from ci.mend.torch_rewrites import REWRITES  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+Shape: TypeAlias = "tuple[int, ...]"
+# The number of changes, the shapes of the inputs, and a function or a layer
+Row: TypeAlias = "tuple[int, Shape | list[Shape], Callable[..., Any]]"
+
+
+class Body(nn.Module):
+    """Computes a function of its inputs."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*self.layers, *inputs)
+
+
+class Together(nn.Module):
+    """Computes several bodies, each of its own inputs, because one export is faster than many."""
+
+    def __init__(self, bodies: Sequence[Callable[..., Any]], counts: Sequence[int]) -> None:
+        super().__init__()
+        layers = [one if isinstance(one, nn.Module) else Body(one) for one in bodies]
+        self.bodies, self.counts = nn.ModuleList(layers), counts
+
+    def forward(self, *inputs: Tensor) -> list[Any]:
+        rest = iter(inputs)
+        return [
+            body(*(next(rest) for _ in range(count)))
+            for body, count in zip(self.bodies, self.counts, strict=True)
+        ]
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def apply(name: str, rows: Sequence[Row]) -> tuple[int, fx.GraphModule]:
+    """Apply a rewrite to the bodies of the rows, and check that all outputs are the same. Return
+    the number of changes, and the rewritten graph."""
+    shapes = [[each] if isinstance(each, tuple) else each for _, each, _ in rows]
+    net = Together([body for *_, body in rows], [len(each) for each in shapes]).eval()
+    sets = [[randn(*one, seed=seed) for each in shapes for one in each] for seed in (1, 2)]
+    graph = export_module(net, sets[0])
+    changes = REWRITES[name](graph)
+    for inputs in sets:
+        with torch.no_grad():
+            wanted, made = (tree_leaves(each(*inputs)) for each in (net, graph))
+        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=2e-6)
+    return len(changes), graph
+
+
+W = randn(32).abs() + 0.5
+CONV = nn.Conv1d(4, 4, 1)
+attention = F.scaled_dot_product_attention
+
+
+def rms(x: Tensor, axis: Any = -1, keep: bool = True) -> Tensor:
+    return torch.rsqrt(x.pow(2).mean(axis, keepdim=keep) + 1e-3)
+
+
+def norm(kind: Any, size: int, **options: Any) -> nn.Module:
+    """Return a batch norm with random statistics and factors."""
+    made: nn.Module = kind(size, **options)
+    for seed, one in enumerate(made.state_dict().values()):
+        if one.is_floating_point():
+            one.copy_(randn(*one.shape, seed=seed).abs() + 0.5)
+    return made
+
+
+def cut(function: Callable[[Tensor], Any], bias: bool = True) -> nn.Module:
+    """Return a linear layer, and what ``function`` makes of its output, then sin of each part."""
+    return Body(lambda layer, x: [one.sin() for one in function(layer(x))], nn.Linear(16, 48, bias))
+
+
+def erf(x: Tensor, scale: float = math.sqrt(2)) -> Tensor:
+    return 1 + torch.erf(x / scale)
+
+
+def state(layer: nn.Module) -> nn.Module:
+    """Return a layer that takes its hidden state and its cell state as two inputs."""
+    return Body(lambda layer, x, *pair: layer(x, pair), layer)
+
+
+def six(x: Tensor) -> Tensor:
+    return x.view(2, 4, 2, 3, 1, 4)
+
+
+def rnn(x: Tensor, h: Tensor, weights: list[Tensor]) -> Any:
+    return torch.rnn_tanh(x, h, weights, False, 1, 0.0, False, False, False)
+
+
+def attend(**options: Any) -> nn.Module:
+    return Body(lambda layer, x, y: layer(x, y, y), nn.MultiheadAttention(16, 4, **options))
+
+
+ROWS: dict[str, list[Row]] = {
+    "fold-constants": [
+        (1, (2, 4, 4), lambda x: x.masked_fill(~torch.ones(4, 4).tril().bool(), 3.0)),
+        (0, (2, 4, 4), lambda x: x + torch.zeros_like(x[0]) * x[1]),
+        (0, (4, 4), lambda x: x + torch.rand(4, 4) * 0),
+    ],
+    "flatten-rms-norm": [
+        (1, (1, 16, 4, 32), lambda x: x * rms(x) * W),
+        (1, (2, 5, 32), lambda x: W * (torch.rsqrt(1e-3 + (x * x).mean(2, True)) * x)),
+        (1, (4, 32), lambda x: x * (torch.rsqrt(x.square().mean(-1, True) + 1e-3) * W)),
+        (1, (2, 3, 4, 5, 32), lambda x: F.rms_norm(x, (32,), W, 1e-6)),
+        (1, (2, 3, 32), lambda x: F.rms_norm(x, (32,))),
+        (1, (2, 4, 32), lambda x: x * rms(x.float()) * W),
+        (0, (1, 16, 32), lambda x: F.rms_norm(x, (32,), W, 1e-6)),  # one row
+        (0, (2, 32, 32), lambda x: x * rms(x, 1) * W),
+        (0, (2, 32, 32), lambda x: x * rms(x, (-2, -1)) * W),
+        (0, (32, 32), lambda x: x * rms(x, keep=False) * W),
+        (0, (2, 3, 32), lambda x: x * torch.rsqrt(x.pow(4).mean(-1, True) + 9) * W),
+        (0, (2, 3, 32), lambda x: x * torch.rsqrt((x * (x + 1)).mean(-1, True) + 9) * W),
+        (0, (2, 3, 32), lambda x: (x + 1) * rms(x) * W),
+        (0, (2, 32, 32), lambda x: x * rms(x) * W[:, None]),
+        (0, (2, 3, 32), lambda x: (y := x * rms(x), y * W)),
+        (0, (2, 3, 32), lambda x: F.rms_norm(x, (3, 32))),
+    ],
+    "scale-batch-norm": [
+        (1, (2, 4, 3, 3), nn.Sequential(nn.ReLU(), norm(nn.BatchNorm2d, 4))),
+        (1, (2, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(True), norm(nn.BatchNorm1d, 4))),
+        (1, (2, 4, 5), norm(nn.BatchNorm1d, 4, affine=False)),
+        (1, (2, 4, 3, 3, 3), norm(nn.BatchNorm3d, 4, eps=0.1)),
+        (1, (2, 4, 5), Body(lambda c, b, x: (y := c(x), b(y)), CONV, norm(nn.BatchNorm1d, 4))),
+        (0, (2, 3, 3, 3), nn.Sequential(nn.Conv2d(3, 4, 1), norm(nn.BatchNorm2d, 4))),
+        (0, (2, 3), nn.Sequential(nn.Linear(3, 4), norm(nn.BatchNorm1d, 4))),
+        (0, (2, 4, 3, 3), norm(nn.BatchNorm2d, 4, track_running_stats=False)),
+    ],
+    "pad-before-pool": [
+        (1, (3, 8, 8), lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True)),
+        (0, (1, 3, 8, 8), lambda x: F.avg_pool2d(x, 2)),
+        (0, (1, 3, 8, 8), lambda x: F.avg_pool2d(x, 2, ceil_mode=True)),
+        (0, (1, 3, 8, 8), lambda x: F.max_pool2d(x, 3, 2, 1)),
+    ],
+    "multiply-adaptive-pool": [
+        (1, (1, 3, 5, 6), lambda x: F.adaptive_avg_pool2d(x, 3)),
+        (1, (3, 5, 6), lambda x: F.adaptive_avg_pool2d(x, (None, 7))),
+        (1, (2, 3, 10), lambda x: F.adaptive_avg_pool1d(x, 4)),
+        (1, (1, 2, 5, 4, 4), lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4))),
+        (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 3)),
+        (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 1)),
+    ],
+    "lower-rank": [
+        (1, (2, 8, 8, 3), lambda x: x.view(2, 2, 4, 2, 4, 3).permute(0, 1, 3, 2, 4, 5).flatten(2)),
+        (1, (3, 64, 2), lambda x: x.view(3, *[2] * 7).permute(7, 4, 2, 0, 1, 3, 5, 6).flatten(1)),
+        (4, (2, 8, 12), lambda x: [y.sin() for y in six(x).transpose(1, -3).unbind(3)]),
+        (1, (2, 4, 6), lambda x: x[:, None, :, None, :, None].expand(2, 3, 4, 5, 6, 7).flatten()),
+        (0, (2, 8, 12), lambda x: x.view(2, 4, 2, 3, 4).permute(4, 3, 2, 1, 0).reshape(2, -1)),
+        (0, (2, 8, 12), lambda x: (six(x) + 1).flatten()),
+        (0, (2, 8, 12), six),
+    ],
+    "repeat-by-expand": [
+        (1, (2, 4, 5, 6), lambda x: x.repeat_interleave(3, 1)),
+        (1, (2, 4), lambda x: x.repeat_interleave(2, -1)),
+        (1, (2, 4), lambda x: x.repeat_interleave(2)),
+        (1, (1, 4, 5, 8), lambda x: attention(x, x[:, :2], x[:, 2:], scale=0.1, enable_gqa=True)),
+        (0, (1, 4, 5, 8), lambda x: attention(x, x, x, scale=0.1)),
+        (0, (2, 4), lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0, output_size=3)),
+    ],
+    "softplus-by-series": [
+        (1, (64,), lambda x: F.softplus(x * 30)),
+        (1, (64,), lambda x: F.softplus(x, beta=2.0)),
+        (1, (64,), lambda x: F.logsigmoid(x * 30)),
+        (1, (64,), lambda x: F.mish(x * 9)),
+        (0, (64,), lambda x: F.softplus(x, threshold=1)),
+        (0, (64,), lambda x: F.softplus(x, beta=-2.0)),
+    ],
+    "gelu-of-erf": [
+        (1, (64,), lambda x: x * 0.5 * erf(x)),
+        (1, (64,), lambda x: 0.5 * (x * erf(x))),
+        (1, (64,), lambda x: x * (torch.erf(x * 0.70710678) + 1) / 2),
+        (0, (64,), lambda x: x * 0.5 * erf(x, 1.5)),
+        (0, (64,), lambda x: x * 0.4 * erf(x)),
+        (0, (64,), lambda x: 0.5 * erf(x)),
+        (0, (64,), lambda x: x * x * 0.5 * erf(x) * x),
+        (0, (64,), lambda x: 0.5 * (x + 1) * erf(x)),
+    ],
+    "separate-projections": [
+        (3, (2, 5, 16), cut(lambda y: y.chunk(3, -1))),
+        (3, (2, 5, 16), cut(lambda y: y.unflatten(-1, (3, 16))[None].transpose(0, -2).squeeze(-2))),
+        (3, (2, 5, 16), cut(lambda y: y.chunk(3, -1), bias=False)),
+        (3, (2, 5, 16), cut(lambda y: [y.view(2, 5, 3, 16)[:, :, part] for part in range(3)])),
+        (2, (2, 5, 16), cut(lambda y: y.split([16, 32], -1))),
+        (3, (5, 2, 16), Body(lambda layer, x: layer(x, x, x), nn.MultiheadAttention(16, 4))),
+        (2, [(5, 2, 16), (7, 2, 16)], attend()),
+        (0, [(5, 2, 16), (7, 2, 8)], attend(kdim=8, vdim=8)),
+        (0, (2, 5, 16), cut(lambda y: y.view(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0))),
+        (0, (2, 5, 16), cut(lambda y: y.view(2, 5, 16, 3).unbind(-1))),  # every third feature
+        (0, (2, 5, 16), cut(lambda y: (*y.chunk(3, -1), y))),
+        (0, (2, 5, 16), cut(lambda y: y.unbind(1))),
+    ],
+    "unroll-recurrent": [
+        (2, (3, 3, 6), nn.GRU(6, 8)),
+        (2, (3, 3, 6), nn.GRU(6, 8, batch_first=True, bidirectional=True)),
+        (2, [(2, 3, 6), (2, 3, 8)], nn.GRU(6, 8, 2, bias=False)),
+        (2, (2, 6), nn.GRU(6, 8)),  # torch adds a batch
+        (3, (3, 2, 6), nn.LSTM(6, 8, batch_first=True)),
+        (3, [(2, 3, 6), *[(4, 3, 8)] * 2], state(nn.LSTM(6, 8, 2, bidirectional=True))),
+        (2, [(5, 3, 6), (1, 3, 8)], nn.RNN(6, 8)),
+        (2, (3, 3, 6), nn.RNN(6, 8, 2, nonlinearity="relu")),
+        (1, [(3, 6), (3, 8)], nn.GRUCell(6, 8)),
+        (2, [(3, 6), (3, 8), (3, 8)], state(nn.LSTMCell(6, 8))),
+        (1, [(3, 6), (3, 8)], nn.RNNCell(6, 8, bias=False)),
+        (0, (5, 3, 6), nn.LSTM(6, 8, proj_size=3)),
+        (0, [(5, 3, 6), (1, 3, 8), (8, 6)], lambda x, h, w: rnn(x, h, [w, w[:, :1].expand(8, 8)])),
+    ],
+}  # fmt: skip
+
+
+def test_the_table_and_the_functions_have_the_same_names() -> None:
+    assert sorted(one.name for one in read_rewrites("torch")) == sorted(REWRITES) == sorted(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rewritten_bodies_compute_the_same(name: str) -> None:
+    rows = [one for one in ROWS[name] if one[0]]
+    count, graph = apply(name, rows)
+    assert count == sum(row[0] for row in rows)
+    assert REWRITES[name](graph) == ()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_look_alikes_stay(name: str) -> None:
+    count, _ = apply(name, [one for one in ROWS[name] if not one[0]])
+    assert count == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    axes=st.integers(1, 3),
+    size=st.integers(4, 9),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    padding=st.integers(0, 2),
+    options=st.fixed_dictionaries({"ceil_mode": st.booleans(), "count_include_pad": st.booleans()}),
+    divisor=st.sampled_from([None, 3]),
+)
+def test_average_pools_are_the_same_without_padding(
+    axes: int, size: int, sizes: Any, padding: int, options: Any, divisor: Any
+) -> None:
+    options |= {"divisor_override": divisor} if axes > 1 and divisor else {}
+    pool = getattr(nn, f"AvgPool{axes}d")(*sizes, min(padding, sizes[0] // 2), **options)
+    apply("pad-before-pool", [(1, (2, 3, *[size, size + 1, size + 2][:axes]), pool)])
+
+
+class Changing(nn.Module):
+    """Changes its buffer, which is therefore no constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.ones(2, 3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat([x, self.state], 1) + self.state.exp()[:, :1]
+        self.state.mul_(0.5)
+        return F.softplus(y * self.state[:, :1])
+
+
+@pytest.fixture(scope="module")
+def changing() -> fx.GraphModule:
+    return export_module(Changing(), [randn(2, 3, 4)])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_buffer_that_the_model_changes_is_no_constant(name: str, changing: Any) -> None:
+    graph, wanted = copy.deepcopy(changing), copy.deepcopy(changing)
+    REWRITES[name](graph)
+    for seed in range(3):
+        x = randn(2, 3, 4, seed=seed)
+        torch.testing.assert_close(graph(x), wanted(x))
+
+
+@pytest.fixture(scope="module")
+def of_any_batch() -> fx.GraphModule:
+    dynamic = {"inputs": ({0: torch.export.Dim("n", min=2)},)}
+    factor = W[:4].clone()
+    net = Body(lambda x: factor * F.softplus(F.avg_pool2d(x, 3, 2, 1)).repeat_interleave(2, 1))
+    program = torch.export.export(net, (randn(2, 3, 8, 8),), dynamic_shapes=dynamic)
+    return program.module(check_guards=False)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_batch_of_any_size_keeps_its_graph(name: str, of_any_batch: Any) -> None:
+    graph = copy.deepcopy(of_any_batch)
+    assert REWRITES[name](graph) == ()
+    torch.testing.assert_close(graph(randn(5, 3, 8, 8)), of_any_batch(randn(5, 3, 8, 8)))
+
+
+def test_new_nodes_keep_the_place_and_the_module_of_the_old_ones() -> None:
+    graph = export_module(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softplus()), [randn(1, 3, 8, 8)])
+    before = {node.name for node in graph.graph.nodes}
+    old = next(one for one in graph.graph.nodes if "softplus" in str(one.target)).meta
+    (change,) = REWRITES["softplus-by-series"](graph)
+    assert change.nodes == ("softplus",)
+    new = [node.meta for node in graph.graph.nodes if node.name not in before]
+    assert new
+    for meta in new:
+        assert meta["nn_module_stack"] == old["nn_module_stack"]
+        assert meta["stack_trace"] == old["stack_trace"]
+        assert meta["val"].shape == (1, 4, 8, 8)
