@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import Interpreter, Node
 
+from ci.mend.different import Different, compare_arrays
 from ci.mend.rewrite import Change, export_module, rewrite_graph
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
@@ -31,10 +32,6 @@ SCALES: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.zeros_like,
     lambda value: value.flatten().flip(0).reshape(value.shape),
 )
-
-
-class Different(Exception):  # noqa: N818 - the result of a comparison, caught where it is made
-    """Raised where a rewritten module differs from the original; the text says how."""
 
 
 class RewriteProof:
@@ -183,33 +180,12 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def compare(wanted: Inputs, given: Inputs, bound: float, what: str) -> float:
-    """Return the largest difference between two lists of outputs, relative to the range of the
-    wanted one. Integers and booleans must be equal. Raises Different if it exceeds ``bound``."""
-    if len(wanted) != len(given):
-        raise Different(f"{len(given)} results instead of {len(wanted)} on {what}")
-    largest = 0.0
-    for index, (one, other) in enumerate(zip(wanted, given, strict=True)):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            forms = [f"{each.dtype}{list(each.shape)}" for each in (other, one)]
-            raise Different(f"output {index} is {' instead of '.join(forms)}")
-        if not one.is_floating_point():
-            if not torch.equal(one, other):
-                raise Different(f"elements of output {index} differ on {what}")
-            continue
-        finite = torch.isfinite(one)
-        both = [torch.where(torch.isfinite(each), 0.0, each.double()) for each in (one, other)]
-        if not torch.equal(*(each.nan_to_num(1, 2, 3) for each in both)):
-            raise Different(f"other elements of output {index} are NaN or infinite on {what}")
-        if not finite.any():
-            continue
-        exact, made = one.double()[finite], other.double()[finite]
-        spread = float(exact.max() - exact.min()) or float(exact.abs().max())
-        off = float((exact - made).abs().max())
-        relative = off / spread if spread else (math.inf if off else 0.0)
-        largest = max(largest, relative)
-        if relative > bound:
-            raise Different(
-                f"output {index} differs by {relative:.2g} of its range on {what},"
-                f" {bound:.0e} allowed"
-            )
-    return largest
+    """Compare two lists of outputs, see compare_arrays."""
+    kinds = [[str(one.dtype) for one in each] for each in (wanted, given)]
+    if kinds[0] != kinds[1]:
+        raise Different(f"the outputs have the dtypes {kinds[1]} instead of {kinds[0]}")
+    right, made = (
+        [one.double().numpy() if one.is_floating_point() else one.numpy() for one in each]
+        for each in (wanted, given)
+    )
+    return compare_arrays(right, made, bound, what)

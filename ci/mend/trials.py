@@ -6,19 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from ci.facts.finding import Place
+from ci.mend.different import Different
+from ci.mend.rewrite import Change
 from ci.mend.table import Rewrite, read_rewrites
 from ci.models.source_lines import find_repository
 from ci.models.user_models import Source
 from provisioning.documents import read_text
 from provisioning.errors import describe_exception
 
-if TYPE_CHECKING:
-    from ci.mend.proof import RewriteProof
+
+class Proof(Protocol):
+    """Applies rewrites to a model and compares the results with the original: of torch or ONNX."""
+
+    def rewrite(self, names: Sequence[str]) -> tuple[Any, list[tuple[Change, ...]]]:
+        """Return the rewritten model, and what each rewrite changed."""
+
+    def measure(self, rewritten: Any, bound: float, replaced: Sequence[str]) -> float:
+        """Return the largest difference between the outputs of both models. Raises Different if it
+        exceeds ``bound``. ``replaced`` are the names of the nodes that were replaced."""
 
 
 class AppliedChange(Struct, frozen=True, kw_only=True):
@@ -64,6 +75,29 @@ class TorchTrials:
         return [try_recipe(proof, [rows[name] for name in names], show) for names in self.recipes]
 
 
+@dataclass(frozen=True)
+class OnnxTrials:
+    """A job that applies recipes to an .onnx file, each to the original one."""
+
+    reference: str
+    source: Source
+    recipes: tuple[tuple[str, ...], ...]
+
+    def __call__(self) -> list[Attempt]:
+        from ci.mend.onnx_files import OnnxFile
+        from ci.mend.onnx_proof import OnnxProof
+        from ci.onnx.models import external_files, read_model
+        from ci.onnx.source import from_file
+
+        path, shapes = Path(self.reference), self.source.shapes
+        model = read_model(path, shapes)
+        source = from_file(path, model, external_files(path, shapes), self.source)
+        rows = {one.name: one for one in read_rewrites("onnx")}
+        with TemporaryDirectory() as scratch:
+            proof = OnnxProof(OnnxFile(path, shapes), source.evaluation, Path(scratch))
+            return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+
+
 def read_line(model: Path, place: Place | None) -> str:
     """Return a line of a file in the repository of the file ``model``, or "" if there is none."""
     path = place and (find_repository(model) or model.parent) / place.file
@@ -74,13 +108,13 @@ def read_line(model: Path, place: Place | None) -> str:
 
 
 def try_recipe(
-    proof: RewriteProof, rows: Sequence[Rewrite], show: Callable[[Place | None], str]
+    proof: Proof,
+    rows: Sequence[Rewrite],
+    show: Callable[[Place | None], str] = lambda _: "",
 ) -> Attempt:
     """Apply rewrites one after the other, and compare the result with the original model, unless
     one of them is approximate. A rewrite that raises an exception cannot be used. ``show`` returns
     the text at a place."""
-    from ci.mend.proof import Different
-
     names = tuple(one.name for one in rows)
     try:
         graph, changes = proof.rewrite(names)

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from ci.mend import rewrite_module  # noqa: E402
-from ci.mend.proof import Different, RewriteProof  # noqa: E402
+from ci.mend.different import Different  # noqa: E402
+from ci.mend.proof import RewriteProof  # noqa: E402
 from ci.mend.rewrite import export_module  # noqa: E402
 from ci.mend.source import Factory, make_source  # noqa: E402
 from ci.mend.torch_rewrites import REWRITES  # noqa: E402

@@ -1,0 +1,51 @@
+"""Compares the outputs of a rewritten model with those of the original, which torch or onnxruntime
+computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Sequence[NDArray[Any]]
+
+
+class Different(Exception):  # noqa: N818 - the result of a comparison, caught where it is made
+    """Raised where a rewritten model differs from the original; the text says how."""
+
+
+def compare_arrays(wanted: Arrays, given: Arrays, bound: float, what: str) -> float:
+    """Return the largest difference between two lists of outputs, relative to the range of the
+    wanted one. Integers and booleans must be equal. Raises Different if it exceeds ``bound``, or if
+    numbers, dtypes or shapes of the outputs differ."""
+    if len(wanted) != len(given):
+        raise Different(f"{len(given)} results instead of {len(wanted)} on {what}")
+    largest = 0.0
+    for index, (one, other) in enumerate(zip(wanted, given, strict=True)):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            forms = [f"{each.dtype}{list(each.shape)}" for each in (other, one)]
+            raise Different(f"output {index} is {' instead of '.join(forms)}")
+        if one.dtype.kind != "f":
+            if not np.array_equal(one, other):
+                raise Different(f"elements of output {index} differ on {what}")
+            continue
+        finite = np.isfinite(one)
+        rest, others = (np.where(np.isfinite(each), 0.0, each) for each in (one, other))
+        if not np.array_equal(rest, others, equal_nan=True):
+            raise Different(f"other elements of output {index} are NaN or infinite on {what}")
+        if not finite.any():
+            continue
+        exact, made = (each[finite].astype(np.float64) for each in (one, other))
+        spread = float(np.ptp(exact)) or float(np.abs(exact).max())
+        off = float(np.abs(exact - made).max())
+        relative = off / spread if spread else (math.inf if off else 0.0)
+        largest = max(largest, relative)
+        if relative > bound:
+            raise Different(
+                f"output {index} differs by {relative:.2g} of its range on {what},"
+                f" {bound:.0e} allowed"
+            )
+    return largest

@@ -1,0 +1,251 @@
+"""Applies rewrites to .onnx files. The opset, names and types of inputs and outputs, and weights in
+another file stay. A batch size that varies still varies, unless a rewrite depends on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import onnx
+from numpy.lib.format import write_array
+from onnx import helper, inliner, numpy_helper
+
+from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.rewrite import ONNX, Change, find_rewrite
+from ci.onnx.models import (
+    QUANTIZED,
+    Shapes,
+    find_batch,
+    fix_shapes,
+    list_external,
+    list_free,
+    list_required_inputs,
+)
+from ci.onnx.session import open_reference
+from ci.onnx.source import list_inputs, read_beside
+
+OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
+MOST_ROUNDS = 8  # of folding, each of which may make more shapes known
+MOST_FOLDED = 1 << 24  # elements of a folded constant
+LEAST_EXTERNAL = 1 << 10  # bytes of a weight in another file
+# Operators whose results are not constants although their operands are.
+KEPT = (
+    *QUANTIZED, "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
+    "Multinomial", "Bernoulli", "Dropout", "Constant",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A user's .onnx file, and the ``shapes`` of inputs with which it is judged."""
+
+    path: Path
+    shapes: Shapes
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model without functions and without inputs that have an initializer."""
+        model = onnx.load(self.path)
+        if model.functions:
+            model = inliner.inline_local_functions(model)
+        inputs = list_required_inputs(model)
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
+        model.ir_version = max(model.ir_version, OLDEST_IR)
+        return model
+
+    @cached_property
+    def known(self) -> dict[tuple[Any, ...], onnx.ModelProto]:
+        return {}
+
+    def prepare(self, shapes: Shapes, *, fold: bool) -> onnx.ModelProto:
+        """Return a copy of the model with inputs of these ``shapes`` and with inferred shapes. With
+        ``fold``, constants are computed."""
+        key = (tuple(shapes), fold)
+        if key not in self.known:
+            whole = onnx.ModelProto()
+            whole.CopyFrom(self.model)
+            fix_shapes(whole, shapes)
+            whole = infer(whole)
+            for _ in range(MOST_ROUNDS if fold else 0):
+                if not fold_constants(whole):
+                    break
+                whole = infer(whole)
+            self.known[key] = whole
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.known[key])
+        return copy
+
+    def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
+        """Return the rewritten model, and what each rewrite changed. Shapes become fixed, unless
+        only the batch size varies in the file, and the rewrites do not depend on it. Raises
+        ValueError if there is no rewrite with one of the names."""
+        made, changes = apply_rewrites(self.prepare(self.shapes, fold=True), names)
+        graph = self.model.graph
+        free = {one.name for one in list_free(graph.input)}
+        _, batch = find_batch(self.model)
+        if not self.shapes:
+            return keep_types(made, self.model), changes
+        if not free or batch.keys() != free or not all(changes):
+            return made, changes
+        sizes = [tuple((name, (size, *one[1:])) for name, one in batch.items()) for size in (2, 3)]
+        for fold in (False, True):
+            (two, found), (three, _) = (
+                apply_rewrites(self.prepare(one, fold=fold), names) for one in sizes
+            )
+            same = [*map(len, found)] == [*map(len, changes)]
+            if same and free_batch(two.graph, three.graph):
+                return keep_types(two, self.model), found
+        return made, changes
+
+    def write(self, names: Sequence[str], target: Path) -> None:
+        """Write the rewritten model to ``target``, with weights in another file if they were in
+        one, and the input sets that are next to the user's file. Raises ValueError if a rewrite
+        changes nothing or does not exist."""
+        model, changes = self.rewrite(names)
+        if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
+            told = f"the rewrite {unused[0]!r} finds nothing to change in {self.path.name}"
+            raise ValueError(told)
+        given = onnx.load(self.path, load_external_data=False)
+        if any(list_external(given)):
+            data = target.with_name(f"{target.name}.data")
+            data.unlink(missing_ok=True)  # onnx appends to it
+            options = {"save_as_external_data": True, "size_threshold": LEAST_EXTERNAL}
+            onnx.save(model, target, location=data.name, **options)
+        else:
+            onnx.save(model, target)
+        fix_shapes(given, self.shapes)
+        inputs = list_inputs(given)
+        if sets := [*read_beside(self.path, inputs)]:
+            with ZipFile(target.with_suffix(".npz"), "w") as archive:  # a name may be `file`
+                for name, column in zip(inputs, zip(*sets, strict=True), strict=True):
+                    with archive.open(f"{name}.npy", "w") as stream:
+                        write_array(stream, np.stack(column))
+
+
+def apply_rewrites(
+    model: onnx.ModelProto, names: Sequence[str]
+) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
+    """Apply rewrites to a model whose shapes have been inferred, and return it without inferred
+    shapes, and what each of them changed. Raises ValueError as OnnxFile.rewrite does."""
+    changes = []
+    for name in names:
+        rewrite = find_rewrite(ONNX, name)
+        if rewrite is None:
+            raise ValueError(f"there is no rewrite {name!r}")
+        changes.append(rewrite(model))
+        model = infer(model) if changes[-1] else model
+    del model.graph.value_info[:]
+    drop_unused(model)
+    return model, changes
+
+
+def keep_types(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
+    """Give the values of a model the types and shapes that the original states, and return it."""
+    one, other = model.graph, original.graph
+    made = {name for node in one.node for name in node.output}
+    known = [port for port in other.value_info if port.name in made]
+    for own, given in (
+        (one.input, other.input),
+        (one.output, other.output),
+        (one.value_info, known),
+    ):
+        del own[:]
+        own.extend(given)
+    return model
+
+
+def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def fold_constants(model: onnx.ModelProto) -> bool:
+    """Replace nodes whose results do not depend on the inputs by constants, in place. A Shape is
+    such a node, because shapes are known. Return whether there are any."""
+    graph, chosen, made = Graph(model), [], set[str]()
+    for node in graph.nodes:
+        has_graph = any(one.HasField("g") or one.graphs for one in node.attribute)
+        is_large = any(math.prod(graph.shapes.get(one, ())) > MOST_FOLDED for one in node.output)
+        is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT
+        if is_kept or has_graph or is_large or graph.outputs.intersection(node.output):
+            continue
+        if node.op_type == "Shape" and node.input[0] in graph.shapes:
+            sizes = graph.shape(node.input[0])[read(node, "start", 0) : read(node, "end", None)]
+            value = numpy_helper.from_array(np.array(sizes, np.int64))
+            node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=value))
+            chosen.append(node)
+        elif all(one in graph.tensors or one in made for one in node.input if one):
+            chosen.append(node)
+        else:
+            continue
+        made.update(node.output)
+    wanted = [name for node in chosen for name in node.output if graph.reads[name]]
+    try:
+        values = compute(model, graph, chosen, wanted)
+    except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
+        return False
+    done = {id(node) for node in chosen}
+    nodes = [node for node in graph.nodes if id(node) not in done]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    held = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    model.graph.initializer.extend(held)
+    drop_unused(model)
+    return bool(chosen)
+
+
+def drop_unused(model: onnx.ModelProto) -> None:
+    """Remove initializers that nothing reads."""
+    reads = Graph(model).reads
+    held = [one for one in model.graph.initializer if reads[one.name]]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(held)
+
+
+def compute(
+    model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return the ``wanted`` results of nodes that read only constants of ``graph`` and one
+    another."""
+    if not wanted:
+        return {}
+    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
+    own = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    own.graph.CopyFrom(helper.make_graph(nodes, "constants", [], outputs))
+    for name in {name for node in nodes for name in node.input} & graph.tensors.keys():
+        own.graph.initializer.add().CopyFrom(graph.tensors[name])
+        own.graph.initializer[-1].name = name
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch, "constants.onnx")
+        onnx.save(infer(own), path)
+        return dict(zip(wanted, open_reference(path).run([*wanted], {}), strict=True))
+
+
+def free_batch(graph: onnx.GraphProto, other: onnx.GraphProto) -> bool:
+    """Change a graph that was rewritten for one batch size, so that any size works. ``other`` is
+    the same for another size: a size that differs in the shape of a Reshape is left to the Reshape.
+    Return False if anything else differs."""
+    twins = {one.name: one for one in other.initializer}
+    nodes = (one.node for one in (graph, other))
+    if [*map(repr, next(nodes))] != [*map(repr, next(nodes))]:
+        return False
+    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
+    others = {name for node in graph.node for name in node.input} - shapes
+    others |= {node.input[0] for node in graph.node if node.op_type == "Reshape"}
+    for one in graph.initializer:
+        if one == twins[one.name]:
+            continue
+        sizes, its = (numpy_helper.to_array(each).copy() for each in (one, twins[one.name]))
+        if sizes.shape != its.shape or one.name in others or np.sum(sizes != its) != 1:
+            return False
+        # Zero takes the size from the operand, -1 from what is left.
+        sizes[sizes != its] = 0 if -1 in sizes else -1
+        one.CopyFrom(numpy_helper.from_array(sizes, one.name))
+    return True

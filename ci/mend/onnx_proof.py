@@ -1,0 +1,188 @@
+"""Proves that a rewritten .onnx model computes the same function as the original one, in float32 on
+the CPU.
+
+Both run on the user's inputs, on others of the same shapes and dtypes, with another batch size if
+it varies, and with other values between their operators, as in ci.mend.proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ci.mend.different import Different, compare_arrays
+from ci.mend.onnx_files import OnnxFile, infer
+from ci.mend.rewrite import Change
+from ci.onnx.models import find_batch
+from ci.onnx.session import open_reference
+from ci.onnx.source import Array, Arrays
+
+DRAWN = 4  # sets of random inputs
+MOST_CUTS = 12  # results inside of the model that are replaced
+# The values that replace inputs or results, see SCALES in ci.mend.proof.
+SCALES: tuple[Callable[[Array], Array], ...] = (
+    lambda value: (value * 1e-3).astype(value.dtype),
+    np.zeros_like,
+    lambda value: np.ascontiguousarray(value.reshape(-1)[::-1].reshape(value.shape)),
+)
+
+
+class OnnxProof:
+    """Compares rewritten forms of a file with the file itself, on the judged input sets ``sets``
+    and on others. Models are written to ``scratch``."""
+
+    def __init__(self, file: OnnxFile, sets: Sequence[Arrays], scratch: Path) -> None:
+        self.file, self.sets, self.scratch = file, sets, scratch
+        self.names = [one.name for one in file.model.graph.input]
+        self.given = [*self.list_inputs()]
+        self.wanted = [run(file.path, self.names, inputs) for _, inputs in self.given]
+
+    def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
+        """Return the rewritten model, and what each rewrite changed."""
+        return self.file.rewrite(names)
+
+    def measure(self, rewritten: onnx.ModelProto, bound: float, replaced: Sequence[str]) -> float:
+        """Return the largest difference between the outputs of the file and those of its rewritten
+        form, relative to the range of an output. ``replaced`` are the names of the nodes that were
+        replaced.
+
+        Raises Different if a difference exceeds ``bound``, if outputs have other names, shapes or
+        dtypes, or if other elements are NaN or infinite.
+        """
+        original = self.file.model
+        compare_ports(original, rewritten)
+        path = save(rewritten, self.scratch / "rewritten.onnx")
+        batch = find_batch(rewritten)[1]
+        largest = 0.0
+        for (what, inputs), wanted in zip(self.given, self.wanted, strict=True):
+            if what and not all(map(is_finite, wanted)):
+                continue
+            made = run(path, self.names, inputs)
+            largest = max(largest, compare_arrays(wanted, made, bound, what or "the given inputs"))
+        if batch and len(self.sets) > 1:
+            pairs = zip(self.names, *self.sets[:2], strict=True)
+            inputs = tuple(
+                np.concatenate([one, other]) if name in batch else one for name, one, other in pairs
+            )
+            wanted = run(self.file.path, self.names, inputs)
+            made = run(path, self.names, inputs)
+            largest = max(largest, compare_arrays(wanted, made, bound, "a larger batch"))
+        cuts = choose_cuts(original, rewritten, replaced)
+        values = self.read_values(cuts)
+        for name in cuts:
+            paths = [
+                save(cut(model, name, values[name]), self.scratch / "cut.onnx", number)
+                for number, model in enumerate((original, rewritten))
+            ]
+            for change in SCALES:
+                inputs = (*self.sets[0], change(values[name]))
+                wanted, made = (run(one, [*self.names, name], inputs) for one in paths)
+                if all(map(is_finite, wanted)):
+                    what = f"other values of {name}"
+                    largest = max(largest, compare_arrays(wanted, made, bound, what))
+        return largest
+
+    def list_inputs(self) -> Iterator[tuple[str, Arrays]]:
+        """Yield the given inputs with "", then random ones within their ranges and variations of
+        the first set, with what they are."""
+        yield from (("", one) for one in self.sets)
+        generator = np.random.default_rng(0)
+        for _ in range(DRAWN):
+            columns = zip(*self.sets, strict=True)
+            yield "random inputs", tuple(draw(one, generator) for one in columns)
+        for change in SCALES:
+            first = self.sets[0]
+            yield "random inputs", tuple(change(one) if is_float(one) else one for one in first)
+
+    def read_values(self, names: Sequence[str]) -> dict[str, Array]:
+        """Return values inside of the file's model for the first input set."""
+        if not names:
+            return {}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.file.model)
+        own = {one.name for one in model.graph.output}
+        more = (helper.make_empty_tensor_value_info(name) for name in names if name not in own)
+        model.graph.output.extend(more)
+        path = save(infer(model), self.scratch / "values.onnx")
+        feed = dict(zip(self.names, self.sets[0], strict=True))
+        return dict(zip(names, open_reference(path).run([*names], feed), strict=True))
+
+
+def save(model: onnx.ModelProto, path: Path, number: int = 0) -> Path:
+    """Write a model, and return its path, which ends with ``number`` if it is not 0."""
+    path = path.with_stem(f"{path.stem}{number or ''}")
+    onnx.save(model, path)
+    return path
+
+
+def run(path: Path, names: Sequence[str], inputs: Arrays) -> list[Any]:
+    """Return a model's outputs. ``names`` are those of its ``inputs``."""
+    feed = dict(zip(names, inputs, strict=True))
+    return [np.asarray(one) for one in open_reference(path).run(None, feed)]
+
+
+def compare_ports(original: onnx.ModelProto, rewritten: onnx.ModelProto) -> None:
+    """Raise Different if the names or the types of the inputs or outputs differ."""
+    for kind in ("input", "output"):
+        one, other = (
+            [(port.name, port.type.tensor_type.elem_type) for port in getattr(each.graph, kind)]
+            for each in (original, rewritten)
+        )
+        if one != other:
+            raise Different(f"the names, the types or the number of its {kind}s differ")
+
+
+def cut(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
+    """Return a copy of a model in which a value inside of it is an input, after its own inputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        outputs = [f"{one}/cut" if one == name else one for one in node.output]
+        node.output[:] = outputs
+    port = helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
+    copy.graph.input.append(port)
+    return copy
+
+
+def choose_cuts(
+    original: onnx.ModelProto, rewritten: onnx.ModelProto, replaced: Sequence[str]
+) -> list[str]:
+    """Return the names of float32 results that both models have and that nodes of ``replaced``
+    read. These results determine what the replaced nodes compute."""
+    types = {one.name: one.type.tensor_type.elem_type for one in infer(original).graph.value_info}
+    made = {name for node in original.graph.node for name in node.output}
+    left = {name for node in rewritten.graph.node for name in node.output}
+    found = {
+        name: None
+        for node in original.graph.node
+        if (node.name or node.output[0]) in replaced
+        for name in node.input
+        if name in made & left and types.get(name) == TensorProto.FLOAT
+    }
+    names = [*found]
+    return names[:: max(1, math.ceil(len(names) / MOST_CUTS))]
+
+
+def draw(column: Sequence[Array], generator: np.random.Generator) -> Array:
+    """Return a random array with the shape, the dtype and the range of the arrays of a column."""
+    first, whole = column[0], np.stack(column)
+    if first.dtype.kind == "b":
+        return generator.integers(0, 2, first.shape).astype(bool)
+    low, high = whole.min(), whole.max()
+    if is_float(first):
+        return generator.uniform(float(low), float(high), first.shape).astype(first.dtype)
+    return generator.integers(int(low), int(high), first.shape, endpoint=True).astype(first.dtype)
+
+
+def is_float(array: Array) -> bool:
+    return bool(array.dtype.kind == "f")
+
+
+def is_finite(array: Array) -> bool:
+    return not is_float(array) or bool(np.isfinite(array).all())
