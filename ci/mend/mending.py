@@ -14,10 +14,13 @@ from msgspec import structs
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
-from ci.mend.search import Answer, Question, Recipe, Search, Survey, advance
+from ci.mend.precision import HIGHER, MixTrials
+from ci.mend.search import Answer, Judge, Mix, Mixtures, Question, Recipe, Search, Survey, advance
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, TorchTrials
+from ci.models.lowering_options import QUANTIZING
+from ci.models.schemes import Scheme
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -27,6 +30,15 @@ from provisioning.console.progress import Progress
 from provisioning.files import write_whole
 
 NET = "net"  # the function in a candidate's file
+FINISH_S = 20.0  # for the last trial of a search for mixtures
+# Schemes for a whole model, the cheapest first, if nothing else makes it green.
+OTHERS = {
+    Scheme.A8W4: (Scheme.A8W8, Scheme.A16W8, Scheme.FP16),
+    Scheme.A8W8: (Scheme.A16W8, Scheme.FP16),
+    Scheme.A16W4: (Scheme.A16W8, Scheme.FP16),
+    Scheme.A16W8: (Scheme.FP16, Scheme.A16W16),
+    Scheme.FP16: (Scheme.A16W8, Scheme.A16W16),
+}
 
 
 @dataclass
@@ -77,12 +89,30 @@ class Mending:
         found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
         red = [one for one in found if one.before.status is Status.FAILED]
         for one in red:
-            rows = [row for row in read_rewrites("torch") if row.helps_in(one.spec.scheme.base)]
-            one.search = Search(one.before, rows, self.approximate)
+            one.search = self.start(one)
         self.search_all(red)
         for alike in group_models(found):
             self.unify(alike)
         return found
+
+    def start(self, one: Mended) -> Search:
+        """Return the search for a red case. A case whose entry has its own quantizing options keeps
+        its schemes."""
+        scheme, policy = one.spec.scheme.base, self.setup.options.policy
+        rows = [row for row in read_rewrites("torch") if row.helps_in(scheme)]
+        limits = policy.limits_of(one.spec.model, one.spec.scheme)
+        entry = policy.models.get(one.spec.model)
+        chosen = {name for name, _ in one.spec.source.choices.chosen()}
+        is_plain = chosen.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
+        others = [other for other in OTHERS.get(scheme, ()) if other in policy.schemes]
+        return Search(
+            one.before,
+            rows,
+            self.approximate,
+            mixes=is_plain and scheme in HIGHER,
+            schemes=[other.value for other in others if is_plain],
+            floor_db=limits.min_sqnr_db or 0.0,
+        )
 
     def judge(self, specs: Sequence[CaseSpec]) -> list[Case]:
         """Return the verdicts on cases, which differ in model, scheme or SoC."""
@@ -119,7 +149,7 @@ class Mending:
         for one, question in asked:
             if isinstance(question, Survey):
                 wanted.setdefault(one.spec, []).extend(question.recipes)
-            else:
+            elif isinstance(question, Judge):
                 judging.append((one.spec, question.recipe))
                 if judging[-1] not in self.verdicts:
                     self.progress.step(f"  {one.before.name}: try {question.recipe}")
@@ -127,7 +157,9 @@ class Mending:
         self.judge_recipes(judging)
         answers: list[Answer] = []
         for one, question in asked:
-            if not isinstance(question, Survey):
+            if isinstance(question, Mix):
+                answers.append(self.find_mixtures(one, question.rewrites))
+            elif isinstance(question, Judge):
                 answers.append(self.verdicts[one.spec, question.recipe])
             elif failure := failures.get(one.spec.reference):
                 one.ended = f"no rewrite can be tried: {failure}"
@@ -170,6 +202,27 @@ class Mending:
                 self.attempts[source, names[reference, source], attempt.names] = attempt
         return failures
 
+    def find_mixtures(self, one: Mended, rewrites: tuple[str, ...]) -> Mixtures:
+        """Return the parts of mixtures for a case, the cheapest first. There are none if the search
+        for them fails."""
+        spec, scheme = one.spec, one.spec.scheme.base
+        limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
+        self.progress.step(f"  {one.before.name}: find operators for {HIGHER[scheme].value}")
+        left_s = min(self.deadline - time.monotonic(), self.setup.options.timeout_s)
+        job = MixTrials(
+            spec.reference,
+            spec.source,
+            rewrites,
+            scheme,
+            HIGHER[scheme],
+            spec.soc,
+            limits.min_sqnr_db or 0.0,
+            max(left_s - FINISH_S, 0),
+        )
+        log = self.setup.work / f"mix-{self.rounds}-{spec.slug}.log"
+        ended = self.setup.pool.run(job, log, max(left_s, 1), fresh=True)
+        return Mixtures(() if ended.failure else tuple(ended.result))
+
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""
         fresh = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
@@ -182,8 +235,9 @@ class Mending:
         choices = spec.source.choices
         source = structs.replace(
             spec.source,
-            choices=structs.replace(choices, parts=(*choices.parts, *recipe.parts)),
+            choices=structs.replace(choices, parts=(*recipe.parts, *choices.parts)),
         )
+        scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
         if recipe.rewrites:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
@@ -191,13 +245,13 @@ class Mending:
             factory = Factory(NET, find_reference(spec), recipe.rewrites)
             write_whole(path, make_source(directory, [factory]))
             source = structs.replace(source, reference=f"{path}:{NET}")
-        return replace(spec, source=source)
+        return replace(spec, source=source, scheme=scheme)
 
     def unify(self, alike: Sequence[Mended]) -> None:
         """Give all schemes of a model the same recipe, if none of the green cases becomes red."""
         green = [one for one in alike if one.is_green]
         own = list(dict.fromkeys(one.recipe for one in green))
-        if len(own) < 2 or any(one.parts for one in own):
+        if len(own) < 2 or any(one.parts or one.scheme for one in own):
             return
         union = tuple(dict.fromkeys(name for one in own for name in one.rewrites))
         tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))

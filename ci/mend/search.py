@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from ci.facts.finding import Question as Aspect
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
@@ -50,8 +51,25 @@ class Judge:
     recipe: Recipe
 
 
-Question: TypeAlias = Survey | Judge
-Answer: TypeAlias = "list[Attempt] | Case | None"  # None starts a search
+@dataclass(frozen=True)
+class Mix:
+    """Asks for mixtures of the model with rewrites. The answer is a Mixtures."""
+
+    rewrites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """The parts of mixtures, the cheapest one first."""
+
+    parts: tuple[tuple[Part, ...], ...] = ()
+
+
+Question: TypeAlias = Survey | Judge | Mix
+# None starts a search.
+Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
+# What a mixture may cure. If a program does not compute its quantized model, precision is not why.
+OF_PRECISION = (Aspect.QUANTIZED, Aspect.TASK, Aspect.PROOF)
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,9 @@ class Step:
 class Search:
     """The search for one case. ``first`` is the verdict on the unchanged model. ``rows`` are the
     rewrites for the case's lane and scheme. Unless ``approximate`` is true, rewrites that change
-    the function are not tried.
+    the function are not tried. ``mixes`` is true if parts of the model may have another scheme.
+    ``schemes`` are tried for the whole model at last, in this order; one of them passes only if its
+    SQNR is at least ``floor_db``, the limit of the case's own scheme.
 
     ``steps`` are the recipes that were judged, ``attempts`` what they do to the float32 model, and
     ``best`` is the best recipe. ``refused`` lists rewrites that were not tried, and why.
@@ -76,6 +96,9 @@ class Search:
     first: Case
     rows: Sequence[Rewrite]
     approximate: bool = False
+    mixes: bool = False
+    schemes: Sequence[str] = ()
+    floor_db: float = 0.0
     steps: list[Step] = field(default_factory=list, init=False)
     attempts: dict[tuple[str, ...], Attempt] = field(default_factory=dict, init=False)
     refused: dict[str, str] = field(default_factory=dict, init=False)
@@ -89,14 +112,30 @@ class Search:
         return self.best.case.status is Status.PASSED
 
     def run(self) -> Generator[Question, Answer, None]:
-        """Search, and leave the result in ``best``. Rewrites are added one by one, as long as each
-        makes the verdict better. If none does, all are tried together, and those that are not
-        needed are dropped again."""
+        """Search, and leave the result in ``best``: rewrites, then a higher precision for parts of
+        the model, then another scheme."""
+        yield from self.rewrite()
+        findings = self.best.case.findings
+        if not self.is_green and self.mixes and findings and findings[0].question in OF_PRECISION:
+            rewrites = self.best.recipe.rewrites
+            answer = yield Mix(rewrites)
+            for parts in answer.parts if isinstance(answer, Mixtures) else ():
+                case = yield from self.judge(Recipe(rewrites=rewrites, parts=parts))
+                if case.status is Status.PASSED:
+                    return
+        for scheme in self.schemes:
+            if not self.is_green:
+                rewrites = self.best.recipe.rewrites
+                yield from self.judge(Recipe(rewrites=rewrites, scheme=scheme))
+
+    def rewrite(self) -> Generator[Question, Answer, None]:
+        """Try rewrites. They are added one by one, as long as each makes the verdict better. If
+        none does, all are tried together, and those that are not needed are dropped again."""
         applicable = yield from self.survey(())
         while applicable and not self.is_green:
             before = self.best
             for name in applicable:
-                yield from self.judge((*before.recipe.rewrites, name))
+                yield from self.judge(Recipe(rewrites=(*before.recipe.rewrites, name)))
                 if self.best is not before:
                     break
             else:
@@ -135,13 +174,17 @@ class Search:
         self.attempts |= {one.names: one for one in answer}
         return answer
 
-    def judge(self, names: tuple[str, ...]) -> Generator[Question, Answer, Case]:
-        """Ask for the verdict on rewrites, and keep them if it is better than the best one."""
-        recipe = Recipe(rewrites=names)
+    def judge(self, recipe: Recipe) -> Generator[Question, Answer, Case]:
+        """Ask for the verdict on a recipe, and keep it if it is better than the best one. Another
+        scheme for the whole model is kept only if it passes, also by the limit of the case's own
+        scheme."""
         case = yield Judge(recipe)
         if not isinstance(case, Case):
             raise TypeError("a recipe was not answered with a verdict")
         kept = is_better(case, self.best.case)
+        if recipe.scheme:
+            enough = case.sqnr_db is None or case.sqnr_db >= self.floor_db
+            kept = case.status is Status.PASSED and enough
         self.steps.append(Step(recipe, case, kept))
         if kept:
             self.best = self.steps[-1]
@@ -154,14 +197,14 @@ class Search:
         for name in applicable:  # one may remove what another one changes
             (found,) = yield from self.ask(Survey(((*names, name),)))
             names = (*names, name) if found.applies and not found.fault else names
-        case = yield from self.judge(names)
+        case = yield from self.judge(Recipe(rewrites=names))
         if case.status is not Status.PASSED:
             return
         for name in names:
             fewer = tuple(one for one in self.best.recipe.rewrites if one != name)
             (found,) = yield from self.ask(Survey((fewer,)))
             if found.applies and not found.fault:
-                case = yield from self.judge(fewer)
+                case = yield from self.judge(Recipe(rewrites=fewer))
                 if case.status is Status.PASSED:
                     self.best = self.steps[-1]
 

@@ -1,0 +1,261 @@
+"""Finds which operators of a model need a higher precision. The quality of a mixture is that of the
+eager quantized model on the calibration sets; the sets that are judged are not used."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ci.models.lowering_options import Choices, Part
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+
+if TYPE_CHECKING:
+    from ci.models.model import Model
+
+MOST_TRIALS = 39  # evaluations of the quantized model
+MOST_GROUPS, MOST_SPLITS, MOST_SETS = 20, 4, 4
+RESERVES_DB = (1.0, 4.0, 8.0)  # above the target, because the program adds noise
+# The scheme for operators that need a higher precision than a model's scheme.
+HIGHER = {
+    Scheme.A8W8: Scheme.A16W8,
+    Scheme.A8W4: Scheme.A16W4,
+    Scheme.A16W4: Scheme.A16W8,
+    Scheme.A16W8: Scheme.A16W16,
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """An operator, and those that only move its result. ``nodes`` are their names, ``cost`` is the
+    number of its multiplications, and ``module`` the path of its module."""
+
+    nodes: tuple[str, ...]
+    cost: float = 1.0
+    module: str = ""
+
+
+Measure = Callable[[Collection[Unit]], float]
+
+
+class OverError(Exception):
+    """Raised if the trials or the time are used up."""
+
+
+def choose_mixtures(
+    units: Sequence[Unit], measure: Measure, target_db: float
+) -> list[tuple[Unit, ...]]:
+    """Return sets of units in the higher precision, the cheapest first, with which the SQNR should
+    reach the target. ``measure`` returns the SQNR in dB for a set, and raises OverError after the
+    last trial. The result is empty if all units in the higher precision do not suffice."""
+    search = _Search(units, measure, target_db)
+    with suppress(OverError):
+        search.run()
+    return search.list_chosen()
+
+
+class _Search:
+    """Lowers one group of units at a time from the higher precision, then all whose noise together
+    stays below the target. A group that stays is split, and its parts are tried in the same way."""
+
+    def __init__(self, units: Sequence[Unit], measure: Measure, target_db: float) -> None:
+        self.units, self.target_db = units, target_db
+        self.known: dict[frozenset[Unit], float] = {}
+        self.damage: dict[tuple[Unit, ...], float] = {}
+        self.best = math.inf  # the noise with all units in the higher precision
+        self.measured, self.raised = measure, list[tuple[Unit, ...]]()
+
+    def measure(self, high: Collection[Unit]) -> float:
+        """Return the noise with the units ``high`` in the higher precision, relative to the
+        signal."""
+        key = frozenset(high)
+        if key not in self.known:
+            if len(self.known) == MOST_TRIALS:
+                raise OverError
+            self.known[key] = 10 ** (-self.measured(key) / 10)
+        return self.known[key]
+
+    def run(self) -> None:
+        every = frozenset(self.units)
+        best = self.measure(every)
+        if best > 10 ** (-self.target_db / 10):
+            return
+        groups = group_units(self.units, MOST_GROUPS)
+        damage = {one: max(self.measure(every - {*one}) - best, 0) for one in groups}
+        self.damage, self.best = damage, best
+        for group in self.choose(RESERVES_DB[0])[:MOST_SPLITS]:
+            if len(group) > 1:
+                self.split(group, every)
+        chosen = self.choose(RESERVES_DB[0])
+        left = sorted(
+            (one for one in self.damage if one not in chosen), key=self.damage.__getitem__
+        )
+        while self.measure([*_join(chosen)]) > 10 ** (-self.target_db / 10) and left:
+            self.raised.append(left.pop())  # damages do not quite add up
+            chosen = [*chosen, self.raised[-1]]
+
+    def split(self, group: tuple[Unit, ...], every: frozenset[Unit]) -> None:
+        """Replace a group by parts of it."""
+        parts = group_units(group, MOST_SPLITS)
+        found = {one: max(self.measure(every - {*one}) - self.best, 0) for one in parts}
+        del self.damage[group]
+        self.damage |= found
+
+    def choose(self, reserve_db: float) -> list[tuple[Unit, ...]]:
+        """Return the groups that stay in the higher precision, the most damaging one first. The
+        others cost most for the noise that they add."""
+        room = 10 ** (-(self.target_db + reserve_db) / 10) - self.best
+        order = sorted(self.damage, key=lambda one: self.damage[one] / sum(u.cost for u in one))
+        stay = []
+        for one in order:
+            if self.damage[one] <= room:
+                room -= self.damage[one]
+            else:
+                stay.append(one)
+        return sorted(stay, key=self.damage.__getitem__, reverse=True)
+
+    def list_chosen(self) -> list[tuple[Unit, ...]]:
+        """Return the units that stay, for each reserve, without those that need all of them."""
+        made: dict[tuple[Unit, ...], None] = {}
+        for reserve in RESERVES_DB if self.damage else ():
+            groups = dict.fromkeys((*self.choose(reserve), *self.raised))
+            names = {*_join(groups)}
+            chosen = tuple(one for one in self.units if one in names)
+            if 0 < len(chosen) < len(self.units):
+                made[chosen] = None
+        return list(made)
+
+
+def _join(groups: Collection[tuple[Unit, ...]]) -> Iterator[Unit]:
+    return (unit for group in groups for unit in group)
+
+
+def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
+    """Return units in at most ``most`` groups of neighbours: single units if there are few, else
+    those of a module, else parts of the same length."""
+    if len(units) <= most:
+        return [(one,) for one in units]
+    deepest = max(one.module.count(".") for one in units) + 1
+    for depth in range(deepest, 0, -1):
+        found = [
+            tuple(group)
+            for _, group in groupby(units, lambda one: one.module.split(".")[:depth])  # noqa: B023
+        ]
+        if most // 2 < len(found) <= most:
+            return found
+    size = -(-len(units) // most)
+    return [tuple(units[start : start + size]) for start in range(0, len(units), size)]
+
+
+@dataclass(frozen=True)
+class MixTrials:
+    """A job that returns mixtures of a model with rewrites: parts in the scheme ``higher``. It ends
+    after ``limit_s`` seconds with the best so far."""
+
+    reference: str
+    source: Source
+    rewrites: tuple[str, ...]
+    scheme: Scheme
+    higher: Scheme
+    soc: str
+    target_db: float
+    limit_s: float
+
+    def __call__(self) -> list[tuple[Part, ...]]:
+        from dataclasses import replace
+
+        from ci.mend.rewrite import rewrite_module
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.reference, self.source)
+        if self.rewrites:
+            module = rewrite_module(model.module, model.evaluation[0], self.rewrites)
+            model = replace(model, module=module)
+        deadline = time.monotonic() + self.limit_s
+        units = list_units(model, self.soc, self.scheme)
+        wanted = run_sets(model, model.module)
+
+        def measure(high: Collection[Unit]) -> float:
+            from ci.executorch.quantize import make_quantizer, quantize_method
+
+            if time.monotonic() > deadline:
+                raise OverError
+            choices = Choices(parts=self.make_parts(high))
+            made = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
+            return measure_sqnr(wanted, run_sets(model, made))
+
+        chosen = choose_mixtures(units, measure, self.target_db)
+        return [self.make_parts(one) for one in chosen]
+
+    def make_parts(self, high: Collection[Unit]) -> tuple[Part, ...]:
+        names = sorted(name for unit in high for name in unit.nodes)
+        return tuple(Part(self.higher, node=name) for name in names)
+
+
+def run_sets(model: Model, module: Any) -> list[Any]:
+    """Return a module's outputs for some of the model's calibration sets."""
+    from ci.models.eager import keep_state, run_eager
+
+    with keep_state(module):
+        return run_eager(module, model.calibration[:MOST_SETS])
+
+
+def measure_sqnr(wanted: Sequence[Any], given: Sequence[Any]) -> float:
+    """Return the lowest SQNR of a floating-point output in dB."""
+    found = [math.inf]
+    for one, other in zip(wanted, given, strict=True):
+        for exact, made in zip(one, other, strict=True):
+            if exact.is_floating_point():
+                noise = float((exact.double() - made.double()).square().sum())
+                signal = float(exact.double().square().sum())
+                found.append(10 * math.log10(signal / noise) if signal and noise else math.inf)
+    return min(found)
+
+
+def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
+    """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
+    import torch
+
+    from ci.executorch.quantize import configure, make_quantizer
+    from ci.models.noise import computes
+    from ci.models.parts import list_candidates, mark_origins
+
+    with torch.no_grad():
+        program = torch.export.export(model.module, model.evaluation[0], strict=True)
+        exported = program.module(check_guards=False)
+    mark_origins(exported.graph)
+    quantizer = make_quantizer(soc)
+    quantizer.set_default_quant_config(**configure(scheme))
+    graph = quantizer.transform_for_annotation(exported).graph
+    found = {one.name: one for one in list_candidates(graph)}
+    units: dict[Any, list[Any]] = {}
+    owners: dict[Any, Any] = {}
+    for node in graph.nodes:
+        if node.name in found:
+            given = [owners[one] for one in node.all_input_nodes if one in owners]
+            owners[node] = node if computes(node) or not given else given[0]
+            units.setdefault(owners[node], []).append(found[node.name].nodes[-1])
+    return [
+        Unit(
+            tuple(dict.fromkeys(names)),
+            count_products(node),
+            next(reversed(found[node.name].modules), ""),
+        )
+        for node, names in units.items()
+    ]
+
+
+def count_products(node: Any) -> float:
+    """Return how many multiplications an operator needs, at least one per element."""
+    value = node.meta.get("val")
+    size = float(value.numel()) if hasattr(value, "numel") else 1.0
+    for one in node.all_input_nodes:
+        held = one.meta.get("val")
+        if one.op == "get_attr" and getattr(held, "ndim", 0) > 1:
+            size *= held.numel() / held.shape[0]
+    return max(size, 1.0)

@@ -1,0 +1,157 @@
+"""The search for a recipe, and for the operators that need a higher precision, with answers from
+tables instead of programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from ci.facts.finding import Finding
+from ci.facts.kinds import NOISE, QUANTIZED_BADLY
+from ci.mend.precision import MOST_TRIALS, Unit, choose_mixtures
+from ci.mend.search import Judge, Mix, Mixtures, Recipe, Search, Survey, advance
+from ci.mend.table import Rewrite
+from ci.mend.trials import Attempt
+from ci.models.lowering_options import Part
+from ci.models.schemes import Scheme
+from ci.report.schema import Case, Status
+
+PARTS = (Part(Scheme.A16W8, node="add"),)
+ROWS = {"helps": (), "cures": ("QNN2001",), "breaks": (), "absent": (), "mask": ()}
+Verdicts = Mapping[str, float]
+
+
+def judged(sqnr_db: float, finding: Finding) -> Case:
+    red = sqnr_db < 40
+    status = Status.FAILED if red else Status.PASSED
+    return Case(
+        model="net",
+        scheme="8a8w",
+        soc="SM8650",
+        status=status,
+        sqnr_db=sqnr_db,
+        findings=(finding,) if red else (),
+    )
+
+
+def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str], Search]:
+    """The recipes that were judged in a search in which each has the SQNR of a table, in dB; 40 is
+    green."""
+    rows = [
+        Rewrite(name=name, title="", lanes=("torch",), schemes=(), cures=cures, proof="", reason="")
+        for name, cures in ROWS.items()
+    ]
+    found = Search(judged(10, kind), rows, **more)  # type: ignore[arg-type]
+    running, answer, tried = found.run(), None, []
+    while question := advance(running, answer):
+        if isinstance(question, Survey):
+            answer = [
+                Attempt(names=one, fault="differs" * ("breaks" in one), applies="absent" not in one)
+                for one in question.recipes
+            ]
+        elif isinstance(question, Mix):
+            answer = Mixtures((PARTS,))
+        else:
+            assert isinstance(question, Judge)
+            tried.append(str(question.recipe))
+            answer = judged(verdicts.get(str(question.recipe), 10), kind)
+    return tried, found
+
+
+BOTH = ["helps", "helps, cures", "helps, mask"]
+MIXED = {"mixes": True, "schemes": ["16a8w"]}
+UNFAITHFUL = NOISE.find("not faithful")
+LOSSY = QUANTIZED_BADLY.find("not quantized well")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "finding", "more", "tried", "best"),
+    [
+        ({"cures": 50}, UNFAITHFUL, {}, ["cures"], "cures"),
+        ({"helps": 20, "helps, mask": 45}, LOSSY, {}, BOTH, "helps, mask"),
+        (
+            {"cures, helps, mask": 45, "cures, mask": 44},
+            UNFAITHFUL,
+            {},
+            ["cures", "helps", "mask", "cures, helps, mask", "helps, mask", "cures, mask", "cures"],
+            "cures, mask",
+        ),
+        ({"add 16a8w": 41}, LOSSY, MIXED, [..., "add 16a8w"], "add 16a8w"),
+        ({"16a8w": 41}, UNFAITHFUL, MIXED, [..., "16a8w"], "16a8w"),
+        ({"16a8w": 41}, LOSSY, {"schemes": ["16a8w"], "floor_db": 42}, [..., "16a8w"], "unchanged"),
+        ({"add 16a8w": 39}, LOSSY, {"mixes": True}, [..., "add 16a8w"], "add 16a8w"),
+        ({}, LOSSY, {}, [..., "cures, mask"], "unchanged"),
+    ],
+)
+def test_a_search_tries_the_cheapest_first_and_keeps_what_helps(
+    verdicts: Verdicts, finding: Finding, more: dict[str, object], tried: list[object], best: str
+) -> None:
+    made, found = search(verdicts, finding, **more)
+    assert str(found.best.recipe) == best
+    if ... in tried:
+        assert made[-1:] == tried[1:] or best == "unchanged"
+    else:
+        assert made == tried
+    assert found.refused == {"breaks": "differs"}
+
+
+def test_a_rewrite_that_changes_the_function_is_tried_only_on_request() -> None:
+    row = Rewrite(
+        name="mask",
+        title="",
+        lanes=("torch",),
+        schemes=(),
+        cures=(),
+        proof="",
+        reason="",
+        approximate=True,
+    )
+    for allowed in (False, True):
+        found = Search(judged(10, LOSSY), [row], allowed)
+        running = found.run()
+        assert isinstance(advance(running, None), Survey)
+        asked = advance(running, [Attempt(names=("mask",))])
+        assert asked == (Judge(Recipe(rewrites=("mask",))) if allowed else None)
+        assert bool(found.refused) is not allowed
+
+
+def measure_with(noise: Mapping[str, float], floor: float = 1e-6, trials: list[int] | None = None):  # type: ignore[no-untyped-def]
+    """The SQNR of a model in which the noise of operators in low precision adds up."""
+
+    def measure(high: Collection[Unit]) -> float:
+        names = {unit.nodes[0] for unit in high}
+        if trials is not None:
+            trials.append(len(names))
+        total = floor + sum(one for name, one in noise.items() if name not in names)
+        return -10 * math.log10(total)
+
+    return measure
+
+
+@pytest.mark.parametrize("count", [1, 7, 100, 400])
+def test_the_operators_that_add_the_noise_stay_in_the_higher_precision(count: int) -> None:
+    noise = {f"n{number}": 1e-7 for number in range(count)}
+    noise[f"n{count // 2}"] = 0.1
+    units = [Unit((name,), 1.0, f"layer{int(name[1:]) // 10}.x") for name in noise]
+    trials: list[int] = []
+    chosen = choose_mixtures(units, measure_with(noise, trials=trials), 35)
+    if count == 1:
+        assert chosen == []  # that is the whole model
+        return
+    assert len(trials) <= MOST_TRIALS
+    first = {unit.nodes[0] for unit in chosen[0]}
+    assert f"n{count // 2}" in first
+    assert len(first) <= max(1, count // 20)
+
+
+def test_there_is_no_mixture_if_the_higher_precision_does_not_suffice_everywhere() -> None:
+    units = [Unit((name,)) for name in "abc"]
+    assert choose_mixtures(units, measure_with({"a": 0.1}, floor=0.01), 35) == []
+
+
+def test_an_expensive_operator_is_lowered_before_a_cheap_one() -> None:
+    units = [Unit(("a",), 1000), Unit(("b",), 1)]
+    chosen = choose_mixtures(units, measure_with({"a": 1e-4, "b": 1e-4}), 37)
+    assert [unit.nodes for unit in chosen[0]] == [("b",)]
