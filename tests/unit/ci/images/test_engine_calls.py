@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -34,7 +33,6 @@ from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_imag
 from ci.images.definition import (
     LABEL,
     describe_revision,
-    find_checkout,
     plan_image,
     read_images,
     recall_base,
@@ -53,50 +51,10 @@ from provisioning.errors import (
     ToolError,
     UnfitError,
 )
-from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
+from tests.stand_ins.docker_engine import FakeImage
+from tests.unit.ci.images.conftest import OWN, ROOT, ROW
 
-ROOT = find_checkout()
-ROW = read_images().bases[read_images().default_base]
-OWN = "team/debian:12"
 REVISION = "org.opencontainers.image.revision"
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """An engine that can pull the default base, and has one of the user's own."""
-    made = FakeEngine()
-    layers = [pack({"base": b"ubuntu"}, mtime=1), pack({"more": b"of it"}, mtime=2)]
-    made.remote[ROW.image] = FakeImage(layers)
-    made.add(FakeImage([pack({"base": b"debian"})]), OWN)
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(verb, "connect_engine", made.connect)
-    return made
-
-
-@pytest.fixture
-def wheels(engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wheels that were fetched; the engine notes when they were asked for."""
-    path = tmp_path / "a-1-py3-none-any.whl"
-    path.write_bytes(b"wheel")
-
-    def fetch(*_: Any) -> list[Path]:
-        engine.note("wheels")
-        return [path]
-
-    monkeypatch.setattr(building, "fetch_wheels", fetch)
-
-
-@pytest.fixture
-def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A checkout that images are built from."""
-    place = tmp_path / "checkout"
-    place.mkdir()
-    for name in ("nox", "noxfile.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, place / name)
-    shutil.copytree(ROOT / "docker", place / "docker")
-    for module in (definition, verb):
-        monkeypatch.setattr(module, "find_checkout", lambda: place)
-    return place
 
 
 def names(engine: Any) -> list[str]:

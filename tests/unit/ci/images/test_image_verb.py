@@ -1,0 +1,133 @@
+"""`image` as it is typed, on an engine that stands in: what it prints, exits with and asks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.images import digest
+from ci.images.build import Built
+from ci.images.definition import find_checkout, recall_base
+from ci.images.shell import ShellRequest
+from ci.verbs import image as verb
+from tests.stand_ins.docker_engine import FakeImage, pack
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.ci.images.conftest import OWN
+
+COMMANDS = """
+list
+build
+build emulator aot --base OWN
+list
+build aot --base OWN --with-toolchains --push host/me:1
+build aot emulator aot --push host:5000/me --json
+build aot emulator --push host:5000/me:1
+build aot aot --push host:5000/me:1
+digest
+digest emulator aot
+digest emulator aot --check
+UNEQUAL digest emulator aot --check
+LOCKS lock
+lock emulator aot --write
+lock emulator aot
+shell
+shell aot
+shell aot make aot
+shell make aot --with-toolchains
+shell --with-toolchains --read-only-store aot true
+prune --dry-run
+OLD prune --dry-run
+prune
+prune
+GONE list
+build gone
+build --base gone:1
+LARGE build emulator
+LARGE build emulator aot
+"""
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Manifests that may be written."""
+    shutil.copytree(find_checkout() / "manifests", tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    return tmp_path / "manifests"
+
+
+def prepare(engine: Any, checkout: Path, manifests: Path, state: str) -> None:
+    if state == "UNEQUAL":
+        build = engine.build
+
+        def build_otherwise(**words: Any) -> Any:
+            events = build(**words)
+            number = len(engine.called("build"))
+            engine.store[f"sha256:raw{number}"].layers[-1] = pack({"made": b"%d" % number})
+            return events
+
+        engine.api.build = build_otherwise
+    elif state == "LOCKS":
+        (manifests / "locks/images/python-3.11.txt").write_text("a==1\nb==1\n")
+    elif state == "OLD":
+        labels = {"executorch-qnn-ci.image": "aot", "executorch-qnn-ci.base": "gone:2"}
+        engine.add(FakeImage([b"o" * 2_000_000], labels), "executorch-qnn-ci/aot:0")
+        engine.names = {"a volume": {"executorch-qnn-ci.shell": "aot"}}
+    elif state == "GONE":
+        (checkout / ".nox" / "image-base").write_text("gone:1\n")
+    elif state == "LARGE":
+        file = manifests / "images.toml"
+        file.write_text(re.sub(r"budget_mb = \d+", "budget_mb = 1", file.read_text()))
+        large = FakeImage([b"l" * 2_000_000])
+        engine.add(large, "large:1")
+
+
+@pytest.mark.usefixtures("wheels")
+def test_what_each_command_prints_exits_with_and_asks(
+    engine: Any,
+    checkout: Path,
+    locks: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def note_shell(_: Any, request: ShellRequest) -> int:
+        image = request.built.reference
+        words = (*request.words, "read-only" * request.read_only_store, "baked" * request.baked)
+        engine.note(f"shell in {image}: {' '.join(words)}")
+        return 7
+
+    def bake(_: Any, plan: Any, built: Built, __: Any) -> Built:
+        engine.note(f"bake {plan.name}")
+        return Built(f"{built.reference}-toolchains", "sha256:baked", 9_000_000_000, fresh=True)
+
+    monkeypatch.setattr(verb, "run_shell", note_shell)
+    monkeypatch.setattr(verb, "bake_toolchains", bake)
+    monkeypatch.setattr(verb, "push_image", lambda _, built, name, __: f"{built.reference} {name}")
+    monkeypatch.setattr(digest, "resolve_lock", lambda *_: "a==1\nb==2\n")
+    shown = []
+    for row in COMMANDS.strip().splitlines():
+        state, _, rest = row.partition(" ")
+        if state.isupper():
+            prepare(engine, checkout, locks, state)
+        words = (rest if state.isupper() else row).replace("OWN", OWN).split()
+        if state == "LARGE":
+            words += ["--base", "large:1"]
+        engine.calls.clear()
+        code = main(["image", *words])
+        out, err = capsys.readouterr()
+        told = [line for line in err.splitlines() if line.startswith(("note", "base", "error"))]
+        calls = " ".join(name for name, _ in engine.calls if not name.startswith("probe"))
+        base = recall_base(checkout)
+        lines = [*told, *out.splitlines(), f"asked: {calls}", f"remembered: {base}"]
+        shown += [f"{row} -> {code:d}", *(f"  {line}".rstrip() for line in lines)]
+    known: dict[str, str] = {}
+
+    def name_digest(match: re.Match[str]) -> str:
+        return known.setdefault(match[0], f"<{len(known)}>")
+
+    text = re.sub(r"\b[0-9a-f]{12,64}\b", name_digest, "\n".join(shown) + "\n")
+    check_snapshot(Path(__file__).with_name("snapshots") / "verb.txt", text)
