@@ -1,0 +1,247 @@
+"""Known faults that are run again, and the matrix of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from msgspec.structs import replace
+
+from ci.faults.expected import (
+    GRAPH,
+    MENDED,
+    Rerun,
+    list_tried,
+    make_matrix,
+    render_matrix,
+    rerun,
+)
+from ci.faults.graph import parse_graph
+from ci.faults.known import (
+    CRASHED,
+    REFUSED,
+    RIGHT,
+    WRONG,
+    Tried,
+    describe,
+    find_pattern,
+    read_faults,
+)
+from ci.faults.results import (
+    LATE,
+    Item,
+    Result,
+)
+
+PLANTED = read_faults()[0]
+
+
+def try_items(scheme: str, items: Iterable[Item]) -> Iterator[Result]:
+    """The planted fault is there, and nothing else."""
+    for one in items:
+        bad = bool(find_pattern(PLANTED.pattern, describe(parse_graph(one.text))))
+        yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+
+
+def end_all(end: str) -> Callable[[str, Iterable[Item]], Iterator[Result]]:
+    return lambda _, items: (Result(one.text, one.seed, end, 2.0, 60.0) for one in items)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "qnn", "problems"),
+    [
+        (try_items, "2.49.40", ["", ""]),
+        (end_all(RIGHT), "2.49.40", ["the fault is gone", ""]),
+        (end_all(WRONG), "2.49.40", ["", "the mended graph is wrong"]),
+        (try_items, "9.0.0", ["", ""]),
+    ],
+)
+def test_a_known_fault_that_ends_otherwise_is_a_problem(
+    attempt: Any, qnn: str, problems: list[str]
+) -> None:
+    runs = list(rerun([PLANTED], "onnx", qnn, attempt))
+    assert [one.form for one in runs] == [GRAPH, MENDED]
+    for one, problem in zip(runs, problems, strict=True):
+        assert one.problem.startswith(problem)
+        assert bool(one.problem) == bool(problem)
+    assert runs[0].expected == (WRONG if qnn == "2.49.40" else "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"end": WRONG}, ""),
+        ({"end": REFUSED, "expected": ""}, ""),
+        ({"end": REFUSED}, "the result differs: refused instead of wrong"),
+        ({"end": REFUSED, "why": "no"}, "the result differs: refused instead of wrong (no)"),
+        (
+            {"end": RIGHT, "sqnr_db": 0.0, "predicted_db": 60.04},
+            "the fault is gone: right instead of wrong (0.0 dB, 60.0 dB predicted)",
+        ),
+        (
+            {"end": CRASHED, "expected": RIGHT},
+            "the fault is new in QNN 2.50: crashed instead of right",
+        ),
+        (
+            {"end": WRONG, "form": MENDED, "expected": RIGHT, "why": "no"},
+            "the mended graph is wrong, not right (no)",
+        ),
+    ],
+)
+def test_a_result_tells_how_it_differs_from_the_expected_one(
+    fields: dict[str, Any], problem: str
+) -> None:
+    usual = {"fault": "a", "form": GRAPH, "frontend": "onnx", "scheme": "u8", "qnn": "2.50"}
+    assert Rerun(**{"expected": WRONG, **usual, **fields}).problem == problem
+
+
+def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
+    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
+        for one in items:
+            bad = "constant(16" in one.text or one.seed == 23
+            yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+
+    graph, mended = rerun([PLANTED], "onnx", "2.49.40", attempt)
+    assert not graph.problem
+    assert mended.problem.startswith("the mended graph is wrong")
+
+
+@pytest.mark.parametrize(
+    ("qnn", "ends", "end"),
+    [
+        ("2.49.40", (WRONG, RIGHT, CRASHED), RIGHT),  # wrong is expected
+        ("2.49.40", (WRONG, WRONG, CRASHED), CRASHED),
+        ("2.49.40", (WRONG, WRONG, WRONG), WRONG),
+        ("9.0.0", (WRONG, RIGHT, CRASHED), WRONG),  # nothing is expected
+        ("9.0.0", (RIGHT, WRONG, WRONG), RIGHT),
+    ],
+)
+def test_a_graph_ends_as_the_first_seed_that_is_not_as_expected_or_as_the_first_of_all(
+    qnn: str, ends: tuple[str, str, str], end: str
+) -> None:
+    def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
+        for one, ended in zip(items, ends, strict=True):
+            yield Result(one.text, one.seed, ended, float(one.seed), 60.0 + one.seed)
+
+    graph, _ = rerun([PLANTED], "onnx", qnn, attempt)
+    seed = 21 + ends.index(end)
+    figures = (None, None) if end == CRASHED else (float(seed), 60.0 + seed)
+    assert (graph.end, graph.sqnr_db, graph.predicted_db) == (end, *figures)
+
+
+def test_the_figures_of_a_graph_are_those_of_the_seed_that_loses_most() -> None:
+    reached = {21: 9.0, 22: 2.0, 23: 5.0}
+
+    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
+        for one in items:
+            yield Result(one.text, one.seed, WRONG, reached[one.seed], 60.0 + one.seed)
+
+    for one in rerun([PLANTED], "onnx", "2.49.40", attempt):
+        assert (one.end, one.sqnr_db, one.predicted_db) == (WRONG, 2.0, 82.0)
+
+
+def test_a_worse_end_is_a_regression_and_a_better_one_a_fix() -> None:
+    order = [RIGHT, REFUSED, CRASHED, WRONG]
+    run = Rerun(
+        fault="a", form=GRAPH, frontend="onnx", scheme="u8", qnn="1", end=RIGHT, expected=""
+    )
+    for before, was in enumerate(order):
+        for after, now in enumerate(order):
+            runs = [replace(run, end=was), replace(run, end=now, qnn="2")]
+            matrix = make_matrix(["1", "2"], runs)
+            assert bool(matrix.regressions) is (after > before)
+            assert bool(matrix.fixes) is (after < before)
+    late = [replace(run, qnn=f"1.{n}", end=end) for n, end in enumerate((WRONG, LATE, RIGHT))]
+    matrix = make_matrix(["1.0", "1.1", "1.2"], late)  # a version that says nothing is left out
+    assert (matrix.regressions, len(matrix.fixes)) == ((), 1)
+
+
+def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
+    def run(fault: str, form: str, scheme: str, qnn: str, end: str, db: float | None) -> Rerun:
+        return Rerun(
+            fault=fault,
+            form=form,
+            frontend="onnx",
+            scheme=scheme,
+            qnn=qnn,
+            end=end,
+            expected="",
+            sqnr_db=db,
+        )
+
+    runs = [
+        run("a", GRAPH, "fp16", "1.0", RIGHT, 60.0),
+        run("a", GRAPH, "fp16", "1.1", RIGHT, 61.0),
+        run("b", GRAPH, "u8", "1.0", WRONG, 2.0),
+        run("b", GRAPH, "u8", "1.1", RIGHT, 62.0),
+        run("b", MENDED, "u8", "1.0", RIGHT, 63.0),
+        run("b", MENDED, "u8", "1.1", CRASHED, None),
+        run("b", GRAPH, "fp16", "1.1", REFUSED, None),
+        run("c", GRAPH, "u8", "1.0", WRONG, 3.0),
+        run("c", GRAPH, "u8", "1.1", RIGHT, 64.0),
+        run("d", GRAPH, "u8", "1.0", RIGHT, 65.0),
+        run("d", GRAPH, "u8", "1.1", WRONG, 0.0),
+    ]
+    assert render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"])) == (
+        "- regression: b (mended) in u8: right before QNN 1.1, crashed with it\n"
+        "- regression: d (graph) in u8: right before QNN 1.1, wrong with it\n"
+        "- fixed: b (graph) in u8: wrong before QNN 1.1, right with it\n"
+        "- fixed: c (graph) in u8: wrong before QNN 1.1, right with it\n"
+        "- not run: why 1.2\n"
+        "- not run: why 1.3\n"
+        "\n"
+        "| fault | form | scheme | 1.0 | 1.1 |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
+        "| b | mended | u8 | right, 63.0 dB | crashed |\n"
+        "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
+        "| d | graph | u8 | right, 65.0 dB | wrong, 0.0 dB |\n"
+        "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
+        "| b | graph | fp16 | not run | refused |\n"
+    )
+
+
+def test_each_of_two_faults_is_run_in_each_scheme_and_form() -> None:
+    faults = [
+        replace(
+            PLANTED,
+            name=name,
+            graph=f"graph {name}",
+            mended=mended,
+            tried=tuple(Tried(frontend, scheme, wrong=("2.1",)) for frontend, scheme in tried),
+        )
+        for name, mended, tried in (
+            ("a", "mended a", (("onnx", "u8"), ("executorch", "8a8w"), ("onnx", "fp16"))),
+            ("b", "", (("onnx", "u8"),)),
+        )
+    ]
+    asked = []
+
+    def attempt(scheme: str, items: Sequence[Item]) -> list[Result]:
+        asked.append((scheme, items[0].text, len({one.seed for one in items})))
+        return [
+            Result(one.text, one.seed, WRONG, 9.0 - number, 50.0)
+            for number, one in enumerate(items)
+        ]
+
+    runs = list(rerun(faults, "onnx", "2.1", attempt))
+    assert asked == [
+        *(("u8", "graph a", 3), ("u8", "mended a", 3)),
+        *(("fp16", "graph a", 3), ("fp16", "mended a", 3), ("u8", "graph b", 3)),
+    ]
+    assert [(one.fault, one.scheme, one.form, one.expected) for one in runs] == [
+        ("a", "u8", GRAPH, WRONG),
+        ("a", "u8", MENDED, RIGHT),
+        ("a", "fp16", GRAPH, WRONG),
+        ("a", "fp16", MENDED, RIGHT),
+        ("b", "u8", GRAPH, WRONG),
+    ]
+    assert {(one.sqnr_db, one.predicted_db) for one in runs} == {(7.0, 50.0)}
+    problem = "the mended graph is wrong, not right (7.0 dB, 50.0 dB predicted)"
+    assert [one.problem for one in runs] == ["", problem, "", problem, ""]
+    listed = [(one.fault, one.scheme, one.end) for one in list_tried(faults, "onnx")]
+    assert listed == [("a", "u8", WRONG), ("a", "fp16", WRONG), ("b", "u8", WRONG)]

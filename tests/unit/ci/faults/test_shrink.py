@@ -1,0 +1,299 @@
+"""Graphs that are made, simplified and varied, and which of them may be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+
+from ci.faults.generate import find_unfit, generate
+from ci.faults.graph import Graph, parse_graph
+from ci.faults.known import (
+    describe,
+    find_pattern,
+    read_faults,
+)
+from ci.faults.shrink import (
+    SEEDS,
+    fit_variations,
+    is_fit,
+    list_relations,
+    list_simpler,
+    measure,
+    resize,
+    shrink,
+    vary,
+    vary_last,
+)
+from tests.stand_ins.snapshots import check_snapshot
+
+PLANTED = read_faults()[0]
+FIRST = """\
+x = input(3, 16, 64)
+y = input(3, 16, 64)
+p = constant(1, 16, 64, like="positive")
+w = constant(64, like="positive")
+g = gelu(x)
+a = abs(y)
+m = mul(g, a)
+s = add(m, p)
+n = layer_norm(s, w)
+t = tanh(n)
+return t, m
+"""
+
+
+def has_planted(graph: Graph) -> bool:
+    return bool(find_pattern(PLANTED.pattern, describe(graph)))
+
+
+def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
+    small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs])
+    assert small.operators == ("add", "layer_norm")
+    shapes = [one.shape for one in small.tensors.values()]
+    assert sorted(map(len, shapes)) == [2, 3]
+    assert max(shapes, key=len)[0] == 2
+
+
+def test_what_else_has_to_follow_is_tried_with_an_axis_that_a_norm_needs() -> None:
+    graph = parse_graph(
+        "x = input(2, 16, 1)\np = constant(16, 1)\ns = add(x, p)\ny = sigmoid(s)\nreturn y"
+    )
+    varied = dict(fit_variations(graph, "onnx"))
+    norm = varied["with layer_norm as the last operator and a last axis of size 16"]
+    assert norm.operators == ("add", "layer_norm")
+    assert has_planted(norm)
+    assert varied["with relu as the last operator"].operators == ("add", "relu")
+    assert not any("rms_norm" in one for one in varied)  # which ONNX's graphs do not have
+    assert any("rms_norm" in text for text, _ in fit_variations(graph, "executorch"))
+
+
+def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:
+    graphs = [generate(3, number) for number in range(30)]
+    assert [str(one) for one in graphs] == [str(generate(3, number)) for number in range(30)]
+    assert len({str(one) for one in graphs}) > 25
+    assert not any(find_unfit(one, 0) for one in graphs)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("x = input(4, 8)\nc = constant(8)\ny = div(x, c)\nreturn y", "divisor"),
+        ("x = input(4, 8)\ny = log(x)\nreturn y", "divisor|logarithm"),
+        ("x = input(4, 8, value=70.0)\ny = mul(x, x)\nreturn y", "too large"),
+        ("x = input(4, 8, value=0.001)\ny = mul(x, x)\nreturn y", "near zero"),
+    ],
+)
+def test_what_rounding_alone_decides_is_not_judged(text: str, word: str) -> None:
+    fault = find_unfit(parse_graph(text), 1)
+    assert any(one in fault for one in word.split("|"))
+
+
+def test_a_graph_is_unfit_if_any_of_its_input_sets_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    graph = parse_graph("x = input(4)\ny = relu(x)\nreturn y")
+    good, large = ({"x": one, "y": one} for one in (torch.ones(4), torch.full((4,), 1e3)))
+    for sets in ([good, large], [large, good], [good, good]):
+        monkeypatch.setattr("ci.faults.generate.compute", lambda *_, sets=sets: sets)
+        assert bool(find_unfit(graph, 0)) is any(one is large for one in sets)
+
+
+@pytest.mark.parametrize(
+    ("text", "relations"),
+    [
+        (
+            "x = input(2, 3, 8)\np = constant(3, 8)\ns = add(x, p)\nt = mul(p, s)\nreturn t\n",
+            ("add: over_batch", "add: batch", "mul: first", "mul: over_batch", "mul: batch"),
+        ),
+        ("x = input(1, 3, 8)\np = constant(1, 3, 8)\ns = add(x, p)\nreturn s\n", ("add: whole",)),
+        ("x = input(2, 3, 8)\ns = relu(x)\nreturn s\n", ()),
+    ],
+)
+def test_relations_of_constants_are_told_by_operator(text: str, relations: tuple[str, ...]) -> None:
+    assert list_relations(parse_graph(text)) == relations
+
+
+def test_the_batch_of_a_graph_is_that_of_its_first_input_with_axes() -> None:
+    graph = parse_graph(
+        "z = input()\np = constant(5, 1)\nx = input(2, 5, 4)\n"
+        "s = mul(x, z)\nt = add(s, p)\nreturn t"
+    )
+    single = dict(vary(graph))["with a first axis of size 1"].tensors
+    assert [one.shape for one in single.values()] == [(), (5, 1), (1, 5, 4)]
+
+
+@pytest.mark.parametrize("outputs", ["b, a", "a, b"])
+def test_the_last_operator_is_replaced_even_if_an_earlier_one_is_also_returned(
+    outputs: str,
+) -> None:
+    graph = parse_graph(f"x = input(2, 8)\na = exp(x)\nb = tanh(a)\nreturn {outputs}\n")
+    varied = [one for _, one in vary_last(graph, "onnx")]
+    assert {one.nodes["a"].operator for one in varied} == {"exp"}
+    assert len({one.nodes["b"].operator for one in varied} - {"tanh"}) == len(varied) > 3
+
+
+SIMPLIFIED = """\
+x = input(2, 3, 8)
+y = input(1, 8)
+p = constant(3, 8, like="large")
+q = constant(1, value=2)
+w = constant(8, like="positive")
+s = add(x, p)
+r = reshape(s, shape=[6, 8])
+m = mul(r, y)
+n = layer_norm(m, w)
+k = mul(n, q)
+return k, s
+"""
+
+
+FOLLOWED = """\
+x = input({0}, 3, 8)
+p = constant(8)
+b = constant({0}, 1, 8)
+c = constant({0}, 3, 8)
+r = relu(x)
+s = add(r, p)
+t = sub(s, b)
+u = div(t, c)
+y = {1}
+return y
+"""
+
+
+def describe_change(before: Graph, after: Graph) -> str:
+    """The measure of a graph, and the lines that are only in one of the two."""
+    old, new = ([*str(one).splitlines(), ""] for one in (before, after))
+    lines = [f"- {one}" for one in old if one not in new]
+    lines += [f"+ {one}" for one in new if one not in old]
+    return "\n".join([str(measure(after)[:5]), *lines])
+
+
+# Inputs are neither expanded nor replaced, and vectors are no batches.
+VARIED = (
+    (
+        "x = input(2, 3, 8)\ny = input(2, 3, 8)\np = constant(3, 8)\nq = constant(8)\n"
+        "s = add(x, p)\nm = mul(s, q)\nt = mul(m, y)\nn = tanh(t)\nreturn n, s\n"
+    ),
+    (
+        "x = input(2, 3, 2)\ny = input(2)\nc = constant(2)\nb = constant(2, 1, 1)\n"
+        "s = add(x, y)\nt = mul(c, s)\nu = add(t, b)\nreturn u\n"
+    ),
+)
+
+
+def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
+    graph = parse_graph(SIMPLIFIED)
+    told = [describe_change(graph, one) for one in list_simpler(graph)]
+    for frontend, batch, last in (
+        ("onnx", 3, "softmax(u, axis=-1)"),
+        ("executorch", 1, "rms_norm(u)"),
+        ("onnx", 1, "linear(u, p)"),
+    ):
+        graph = parse_graph(FOLLOWED.format(batch, last))
+        every: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
+        told += [f"{frontend}, {text}: {describe_change(graph, one)}" for text, one in every]
+    for text in VARIED:
+        graph = parse_graph(text)
+        told += [f"{text}: {describe_change(graph, one)}" for text, one in vary(graph)]
+    check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
+
+
+def test_a_size_is_changed_where_it_is_one_and_not_in_axes_that_are_the_same_number() -> None:
+    text = (
+        "x = input({0}, 4, 3)\nc = constant({0}, 1)\nr = reshape(x, shape=[{0}, 3, 4])\n"
+        "s = mean(r, axes=[2], keep=0)\ny = add(s, c)\nreturn y\n"
+    )
+    assert resize(parse_graph(text.format(2)), 2, 1) == parse_graph(text.format(1))
+
+
+def test_a_round_tries_graphs_that_are_simpler_and_the_simplest_first() -> None:
+    graph = parse_graph(
+        "x = input(2, 3)\nc = constant(1, 3)\ne = expand(c, shape=[16, 3])\n"
+        "s = sum(e, axes=[0], keep=1)\ny = add(x, s)\nreturn y"
+    )
+    tried: list[Graph] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        tried.extend(graphs)
+        return [False] * len(graphs)
+
+    assert shrink(graph, fails) == graph
+    fit = [one for one in list_simpler(graph) if is_fit(one)]
+    simpler = [one for one in fit if measure(one) < measure(graph)]
+    assert len(simpler) < len(fit)
+    assert tried == sorted(simpler, key=measure) != simpler
+
+
+def test_graphs_are_tried_one_by_one_until_one_fails() -> None:
+    graph = parse_graph("x = input(2, 4)\na = tanh(x)\ny = gelu(a)\nreturn y\n")
+    tried: list[tuple[str, ...]] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        tried.extend(one.operators for one in graphs)
+        return ["tanh" in one.operators for one in graphs]
+
+    assert shrink(graph, fails, 1).operators == ("tanh",)
+    assert tried[0] == ("gelu",)  # the simplest, which is right
+
+
+def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = parse_graph("x = input(2, 4)\ny = relu(x)\nreturn y")
+    assert [*vary_last(one, "onnx")] == []
+    assert fit_variations(one, "onnx") == []  # not even without its only operator
+    two = parse_graph(
+        "x = input(8)\nc = constant(4)\ns = sum(x, axes=[0], keep=1)\n"
+        "a = add(s, c)\ny = relu(a)\nreturn y"
+    )
+    norm = dict(vary_last(two, "onnx"))[
+        "with layer_norm as the last operator and a last axis of size 16"
+    ]
+    assert [tensor.shape for tensor in norm.tensors.values()] == [(16,), (4,)]
+    weighted = parse_graph(
+        "x = input(2, 8)\nc = constant(8)\nr = relu(x)\ny = layer_norm(r, c)\nreturn y"
+    )
+    assert {other.nodes["y"].reads for _, other in vary_last(weighted, "onnx")} == {("r",)}
+    monkeypatch.setattr("ci.faults.shrink.MOST_ROUNDS", 2)
+    rounds: list[int] = []
+
+    def fails(graphs: Sequence[Graph]) -> list[bool]:
+        rounds.append(len(graphs))
+        return [number == 0 for number, _ in enumerate(graphs)]
+
+    small = shrink(parse_graph(FIRST), fails, 1)
+    assert rounds == [1, 1]
+    assert measure(small) < measure(parse_graph(FIRST))
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("x = input(2, 4)\ny = relu(x)\nreturn y", True),
+        ("x = constant(2, 4)\ny = relu(x)\nreturn y", False),  # it has no input
+        ("x = input(2, 4)\nc = constant(3)\ny = add(x, c)\nreturn y", False),
+        ("x = input(2, 4)\ny = log(x)\nreturn y", False),
+        ("x = input(2, 4)\ny = slice(x, axis=0, start=0, stop=9)\nreturn y", False),
+        ("x = input(2, 4)\ny = softmax(x, axis=5)\nreturn y", False),
+        ("x = input(2, 4)\ny = softmax(x)\nreturn y", False),
+    ],
+)
+def test_only_a_graph_that_can_be_judged_is_fit(text: str, fits: bool) -> None:
+    graph = parse_graph(text)
+    assert is_fit(graph) is fits
+    assert not is_fit(Graph(graph.tensors, {}, ()))
+    assert not is_fit(Graph({}, graph.nodes, graph.outputs))
+
+
+@pytest.mark.parametrize("bad", SEEDS)
+def test_a_graph_is_fit_only_if_it_is_with_every_seed(
+    monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    monkeypatch.setattr("ci.faults.shrink.find_unfit", lambda _, seed: "why" if seed == bad else "")
+    assert not is_fit(parse_graph(FIRST))
