@@ -45,7 +45,7 @@ class RewriteProof:
 
     def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
         """Return the rewritten module, and what each rewrite changed."""
-        return rewrite_graph(copy_graph(self.original), self.sets[0], names)
+        return rewrite_graph(copy_graph(self.original), names)
 
     def measure(self, rewritten: fx.GraphModule, bound: float, replaced: Sequence[str]) -> float:
         """Return the largest difference between the outputs of the module and those of its

@@ -29,8 +29,9 @@ class Change:
 
 
 # Edits the unlifted module of torch.export in place: operators of aten; parameters, buffers and
-# constants are get_attr nodes; ``node.meta["val"]`` has each result's shape and dtype. Returns the
-# changes, or () if it changed nothing.
+# constants are get_attr nodes; ``node.meta["val"]`` has each result's shape and dtype, also that of
+# new nodes. Nodes that are not replaced keep their names, by which the proof compares them. Returns
+# the changes, or () if it changed nothing.
 TorchRewrite: TypeAlias = "Callable[[fx.GraphModule], tuple[Change, ...]]"
 # Edits an ONNX model whose shapes have been inferred in place, and returns the same.
 OnnxRewrite: TypeAlias = "Callable[[onnx.ModelProto], tuple[Change, ...]]"
@@ -79,14 +80,14 @@ def rewrite_module(
     """Return a module with rewrites applied, in the order of ``names``. ``inputs`` are an example
     of its inputs. Raises ValueError if there is no rewrite with one of the names, or if it changes
     nothing."""
-    graph, changes = rewrite_graph(export_module(module, inputs), inputs, names)
+    graph, changes = rewrite_graph(export_module(module, inputs), names)
     if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
         raise ValueError(f"the rewrite {unused[0]!r} finds nothing to change in this model")
     return graph
 
 
 def rewrite_graph(
-    graph: fx.GraphModule, inputs: Sequence[Tensor], names: Sequence[str]
+    graph: fx.GraphModule, names: Sequence[str]
 ) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
     """Apply rewrites to a graph of export_module, and return it and what each rewrite changed.
     Raises ValueError if there is no rewrite with one of the names."""
@@ -95,8 +96,6 @@ def rewrite_graph(
         rewrite = find_rewrite(TORCH, name)
         if rewrite is None:
             raise ValueError(f"there is no rewrite {name!r}")
-        if changes:  # so that the nodes that the last rewrite added have shapes
-            graph = export_module(graph, inputs)
         changes.append(rewrite(graph))
         graph.graph.eliminate_dead_code()
         graph.delete_all_unused_submodules()
