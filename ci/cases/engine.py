@@ -18,9 +18,10 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step, TraceError
+from ci.models.tensor_types import Retyped
 from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
-from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation
+from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation, TypeShare
 from provisioning.documents import DocumentError, read_json
 from provisioning.errors import DefectError, FailedError, QnnCiError, StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -95,6 +96,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
     clipped: tuple[Clipped, ...] = ()
     steps: tuple[Step, ...] = ()  # the float32 model's operators, if the engine lists them
     simulation: Simulation | None = None  # only if the case is simulated; then nothing else counts
+    types: tuple[TypeShare, ...] = ()  # of the operators and weights that QNN compiled
+    retyped: tuple[Retyped, ...] = ()  # tensors with fewer bits than requested
     warnings: tuple[str, ...] = ()  # about explanations that could not be computed
 
 

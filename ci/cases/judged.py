@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -52,6 +52,7 @@ from ci.facts.kinds import (
     NO_OUTPUTS,
     ON_CPU,
     PROOFLESS,
+    RETYPED,
     RUNNER,
     UNEXPECTED,
 )
@@ -73,6 +74,7 @@ from ci.latency.data import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_suite_model
+from ci.models.tensor_types import Retyped
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
@@ -301,22 +303,29 @@ class CaseJudge:
             *(RUNNER.find(one) for one in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
-        if not findings:
+        lost = [find_lost_types(compiled.retyped)] if compiled.retyped else []
+        if not findings and not lost:
             if unmet := [*self.find_unmet()]:
                 return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
             if notes := self.evidence.notes:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
             return self.end(Status.PASSED, remark=run.notes.remark)
-        question, advice = findings[0].question, verdict.advice
-        if findings[0].id in OF_MODEL:
-            advice = MODEL
-        elif question is Question.QUANTIZED and Question.QUANTIZED not in known:
-            advice = advice if advice != NO_ADVICE else SCHEME
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
-        advice += self.explain(compiled.loss, question, is_located=is_located)
-        findings = [self.name_culprit(findings[0]).explained(advice), *findings[1:]]
-        return self.end(Status.FAILED, findings, log_tail, remark=run.notes.remark)
+        for one in findings[:1]:
+            advice = self.advise(one, verdict.advice, known)
+            advice += self.explain(compiled.loss, one.question, is_located=is_located)
+            findings[0] = self.name_culprit(one).explained(advice)
+        return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
+
+    def advise(self, finding: Finding, advice: Advice, known: Collection[Question]) -> Advice:
+        """Return the advice for the first finding of a case. ``advice`` is the verdict's, and
+        ``known`` are the questions that known faults explain."""
+        if finding.id in OF_MODEL:
+            return MODEL
+        if finding.question is Question.QUANTIZED and Question.QUANTIZED not in known:
+            return advice if advice != NO_ADVICE else SCHEME
+        return advice
 
     def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
         """Return where the accuracy of a failed case is lost."""
@@ -538,6 +547,23 @@ def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     )
 
 
+def find_lost_types(retyped: Sequence[Retyped]) -> Finding:
+    """Return the finding that tensors have fewer bits than requested."""
+    first = retyped[0]
+    more = f", and {len(retyped) - 1} more" if len(retyped) > 1 else ""
+    return RETYPED.find(
+        f"{first.node} was requested in {first.asked}, but its {first.kind} is {first.compiled}"
+        f"{more}",
+        evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
+        places=[place for one in retyped[:1] for place in one.origin.places],
+        advice=advise(
+            "a quantizer or a pass of the tool that lowers the model dropped the type",
+            "request the type for the operators next to it, too, or leave this operator out of the"
+            " part, recipe or annotation",
+        ),
+    )
+
+
 def find_no_node(left: Sequence[Fallback]) -> Finding:
     """Return the finding that QNN took no node of a model."""
     if not left:
@@ -673,6 +699,7 @@ def make_case(
         footprint=compiled.footprint if compiled else None,
         recorded_footprint=known.baseline.footprint if known.baseline else None,
         estimate=known.estimate,
+        types=compiled.types if compiled else (),
     )
 
 

@@ -19,6 +19,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "Inspector": ("devtools:Inspector",),
     "MemoryPlanningPass": ("exir.passes:MemoryPlanningPass",),
     "ModuleQConfig": ("backends.qualcomm.quantizer.quantizer:ModuleQConfig",),
+    "NodeVisitor": ("backends.qualcomm.builders.node_visitor:NodeVisitor",),
     "PreprocessResult": ("exir.backend.backend_details:PreprocessResult",),
     "QnnBackend": ("backends.qualcomm.qnn_preprocess:QnnBackend",),
     "QnnQuantizer": ("backends.qualcomm.quantizer.quantizer:QnnQuantizer",),

@@ -29,6 +29,7 @@ from ci.cases.engine import (
 from ci.cases.forked import describe_error, flush_stdio, run_forked
 from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
+from ci.executorch.compiled_types import TypeRecord, record_types
 from ci.executorch.delegation import (
     audit_delegation,
     count_operators,
@@ -62,6 +63,7 @@ from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, C
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
+from ci.models.tensor_types import count_types, find_retyped
 from ci.models.tensors import Loss, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
@@ -180,7 +182,7 @@ class Lowering:
             choices, profile_level="optrace", online_prepare=False, saver=False
         )
         origins: dict[str, Origin] = {}
-        program, delegation, footprint = lowering.compile(module, traced, origins)
+        program, delegation, footprint, _ = lowering.compile(module, traced, origins)
         observed = hook.observe()
         (self.staging.directory / TRACE).write_bytes(gzip.compress(observed.traces))
         simulation = read_simulation(observed, soc, delegation.partitions, origins)
@@ -226,7 +228,7 @@ class Lowering:
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
-        program, delegation, footprint = self.compile(module, choices)
+        program, delegation, footprint, types = self.compile(module, choices)
         unshared = self.compile_unshared(module, len(program))
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")
@@ -249,6 +251,8 @@ class Lowering:
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
             weights=weights,
             calibration=digest_sets(model.calibration) if scheme.quantized else "",
+            types=count_types(types.tensors),
+            retyped=find_retyped(types.asked, types.tensors),
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:
@@ -262,12 +266,12 @@ class Lowering:
 
     def compile(
         self, module: Any, choices: Choices, origins: dict[str, Origin] | None = None
-    ) -> tuple[bytes, Delegation, Footprint | None]:
-        """Return the program of a float or quantized module, its delegation and its footprint. The
-        origin of each examined node is added to ``origins``."""
+    ) -> tuple[bytes, Delegation, Footprint | None, TypeRecord]:
+        """Return the program of a float or quantized module, its delegation, its footprint and the
+        types of its tensors. The origin of each examined node is added to ``origins``."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
-            with record_refusals(log, choices) as refusals:
+            with record_refusals(log, choices) as refusals, record_types() as types:
                 spec = compiler_spec(self.spec.scheme.base, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
             refusals.require_skipped()
@@ -300,7 +304,7 @@ class Lowering:
                 operators=operators,
                 peak=peak,
             )
-        return program, delegation, footprint
+        return program, delegation, footprint, types
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
         """Return ``module`` in ExecuTorch's edge dialect. The nodes that QNN accepts are delegated

@@ -22,6 +22,7 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
+from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import (
     ModuleQConfig,
     QnnQuantizer,
@@ -104,6 +105,7 @@ def quantize_method(
     with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
         prepared = prepare(exported, quantizer)
+    mark_annotated(prepared.graph, choices.discard_nodes)
     own = [name for name, _ in model.module.named_buffers()]
     with keep_state(prepared, own):
         if recipe.training_steps:
@@ -280,6 +282,7 @@ def select_parts(quantizer: Any, choices: Choices) -> None:
     def transform_and_assign(module: GraphModule) -> GraphModule:
         transformed: GraphModule = transform(module)
         owners.update(assign_parts(list_candidates(transformed.graph), choices.parts))
+        mark_parts(transformed.graph, owners)
         return transformed
 
     quantizer.transform_for_annotation = transform_and_assign

@@ -300,6 +300,13 @@ UNRECORDED = Kind(
     "find the cause, or change the row of the table",
     "passed by theirs, failed by ours: upstream compares no outputs",
 )
+RETYPED = Kind(
+    "QNN2707",
+    Question.PROOF,
+    "A layer has fewer bits in the program than a mixture, recipe or annotation requested.",
+    "the finding lists the layers; request the type for their neighbours, too, or drop the request",
+    "softmax was requested in 16 bit, but its result is 8 bit",
+)
 EARLIER = Kind(
     "QNN2706",
     Question.PROOF,

@@ -30,6 +30,7 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
+from ci.models.tensor_types import count_types, find_retyped
 from provisioning.documents import read_bytes
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
@@ -187,7 +188,7 @@ class DecoderLowering:
             runner_io=True,
         )
         self.staging.enter("lower")
-        program, delegation, footprint = lowering.compile(joined, NO_CHOICES)
+        program, delegation, footprint, types = lowering.compile(joined, NO_CHOICES)
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")
         (self.staging.directory / PROGRAM).write_bytes(program)
@@ -203,6 +204,8 @@ class DecoderLowering:
             methods=tuple(self.methods),
             weights=digest_weights(decoder),
             calibration=hashlib.sha256(repr(one.prompts).encode()).hexdigest(),
+            types=count_types(types.tensors),
+            retyped=find_retyped(types.asked, types.tensors),
         )
 
     @property

@@ -203,10 +203,10 @@ def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
             f"block_size cannot be used with {base.value}",
             "block_size is only for 16a4w_block",
         )
-    if base.recipe.activations and quantizing:
-        yield f"{quantizing[0]} cannot be used with {base.value}", "only ExecuTorch supports it"
-    if base is Scheme.ASIS and choices.parts:
-        yield "parts cannot be used with asis", "the file is already quantized"
+    if base is Scheme.ASIS and quantizing:
+        yield f"{quantizing[0]} cannot be used with asis", "the file is already quantized"
+    elif base.recipe.activations and (others := [one for one in quantizing if one != "parts"]):
+        yield f"{others[0]} cannot be used with {base.value}", "only ExecuTorch supports it"
     for part in choices.parts:
         yield from _find_part_faults(part, base)
 

@@ -36,6 +36,7 @@ class Candidate(Struct, frozen=True):
     types: tuple[str, ...] = ()  # their classes
     line: str = ""
     tensors: tuple[str, ...] = ()
+    type: str = ""  # of its result, in a file that is already quantized
 
     @property
     def name(self) -> str:
@@ -171,7 +172,7 @@ def list_parts(
                 "node": one.name,
                 "op": next(iter(one.ops), ""),
                 "line": one.line or next(reversed(one.modules), ""),
-                "scheme": part.scheme.value if part else base,
+                "scheme": part.scheme.value if part else one.type or base,
                 "part": " ".join(f"{name}={value}" for name, value in part.selectors.items())
                 if part
                 else "",

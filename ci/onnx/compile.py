@@ -11,9 +11,11 @@ The artifact contains:
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,11 @@ from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
 from ci.models.graph_steps import Step
+from ci.models.lowering_options import Part
+from ci.models.parts import Candidate
 from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version
 from ci.models.schemes import Scheme
+from ci.models.tensor_types import Retyped, count_types, find_retyped
 from ci.models.tensors import Layer, Loss, TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
@@ -43,6 +48,7 @@ from ci.onnx.models import (
     read_model,
 )
 from ci.onnx.noise import Writer, find_grids, predict_noise
+from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import (
     copy_file,
     find_joined,
@@ -59,7 +65,7 @@ from ci.onnx.session import (
 from ci.onnx.source import Arrays, Source, from_file, from_torch
 from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
 from ci.onnx.steps import describe_steps
-from ci.report.schema import Clipped, Footprint
+from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
 from provisioning.errors import FailedError
@@ -123,6 +129,7 @@ def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
+GRAPHS = "qnn_graphs"  # descriptions of QNN's graphs, which are not kept
 SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # least SQNR of the exported model against torch; measured: above 100
 
@@ -166,7 +173,7 @@ def compile_source(
         with staging.notes.of("the model's operators"):
             steps = describe_steps(plain)
         staging.note_steps(steps)
-    model, reference, float32 = write_references(source, plain, spec, staging)
+    model, reference, float32, owners = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
         infos = describe_outputs(model, reference[0])
     given = spec.scheme is Scheme.ASIS
@@ -197,8 +204,8 @@ def compile_source(
             loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
     staging.enter("lower")
     program = staging.directory / PROGRAM
-    delegation, footprint = write_context(
-        model, program, staging.log, spec.soc, options, embed=embed
+    delegation, footprint, (types, retyped) = write_typed(
+        model, program, staging, spec, options, embed=embed, owners=owners
     )
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
@@ -224,15 +231,18 @@ def compile_source(
         weights=digest_source(source),
         calibration=digest_sets(source.calibration) if calibrated else "",
         steps=steps,
+        types=types,
+        retyped=retyped,
     )
 
 
 def write_references(
     source: Source, model: Path, spec: CaseSpec, staging: Staging
-) -> tuple[Path, list[Arrays], Arrays]:
+) -> tuple[Path, list[Arrays], Arrays, Mapping[str, Part]]:
     """Write the inputs, the outputs of the float model and, if the scheme quantizes, those of the
     quantized model. ``model`` is the file of write_float. Return the model to compile, its outputs
-    for each input set, and the float model's outputs for the first set. Raises the errors of
+    for each input set, the float model's outputs for the first set, and the parts of the
+    quantized model's tensors. Raises the errors of
     compile_source."""
     staging.write_inputs(source.evaluation)
     reference = wanted = run_reference(model, source.evaluation)
@@ -249,19 +259,21 @@ def write_references(
         bounds = find_ties(plain, disturbed, source.evaluation, wanted, bits)
     staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
-        return model, reference, float32
+        return model, reference, float32, {}
+    owners: Mapping[str, Part] = {}
     quantized = staging.directory / QUANTIZED_MODEL
     if spec.scheme is Scheme.ASIS:
         copy_file(model, quantized)
     else:
         staging.enter("quantize")
-        quantize_file(model, quantized, spec.scheme.base, source.calibration)
+        parts = spec.source.choices.parts
+        owners = quantize_file(model, quantized, spec.scheme.base, source.calibration, parts)
         reference = run_reference(quantized, source.evaluation)
     staging.write_quantized(reference)
     with needed("the bounds of outputs that are not floating-point"):
         ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)
-    return quantized, reference, float32
+    return quantized, reference, float32, owners
 
 
 def digest_source(source: Source) -> str:
@@ -288,6 +300,16 @@ def add_grids(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)
     )
+
+
+def list_nodes(spec: CaseSpec) -> list[Candidate]:
+    """Return the nodes that parts can select in the float model of a case, or the nodes of a file
+    that is already quantized, with the types of their results."""
+    with TemporaryDirectory() as scratch:
+        path = write_float(load_source(spec), Path(scratch, "float.onnx"), spec.source.shapes)
+        types = name_types(path)
+        candidates = list_candidates(onnx.load(path, load_external_data=False))
+    return [structs.replace(one, type=types.get(one.name, "")) for one in candidates]
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
@@ -326,6 +348,36 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
                     f" {reached:.1f} dB against torch, but at least {EXPORTED_DB:g} dB is required",
                     why="both were computed in float32 on the CPU, so QNN is not the cause",
                 )
+
+
+def write_typed(
+    model: Path,
+    program: Path,
+    staging: Staging,
+    spec: CaseSpec,
+    options: Mapping[str, str],
+    *,
+    embed: bool | None,
+    owners: Mapping[str, Part],
+) -> tuple[Delegation, Footprint, tuple[tuple[TypeShare, ...], tuple[Retyped, ...]]]:
+    """Compile ``model`` as write_context does. Return also the types of the tensors in the graphs
+    that QNN's provider describes, and those tensors that have fewer bits than requested."""
+    graphs = staging.directory.with_name(GRAPHS)
+    graphs.mkdir()
+    dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(graphs.absolute())}
+    delegation, footprint = write_context(
+        model, program, staging.log, spec.soc, {**options, **dump}, embed=embed
+    )
+    if wanted := options.get("json_qnn_graph_dir"):
+        for path in graphs.iterdir():
+            shutil.copyfile(path, Path(wanted, path.name))
+    types: tuple[tuple[TypeShare, ...], tuple[Retyped, ...]] = (), ()
+    with staging.notes.of("the types of the program's tensors"):
+        described = onnx.load(model, load_external_data=False)
+        tensors = [*list_tensors(described, graphs)]
+        asked = find_asked(described, owners) if spec.scheme.quantized else {}
+        types = count_types(tensors), find_retyped(asked, tensors)
+    return delegation, footprint, types
 
 
 @stage(QNN)

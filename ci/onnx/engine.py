@@ -18,6 +18,7 @@ from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
+from ci.models.schemes import Mixture
 from ci.onnx.fallback import QNN, read_profile
 from ci.onnx.options import (
     SAVER_LIBRARY,
@@ -84,6 +85,8 @@ class OnnxEngine:
             NUMERICS,
             name_extensions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),
+            spec.scheme.value if isinstance(spec.scheme, Mixture) else "",
+            repr(spec.source.choices),
             spec.soc,
             msgspec.json.encode(sorted(options.items())).decode(),
             *hash_option_files(options),

@@ -17,6 +17,7 @@ from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
 from ci.onnx.models import read_constants
 from ci.onnx.noise import MOVES, find_range
+from ci.onnx.precision import QUANTIZED_INPUT
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
 from ci.report.schema import Clipped
@@ -24,7 +25,6 @@ from provisioning.errors import FailedError
 
 MOST_VALUES = 1 << 28  # elements held in memory at a time
 EXPOSED = "{}/layer"
-QUANTIZED_INPUT = "_QuantizeLinear_Input"
 ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import digits
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from onnxruntime.quantization.execution_providers.qnn import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
+from ci.models.lowering_options import Part
 from ci.models.schemes import Recipe, Scheme
 from ci.onnx.models import Shapes, fix_shapes, list_external, list_graphs, read_constants
+from ci.onnx.precision import WEIGHTS, find_owners, override_parts
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from ci.report.text import count, name_some
@@ -31,17 +34,8 @@ OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
 # and no QuantizeLinear of opset 28.
 NEWEST_OPSET = 21
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
-# The inputs that are weights, by operator. For operators in OVERRIDDEN, onnxruntime 1.32 quantizes
-# the weights to the type of activations; get_qnn_qdq_config corrects this only for MatMul's 8-bit
-# weights.
-WEIGHTS = {
-    "Conv": (1,),
-    "ConvTranspose": (1,),
-    "Gemm": (1,),
-    "MatMul": (0, 1),
-    "LSTM": (1, 2),
-    "GRU": (1, 2),
-}
+# For these operators, onnxruntime 1.32 quantizes the weights to the type of activations;
+# get_qnn_qdq_config corrects this only for MatMul's 8-bit weights.
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
 LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
@@ -159,27 +153,33 @@ def mend_constants(graph: Any) -> None:
 
 
 @stage(QUANTIZER)
-def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
+def quantize_file(
+    source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays], parts: Sequence[Part] = ()
+) -> Mapping[str, Part]:
     """Quantize the model ``source`` and write it to ``target``, with QuantizeLinear and
-    DequantizeLinear as QNN's provider expects them.
+    DequantizeLinear as QNN's provider expects them. Return the parts of the tensors, as
+    find_owners does.
 
     The quantization ranges cover the values for all of ``sets``. The metadata of the source is
     kept. Raises StageError; its cause is an error of onnxruntime's quantizer, or a FailedError if a
-    weight does not have the scheme's type.
+    weight does not have its type, or a UsageError for a part without nodes.
     """
     recipe = scheme.recipe
     model = prepare_file(source)
+    owners = find_owners(onnx.load(source, load_external_data=False), model, parts)
+    own = override_parts(model, owners, recipe)
     config = get_qnn_qdq_config(
         model,
         SetReader([one.name for one in model.graph.input], sets),
         activation_type=QuantType[recipe.activations],
         weight_type=QuantType[recipe.weights],
         per_channel=recipe.per_channel,
-        init_overrides=override_weights(model.graph, recipe),
+        init_overrides={**override_weights(model.graph, recipe), **own},
         add_qtype_converts=False,
     )
     quantize(model, str(target), config)
-    require_weights(onnx.load(target, load_external_data=False), scheme)
+    require_weights(onnx.load(target, load_external_data=False), scheme, owners)
+    return owners
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
@@ -201,11 +201,16 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
     return {name: one for name, one in overrides.items() if name in known}
 
 
-def require_weights(model: Any, scheme: Scheme) -> None:
-    """Raise FailedError if weights of a quantized model do not have the scheme's type."""
-    wanted = QuantType[scheme.recipe.weights].tensor_type
-    wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
+def require_weights(
+    model: Any, scheme: Scheme, owners: Mapping[str, Part] = MappingProxyType({})
+) -> None:
+    """Raise FailedError if weights of a quantized model have neither the scheme's type nor that of
+    one of the parts, ``owners``. Which of them a node has is judged later, as for QNN."""
+    schemes = {scheme, *(part.scheme for part in owners.values())}
+    types = {QuantType[one.recipe.weights].tensor_type for one in schemes}
+    wrong = {name: kind for name, kind in find_weights(model) if kind not in types}
     if wrong:
+        wanted = QuantType[scheme.recipe.weights].tensor_type
         named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
             f"{count(len(wrong), 'weight does', 'weights do')} not have type {_name_type(wanted)},"

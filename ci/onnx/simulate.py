@@ -23,9 +23,10 @@ from ci.latency.simulation import (
     split_traces,
 )
 from ci.models.schemes import Scheme
-from ci.models.user_code import read_origin, working_directory
+from ci.models.user_code import working_directory
 from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float
 from ci.onnx.options import profile_options
+from ci.onnx.precision import find_origin
 from ci.onnx.preparation import copy_file, quantize_file
 from ci.onnx.source import Source
 from ci.report.schema import Footprint
@@ -37,7 +38,6 @@ from provisioning.manifest.targets import read_socs
 OF_SOC = ("soc_model", "htp_arch", "vtcm_mb")  # options that would contradict the simulated SoC
 CSV, LOGS = "profile.csv", "*_qnn.log"
 FIRST_EVENT = "QNN (finalize) time"  # of a graph; its microseconds tell graphs apart
-TRACEBACK = "pkg.torch.onnx.stack_trace"
 
 
 def simulate_source(
@@ -56,7 +56,8 @@ def simulate_source(
             model = copy_file(model, scratch / QUANTIZED_MODEL)
         elif spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
-            quantize_file(model, quantized, spec.scheme.base, source.calibration)
+            parts = spec.source.choices.parts
+            quantize_file(model, quantized, spec.scheme.base, source.calibration, parts)
             model = quantized
         delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
         simulation = read_simulation(observed, soc, delegation.partitions, origins)
@@ -124,8 +125,5 @@ def drop_repeats(events: Sequence[Event], traces: bytes) -> tuple[Sequence[Event
 
 def find_origins(model: Path) -> dict[str, Origin]:
     """Return the source line of each node of a float model, which torch.onnx records."""
-    origins = {}
-    for node in onnx.load(model, load_external_data=False).graph.node:
-        traceback = next((one.value for one in node.metadata_props if one.key == TRACEBACK), "")
-        origins[node.name] = read_origin(traceback)
-    return origins
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    return {node.name: find_origin(node) for node in nodes}

@@ -16,7 +16,15 @@ from ci.report.bars import (
     draw_traffic,
     sum_traffic,
 )
-from ci.report.schema import MADE_PROVES, Case, DeviceFigures, PredictedTime, Report, Threshold
+from ci.report.schema import (
+    MADE_PROVES,
+    Case,
+    DeviceFigures,
+    PredictedTime,
+    Report,
+    Threshold,
+    TypeShare,
+)
 from ci.report.text import (
     Names,
     count,
@@ -102,6 +110,16 @@ def show_deciding(case: Case) -> str:
     if case.question is Question.QUANTIZED and case.sqnr_db_scheme is not None:
         return f"{show_decibels(case.sqnr_db_scheme)} dB for the quantized model against float32"
     return "" if program is None else f"{show_decibels(program)} dB"
+
+
+def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
+    """Return text such as ``8 bit 71 %, 16 bit 29 %``: the share of operators or of weights of each
+    type. If all have the same type, the column has no value."""
+    total = sum(map(figure, case.types))
+    shares = [(one.type, figure(one) / total) for one in case.types if figure(one)]
+    if len(shares) < 2:
+        return NOTHING
+    return ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in shares)
 
 
 def show_operators(case: Case, most: int = 3) -> str:
@@ -295,6 +313,19 @@ COLUMNS = (
         phrase="delegated {}",
         chart="nodes on the NPU",
         draw=draw_delegation,
+    ),
+    Column(
+        "operator types",
+        lambda case: show_types(case, lambda one: one.operators),
+        terminal="operators\nby type",
+        summary="operators by type",
+        phrase="operators: {}",
+    ),
+    Column(
+        "weight types",
+        lambda case: show_types(case, lambda one: one.weight_bytes),
+        summary="weights by type",
+        phrase="weights: {}",
     ),
     Column("parts", lambda case: _format(case.partitions, "d")),
     Column(

@@ -215,6 +215,15 @@ class OperatorCount(Record, frozen=True, kw_only=True):
     cpu: Count = 0
 
 
+class TypeShare(Record, frozen=True, kw_only=True):
+    """How many operators of a program have results of a type, such as ``16 bit`` or ``float``, and
+    how many bytes of weights have it."""
+
+    type: str
+    operators: Count = 0
+    weight_bytes: Count = 0
+
+
 class GraphFigures(Record, frozen=True, kw_only=True):
     """A graph that QNN compiled: the size of its context binary and, if they are known, the size of
     its constants and the amount of VTCM that it was compiled for.
@@ -530,7 +539,8 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
     case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
     the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
-    program and its lowering, and ``recorded_footprint`` the recorded ones. Three kinds of figures
+    program and its lowering, and ``recorded_footprint`` the recorded ones. ``types`` are the
+    types of its operators and weights, as far as they are known. Three kinds of figures
     are present only on request: ``estimate`` predicts the time on a device, ``qnn_ops`` are the
     operators passed to QNN, and ``accelerator_`` figures are means over the inputs, from QNN's
     profile. On the emulator, ``accelerator_`` figures vary between runs, so they are not judged.
@@ -595,6 +605,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     footprint: Footprint | None = None
     recorded_footprint: Footprint | None = None
     estimate: Estimate | None = None
+    types: tuple[TypeShare, ...] = ()
 
     @property
     def reason(self) -> str:

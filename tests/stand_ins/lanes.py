@@ -60,7 +60,7 @@ class FloatEngine:
     """Its program is the float model: ``compute`` gives the outputs of an input set, ``quantized``
     those of the quantized model, if there is one. ``noise`` is how much is predicted of its first
     output, relative to it. ``raises`` is what a compilation raises; ``layers`` give what the
-    model's layers do."""
+    model's layers do, and ``more`` other fields of what it compiles."""
 
     compute: Function
     sets: Sequence[Sequence[Any]]
@@ -74,6 +74,7 @@ class FloatEngine:
     steps: tuple[Step, ...] = ()
     compiled: int = 0
     imports: tuple[str, ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)
 
     def preload(self, spec: CaseSpec) -> None:
         """Nothing is shared."""
@@ -122,6 +123,7 @@ class FloatEngine:
             layers=tuple(Layer(one.partition(" ")[0], one) for one in layers),
             footprint=self.footprint,
             steps=self.steps,
+            **self.more,
         )
 
     def explain(self, error: Exception, log: Path) -> Finding:

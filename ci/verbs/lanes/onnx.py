@@ -8,7 +8,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.table import suggest_mending
-from ci.models.schemes import ONNX, Scheme
+from ci.models.parts import Candidate
+from ci.models.schemes import ONNX, Mixture, Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine, make_runner
 from ci.onnx.options import (
@@ -42,7 +45,7 @@ from ci.verbs import environments
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
-    list_choices,
+    list_asked,
     name_mending,
     publish,
     read_limits,
@@ -157,7 +160,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     found = args.policy is None
     policy = read_limits(args, PROFILE, progress)
     if args.list:
-        return list_choices(policy, ONNX)
+        return list_asked(args, policy, ONNX, find_candidates)
     if found and not args.model:
         require_files(policy, args.policy)
     specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
@@ -172,6 +175,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     table = compare_lanes(other, report)
     write_whole(args.reports / SESSION / "compare.md", table)
     return replace(outcome, text=f"{outcome.text}\n{table}")
+
+
+def find_candidates(spec: CaseSpec) -> list[Candidate]:
+    """Return the nodes of a model that parts can select."""
+    require_lane([spec])
+    from ci.onnx.compile import list_nodes
+
+    with redirect_stdout(sys.stderr):  # what the user's code and the exporter print
+        return list_nodes(spec)
 
 
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
@@ -286,6 +298,12 @@ def fit_schemes(
         own = policy.models.get(spec.model)
         others = [one.scheme for one in specs if one.model == spec.model]
         chosen = asked or (own and own.schemes)
+        if given and isinstance(spec.scheme, Mixture):
+            raise UsageError(
+                f"models.{spec.model}.mixtures: {Path(spec.reference).name} is quantized already",
+                why=f"{spec.scheme.value} would quantize it again",
+                fix="remove the mixture: the types that the file contains are shown by --list",
+            )
         if chosen and all((scheme is Scheme.ASIS) != given for scheme in others):
             place = "--scheme" if asked else f"models.{spec.model}.schemes"
             raise UsageError(

@@ -48,12 +48,13 @@ from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
-from ci.facts.finding import Place, Question
+from ci.facts.finding import Origin, Place, Question
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
 from ci.judging.figures import Array
 from ci.judging.verdict import CaseFigures
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
+from ci.models.tensor_types import Retyped
 from ci.models.tensors import TensorInfo, write_sets
 from ci.models.user_models import (
     Limits,
@@ -61,10 +62,12 @@ from ci.models.user_models import (
     ModelEntry,
     Source,
 )
+from ci.report.columns import show_types
 from ci.report.schema import (
     Digests,
     OpCount,
     Status,
+    TypeShare,
 )
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from tests.build.cases import (
@@ -139,6 +142,21 @@ def test_what_the_machine_is_to_blame_for_is_no_fault_of_a_case(
 
     with pytest.raises(kind):
         run_case(tmp_path, make_engine(), EchoRunner(answer))
+
+
+def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_right(
+    tmp_path: Path,
+) -> None:
+    place = Origin(file="net.py", line=9)
+    lost = tuple(Retyped(name, "result", "16 bit", "8 bit", place) for name in "ab")
+    types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
+    engine = make_engine(more={"retyped": lost, "types": types})
+    case = run_case(tmp_path, engine, give(RIGHT)).case
+    assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, ["QNN2707"])
+    assert case.headline == "a was requested in 16 bit, but its result is 8 bit, and 1 more"
+    assert case.findings[0].places == place.places
+    assert show_types(case, lambda one: one.operators) == "8 bit 75 %, 16 bit 25 %"
+    assert show_types(case, lambda one: one.weight_bytes) == "-"
 
 
 def link_to_a_twin(file: Path) -> None:

@@ -257,12 +257,13 @@ def test_each_output_has_its_columns() -> None:
     times = "lower_s run_s run_ms estimate_ms first_ms p50_ms p90_ms load_ms"
     device = "memory heat equal_e"
     judged = "SQNR SQNR_q predicted noise equal metric delegated"
-    case = "model scheme SoC"
+    case, types = "model scheme SoC", "operator_types weight_types"
     assert names(lambda one: one.terminal) == (
-        f"{case} status verdicts inputs {judged} {times} {device} .pte cycles accelerator_us cached"
+        f"{case} status verdicts inputs {judged} operator_types {times} {device} .pte"
+        " cycles accelerator_us cached"
     )
     assert names(lambda one: one.summary) == (
-        f"{case} inputs {judged} {times} {device} SQNR_e .pte choices QNN_ops"
+        f"{case} inputs {judged} {types} {times} {device} SQNR_e .pte choices QNN_ops"
         " simulated_cycles cycles accelerator_us cached"
     )
     assert names(lambda one: not one.phrase) == (

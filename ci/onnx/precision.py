@@ -1,0 +1,322 @@
+"""Mixed precision in ONNX models: the parts of a mixture as overrides for onnxruntime's quantizer,
+and the types that QNN got for the tensors of a quantized model."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+from onnxruntime.quantization import QuantType
+
+from ci.facts.finding import NOWHERE, Origin
+from ci.models.lowering_options import Part
+from ci.models.parts import Candidate, assign_parts
+from ci.models.schemes import Recipe
+from ci.models.tensor_types import FLOAT_BITS, Asked, TypedTensor, name_type
+from ci.models.user_code import read_origin
+from ci.onnx.models import read_constants
+from provisioning.doctor.survey.context_binaries import DTYPES
+from provisioning.documents import read_json
+from provisioning.errors import UsageError
+
+TORCH = "pkg.torch.onnx."  # in front of the names of metadata that torch.onnx.export writes
+TRACEBACK = f"{TORCH}stack_trace"
+# The inputs that are weights, by operator.
+WEIGHTS = {
+    "Conv": (1,),
+    "ConvTranspose": (1,),
+    "Gemm": (1,),
+    "MatMul": (0, 1),
+    "LSTM": (1, 2),
+    "GRU": (1, 2),
+}
+CONVERTS = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})  # QNN's operators
+QUANTIZED_INPUT = "_QuantizeLinear_Input"
+HALF = 16  # bits of a float in a program
+STATIC = 4  # Qnn_TensorType_t of a constant
+LEAST_DIMS = 2  # of weights, unlike biases
+WIDTH = re.compile(r"(\d+)$")
+
+
+def list_candidates(model: onnx.ModelProto) -> list[Candidate]:
+    """Return the nodes of a model that parts can select. Modules, types and lines are known only in
+    files of torch.onnx.export."""
+    constants = read_constants(model.graph)
+    return [
+        _describe(node, [one for one in node.input if one in constants])
+        for node in model.graph.node
+        if node.op_type != "Constant"
+    ]
+
+
+def _describe(node: Any, weights: Sequence[str]) -> Candidate:
+    known = {one.key.removeprefix(TORCH): one.value for one in node.metadata_props}
+    origin = read_origin(known.get("stack_trace", ""))
+    modules, types = (
+        _read_list(known.get(name, ""))[:-1] for name in ("name_scopes", "class_hierarchy")
+    )
+    return Candidate(
+        nodes=(node.name or node.output[0],),
+        ops=(node.op_type,),
+        modules=tuple(filter(None, modules)),
+        types=tuple(one.rpartition(".")[2] for one in types),
+        line=str(origin) if origin.line else "",
+        tensors=(*filter(None, node.output), *weights),
+    )
+
+
+def _read_list(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text or "[]")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [*map(str, found)] if isinstance(found, (list, tuple)) else []
+
+
+def name_types(path: Path) -> dict[str, str]:
+    """Return the type of each node's result that a quantized file quantizes, such as ``16 bit``."""
+    model = onnx.load(path, load_external_data=False)
+    bits = dict(read_quantizers(model).values())
+    return {
+        node.name or node.output[0]: name_type(bits[name])
+        for node in model.graph.node
+        for name in map(name_result, node.output[:1])
+        if name in bits and node.op_type != "DequantizeLinear"
+    }
+
+
+def find_owners(
+    source: onnx.ModelProto, prepared: onnx.ModelProto, parts: Sequence[Part]
+) -> dict[str, Part]:
+    """Return the part of each tensor that a node of ``prepared`` computes, by the tensor's name.
+
+    ``prepared`` is ``source`` after onnxruntime's preprocessing, which merges nodes. If a node of a
+    part was merged into a node behind it, that node belongs to the part. Raises UsageError for a
+    part without own nodes, in the file or after preprocessing.
+    """
+    if not parts:
+        return {}
+    owners = assign_parts(list_candidates(source), parts)
+    made = {name for node in prepared.graph.node for name in node.output}
+    folded = read_constants(prepared.graph).keys()
+    readers: dict[str, list[Any]] = {}
+    for node in source.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found: dict[str, Part] = {}
+    for node in source.graph.node:
+        part = owners.get(node.name or (node.output[0] if node.output else ""))
+        for name in node.output if part and folded.isdisjoint(node.output) else ():
+            kept = _follow(name, made, readers)
+            if part and kept and (kept == name or kept not in found):
+                found[kept] = part
+    for part in parts:
+        if part not in found.values():
+            names = ", ".join(name for name, one in owners.items() if one == part)
+            raise UsageError(
+                f"the part {part} is lost before the model is quantized",
+                why=f"onnxruntime's preprocessing folds or removes its nodes: {names}",
+                fix="select the node behind them, which is in the prepared model",
+            )
+    return found
+
+
+def _follow(name: str, made: set[str], readers: Mapping[str, Sequence[Any]]) -> str:
+    """Return the first of the tensors from ``name`` on that the prepared model has, along nodes
+    that alone read the one before. Return "" if there is none."""
+    while name not in made:
+        following = readers.get(name, ())
+        if len(following) != 1 or not following[0].output:
+            return ""
+        name = following[0].output[0]
+    return name
+
+
+def override_parts(
+    model: onnx.ModelProto, owners: Mapping[str, Part], base: Recipe
+) -> dict[str, list[dict[str, Any]]]:
+    """Return overrides for onnxruntime's quantizer that give the inputs, results and weights of
+    parts their types, and convert between the types. ``owners`` are those of find_owners, and
+    ``base`` describes all other nodes. A node without a name gets one, which overrides need.
+
+    The fixer of onnxruntime 1.32 (add_qtype_converts) gives the type of a tensor to all nodes that
+    read it, and to their results, so that a part in 8 bit would also change the nodes behind it.
+    """
+    if not owners:
+        return {}
+    kinds: dict[str, str] = {}
+    readers: dict[str, list[str]] = {}
+    makers: dict[str, str] = {}
+    overrides: dict[str, list[dict[str, Any]]] = {}
+    known = {one.name for one in model.graph.initializer}
+    for node in model.graph.node:
+        node.name = node.name or node.output[0]
+        part = next((owners[name] for name in node.output if name in owners), None)
+        kinds[node.name] = (part.scheme.recipe if part else base).activations
+        makers |= dict.fromkeys(filter(None, node.output), node.name)
+        for place, name in enumerate(node.input):
+            if name not in known:
+                readers.setdefault(name, []).append(node.name)
+            elif part and place in WEIGHTS.get(node.op_type, ()):
+                overrides.setdefault(name, [_override_weight(node, part.scheme.recipe)])
+    for name in list_floats(model):
+        made = kinds[makers[name]] if name in makers else base.activations
+        others = {one for one in readers.get(name, ()) if kinds[one] != made}
+        chosen: dict[str, Any] = {"quant_type": QuantType[made]}
+        if others:  # there are only two types of activations
+            kind = QuantType[kinds[min(others)]]
+            chosen["convert"] = {"quant_type": kind, "recv_nodes": others}
+        if others or made != base.activations:
+            overrides[name] = [chosen]
+    return overrides
+
+
+def list_floats(model: onnx.ModelProto) -> list[str]:
+    """Return the names of a model's inputs and results that contain float32 numbers."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    every = (*graph.input, *graph.value_info, *graph.output)
+    known = {one.name for one in graph.initializer}
+    found = [one.name for one in every if one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT]
+    return [name for name in dict.fromkeys(found) if name not in known]
+
+
+def _override_weight(node: Any, recipe: Recipe) -> dict[str, Any]:
+    kind = QuantType[recipe.weights]
+    chosen: dict[str, Any] = {
+        "quant_type": kind,
+        "symmetric": kind in {QuantType.QInt4, QuantType.QInt8, QuantType.QInt16},
+    }
+    axes = {"Conv": 0, "ConvTranspose": 1}
+    if recipe.per_channel and node.op_type in axes:
+        chosen["axis"] = axes[node.op_type]
+    return chosen
+
+
+def name_result(name: str) -> str:
+    """Return the name of a result before onnxruntime's quantizer, which renames outputs."""
+    return name.removesuffix(QUANTIZED_INPUT)
+
+
+def read_quantizers(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
+    """Return the results that the QuantizeLinear nodes of a model quantize, and the bits of their
+    types. The keys are the names of the quantized tensors. A second quantizer, which converts a
+    type, is left out."""
+    constants = read_constants(model.graph)
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    found: dict[str, tuple[str, int]] = {}
+    for node in model.graph.node:
+        if node.op_type != "QuantizeLinear" or len(node.input) < 3:
+            continue
+        source = made_by.get(node.input[0])
+        zero = constants.get(node.input[2])
+        if zero is not None and not (source and source.op_type == "DequantizeLinear"):
+            kind = onnx.TensorProto.DataType.Name(zero.data_type)
+            width = WIDTH.search(kind)
+            found[node.output[0]] = (
+                name_result(node.input[0]),
+                int(width[1]) if width else FLOAT_BITS,
+            )
+    return found
+
+
+def find_asked(model: onnx.ModelProto, owners: Mapping[str, Part]) -> dict[str, Asked]:
+    """Return the bits that are requested for the results and weights of a quantized model: those of
+    the parts, or else those of its quantizers. The keys are names of results."""
+    names = {
+        name_result(name): node.name or node.output[0]
+        for node in model.graph.node
+        for name in node.output
+        if node.op_type != "DequantizeLinear"
+    }
+    asked = {
+        name: Asked(names.get(name, name), bits) for name, bits in read_quantizers(model).values()
+    }
+    for name, part in owners.items():
+        recipe = part.scheme.recipe
+        weights = WIDTH.search(recipe.weights)
+        asked[name] = Asked(
+            names.get(name, name), recipe.activation_bits, int(weights[1]) if weights else 0
+        )
+    return asked
+
+
+class QnnTensor(msgspec.Struct, frozen=True):
+    """A tensor of a graph that QNN's provider wrote as JSON. ``type`` and ``data_type`` are numbers
+    of Qnn_TensorType_t and Qnn_DataType_t."""
+
+    type: int
+    data_type: int
+    dims: tuple[int, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of an element, or 0 if it is an integer or a boolean."""
+        name = DTYPES.get(self.data_type, "")
+        width = WIDTH.search(name)
+        if name.startswith("float"):
+            return FLOAT_BITS
+        return int(width[1]) if width and "fixed" in name else 0
+
+
+class QnnNode(msgspec.Struct, frozen=True):
+    """A node of such a graph."""
+
+    type: str
+    output_names: tuple[str, ...] = ()
+
+
+class QnnGraph(msgspec.Struct, frozen=True):
+    """Such a graph, with its nodes and tensors by name."""
+
+    nodes: dict[str, QnnNode] = {}
+    tensors: dict[str, QnnTensor] = {}
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """A file in which QNN's provider describes a graph."""
+
+    graph: QnnGraph = QnnGraph()
+
+
+def list_tensors(model: onnx.ModelProto, graphs: Path) -> Iterator[TypedTensor]:
+    """Yield the tensors of QNN's graphs, which QNN's provider wrote to the directory ``graphs``. If
+    a quantizer of the model has fewer bits than QNN's tensor, its bits count. Raises
+    DocumentError."""
+    quantized, users = read_quantizers(model), find_users(model)
+    origins = {
+        name_result(name): find_origin(node) for node in model.graph.node for name in node.output
+    }
+    for path in sorted(graphs.glob("*.json")):
+        graph = read_json(path, Dump).graph
+        for node in graph.nodes.values():
+            one = graph.tensors.get(next(iter(node.output_names), ""))
+            if node.type not in CONVERTS and one and one.bits:
+                name = node.output_names[0]
+                made, bits = quantized.get(name, (name, FLOAT_BITS))
+                yield TypedTensor(made, min(bits, one.bits), origin=origins.get(made, NOWHERE))
+        for name, one in graph.tensors.items():
+            if one.type == STATIC and len(one.dims) >= LEAST_DIMS and one.bits:
+                size = math.ceil(math.prod(one.dims) * min(one.bits, HALF) / 8)
+                user = users.get(name, "")
+                yield TypedTensor(user, one.bits, size, origins.get(user, NOWHERE))
+
+
+def find_users(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the result of the node that uses each dequantized constant, by the constant's name."""
+    users = {name: node for node in model.graph.node for name in node.input}
+    return {
+        node.input[0]: name_result(users[node.output[0]].output[0])
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.output[0] in users
+    }
+
+
+def find_origin(node: Any) -> Origin:
+    """Return where a node comes from, if torch.onnx.export wrote it."""
+    return read_origin(next((one.value for one in node.metadata_props if one.key == TRACEBACK), ""))

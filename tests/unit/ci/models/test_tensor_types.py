@@ -1,0 +1,50 @@
+"""The types of tensors: what was requested, and what was compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.facts.finding import Origin
+from ci.models.tensor_types import Asked, TypedTensor, count_types, find_retyped
+from ci.report.schema import TypeShare
+
+LINE = Origin(file="net.py", line=9)
+TENSORS = [
+    TypedTensor("conv", 8, origin=LINE),
+    TypedTensor("conv", 4, 100),
+    TypedTensor("norm", 8),  # an operator that was lowered as two
+    TypedTensor("norm", 16),
+    TypedTensor("exp", 32),
+    TypedTensor("", 8, 300),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"conv": Asked("c", 8, 4)}, []),
+        ({"conv": Asked("c")}, []),
+        ({"norm": Asked("n", 16)}, []),
+        ({"exp": Asked("e", 16)}, []),
+        ({"gone": Asked("g", 16)}, []),
+        (
+            {"conv": Asked("c", 16, 8)},
+            [
+                "the result of c: 16 bit requested, 8 bit compiled [net.py:9]",
+                "the weights of c: 8 bit requested, 4 bit compiled",
+            ],
+        ),
+        ({"norm": Asked("n", 32)}, ["the result of n: float requested, 16 bit compiled"]),
+    ],
+)
+def test_a_tensor_with_fewer_bits_than_requested_is_found(
+    asked: dict[str, Asked], told: list[str]
+) -> None:
+    assert [str(one) for one in find_retyped(asked, TENSORS)] == told
+
+
+def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:
+    rows = [("4 bit", 0, 100), ("8 bit", 2, 300), ("16 bit", 1, 0), ("float", 1, 0)]
+    assert count_types(TENSORS) == tuple(
+        TypeShare(type=name, operators=many, weight_bytes=size) for name, many, size in rows
+    )

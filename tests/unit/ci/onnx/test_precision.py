@@ -1,0 +1,128 @@
+"""Mixtures of ONNX models, and the types of a compiled model's tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+from onnx import load
+from onnx.helper import make_node
+
+from ci.models.lowering_options import Part
+from ci.models.schemes import Scheme
+from ci.models.tensor_types import count_types, find_retyped
+from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
+from ci.onnx.preparation import quantize_file
+from ci.onnx.stages import StageError
+from tests.qnn_provider.models import build_model, constant, tensor, write_model
+
+SETS = [(np.linspace(-size, size, 12, dtype=np.float32).reshape(3, 4),) for size in (1, 3)]
+MATRIX = np.random.default_rng(0).standard_normal((4, 4))
+
+
+def write_net(path: Path) -> Path:
+    """A layer of two nodes, which are merged, and a softmax; a folded node."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"], "product"),
+        make_node("Add", ["a", "b"], ["c"], "sum"),
+        make_node("Sigmoid", ["c"], ["d"], "gate"),
+        make_node("Mul", ["b", "b"], ["k"], "folded"),
+        make_node("Add", ["d", "k"], ["e"]),
+        make_node("Softmax", ["e"], ["y"], "end"),
+    ]
+    weights = [constant("w", MATRIX), constant("b", MATRIX[0])]
+    return write_model(path, nodes, [tensor("x", (3, 4))], [tensor("y", (3, 4))], weights)
+
+
+@pytest.mark.parametrize(
+    ("base", "part", "types"),
+    [
+        (Scheme.U8, Part(Scheme.U16A8W, op="softmax"), "8 8 8 16"),
+        (Scheme.U8, Part(Scheme.U16A8W, node="product"), "16 8 8 8"),
+        (Scheme.U8, Part(Scheme.U16A8W, tensor="w"), "16 8 8 8"),
+        (Scheme.U8, Part(Scheme.U16A8W, node="e"), "8 8 16 8"),
+        (Scheme.U16A8W, Part(Scheme.U8, op="Sigmoid"), "16 8 16 16"),
+    ],
+)
+def test_the_nodes_of_a_part_have_its_types(
+    tmp_path: Path, base: Scheme, part: Part, types: str
+) -> None:
+    target = tmp_path / "quantized.onnx"
+    quantize_file(write_net(tmp_path / "net.onnx"), target, base, SETS, [part])
+    assert [*name_types(target).values()] == [f"{bits} bit" for bits in types.split()]
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([Part(Scheme.U16A8W, node="folded")], "is lost before the model is quantized"),
+        ([Part(Scheme.U16A8W, node="gone")], "no node belongs to the part gone u16a8w"),
+        (
+            [Part(Scheme.U16A8W, op="add"), Part(Scheme.U16A8W, node="sum")],
+            "the part sum u16a8w is hidden by the part add u16a8w",
+        ),
+    ],
+)
+def test_a_part_without_own_nodes_is_refused(tmp_path: Path, parts: list[Part], told: str) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    with pytest.raises(StageError) as caught:
+        quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, SETS, parts)
+    assert told in str(caught.value.__cause__)
+
+
+def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:
+    node = make_node("Relu", ["x"], ["y"], "node_relu")
+    scopes, classes = "['', 'body', 'body.0', 'relu']", "['net.Net', 'a.Sequential', 'b.ReLU', 'x']"
+    traceback = 'File "/home/me/net.py", line 9, in forward\n    relu(x)'
+    names = ("name_scopes", "class_hierarchy", "stack_trace")
+    for name, text in zip(names, (scopes, classes, traceback), strict=True):
+        node.metadata_props.add(key=f"pkg.torch.onnx.{name}", value=text)
+    model = build_model([node], [tensor("x", (1,))], [tensor("y", (1,))])
+    (found,) = list_candidates(model)
+    assert (found.modules, found.types) == (("body", "body.0"), ("Net", "Sequential", "ReLU"))
+    assert found.line.endswith("net.py:9")
+    node.metadata_props[0].value = "['',"  # damaged
+    (found,) = list_candidates(build_model([node], [], []))
+    assert found.modules == ()
+
+
+def test_a_type_that_was_lost_on_the_way_to_qnn_is_found(tmp_path: Path) -> None:
+    part = Part(Scheme.U16A8W, op="softmax")
+    target = tmp_path / "quantized.onnx"
+    owners = quantize_file(write_net(tmp_path / "net.onnx"), target, Scheme.U8, SETS, [part])
+    model = load(target)
+    made = {
+        one.input[0].removesuffix("_QuantizeLinear_Input"): one.output[0]
+        for one in model.graph.node
+        if one.op_type == "QuantizeLinear"
+    }
+    weight = next(
+        one.input[0]
+        for one in model.graph.node
+        if one.op_type == "DequantizeLinear" and one.input[0].startswith("w")
+    )
+    for softmax, told in ((0x0416, []), (0x0408, ["end: 16 bit requested, 8 bit compiled"])):
+        tensors = {
+            made["c"]: {"type": 3, "data_type": 0x0408, "dims": [3, 4]},
+            made["y"]: {"type": 3, "data_type": softmax, "dims": [3, 4]},
+            weight: {"type": 4, "data_type": 0x0408, "dims": [4, 4]},
+            "shape": {"type": 4, "data_type": 0x0032, "dims": [2, 2]},
+        }
+        nodes = {
+            "product": {"type": "FullyConnected", "output_names": [made["c"]]},
+            "end": {"type": "Softmax", "output_names": [made["y"]]},
+            "convert": {"type": "Convert", "output_names": [made["y"]]},
+        }
+        graphs = tmp_path / str(softmax)
+        graphs.mkdir()
+        (graphs / "a.json").write_text(json.dumps({"graph": {"nodes": nodes, "tensors": tensors}}))
+        (graphs / "a_log.json").write_text("{}")
+        found = [*list_tensors(model, graphs)]
+        lost = find_retyped(find_asked(model, owners), found)
+        assert [str(one).removeprefix("the result of ") for one in lost] == told
+        assert sum(one.weight_bytes for one in count_types(found)) == 16
