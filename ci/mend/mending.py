@@ -15,7 +15,18 @@ from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
 from ci.mend.precision import HIGHER, MixTrials
-from ci.mend.search import Answer, Judge, Mix, Mixtures, Question, Recipe, Search, Survey, advance
+from ci.mend.search import (
+    Answer,
+    Judge,
+    Mix,
+    Mixtures,
+    Question,
+    Recipe,
+    Search,
+    Survey,
+    advance,
+    is_better,
+)
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, TorchTrials
@@ -155,10 +166,13 @@ class Mending:
                     self.progress.step(f"  {one.before.name}: try {question.recipe}")
         failures = self.try_all(wanted)
         self.judge_recipes(judging)
+        mixing = [(one, question) for one, question in asked if isinstance(question, Mix)]
+        tasks = [partial(self.find_mixtures, one, question.rewrites) for one, question in mixing]
+        mixed = iter(run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close))
         answers: list[Answer] = []
         for one, question in asked:
             if isinstance(question, Mix):
-                answers.append(self.find_mixtures(one, question.rewrites))
+                answers.append(next(mixed))
             elif isinstance(question, Judge):
                 answers.append(self.verdicts[one.spec, question.recipe])
             elif failure := failures.get(one.spec.reference):
@@ -248,7 +262,8 @@ class Mending:
         return replace(spec, source=source, scheme=scheme)
 
     def unify(self, alike: Sequence[Mended]) -> None:
-        """Give all schemes of a model the same recipe, if none of the green cases becomes red."""
+        """Give all schemes of a model the same recipe, if none of the green cases becomes red or
+        worse."""
         green = [one for one in alike if one.is_green]
         own = list(dict.fromkeys(one.recipe for one in green))
         if len(own) < 2 or any(one.parts or one.scheme for one in own):
@@ -265,7 +280,10 @@ class Mending:
             self.verdicts |= {(one.spec, one.recipe): one.case for one in green}
             self.progress.step(f"  {green[0].before.model}: try {recipe} in all schemes")
             cases = self.judge_recipes(pairs)
-            if all(case.status is not Status.FAILED for case in cases):
+            judged = zip(green, cases, strict=True)
+            if not any(
+                case.status is Status.FAILED or is_better(one.case, case) for one, case in judged
+            ):
                 for one, case, attempt in zip(green, cases, attempts, strict=True):
                     one.recipe, one.case = recipe, case
                     if one.search and attempt:

@@ -3,10 +3,14 @@ each change at its source line."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from ci.mend.report import HEAD, MendedCase, name_cases, show_figures
+from ci.mend.trials import AppliedChange
 from ci.report.html import Sheet, SheetRow, render_page
 from ci.report.schema import Status
 from ci.report.text import show_bytes
@@ -29,10 +33,11 @@ class Point:
 class Plot:
     """Quality against cost for one case. ``front`` are the positions of the recipes that are better
     than each cheaper one. ``ends`` are the labels at the ends of both axes: left, right, bottom,
-    top."""
+    top. ``changes`` are those of the case, each with its number."""
 
     title: str
     case: MendedCase
+    changes: tuple[tuple[AppliedChange, int], ...]
     points: tuple[Point, ...]
     front: tuple[tuple[float, float], ...]
     ends: tuple[str, str, str, str]
@@ -72,7 +77,9 @@ def make_plot(title: str, case: MendedCase) -> Plot:
             front.append(at)
     left, right = (_show_cost(pick(costs, default=0), timed=timed) for pick in (min, max))
     bottom, top = (f"{pick(quality, default=0):.1f} dB" for pick in (min, max))
-    return Plot(title, case, tuple(points), tuple(front), (left, right, bottom, top))
+    alike = [replace(one, nodes=() if one.place else one.nodes) for one in case.changes]
+    changes = tuple(Counter(alike).items())
+    return Plot(title, case, changes, tuple(points), tuple(front), (left, right, bottom, top))
 
 
 def _show_cost(cost: float, *, timed: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -180,10 +181,8 @@ def _explain(title: str, one: MendedCase) -> Iterator[str]:
     if one.result == "green":
         return
     yield f"{title}: {one.result}"
-    for change in one.changes:
-        place = change.place
-        where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
-        yield f"  {where}: {change.before} -> {change.after} ({change.rewrite})"
+    for line, times in Counter(map(_show_change, one.changes)).items():
+        yield f"  {line}" + (f", {times} times" if times > 1 else "")
     if one.changes:
         differ = f"differ by at most {one.difference:.1g} of their range"
         yield f"  float32 outputs {differ if one.difference else 'are equal'}"
@@ -198,3 +197,8 @@ def _explain(title: str, one: MendedCase) -> Iterator[str]:
         yield f"  {one.ended}"
     for rewrite, why in one.refused.items():
         yield f"  not used: {rewrite}: {why}"
+
+
+def _show_change(one: AppliedChange) -> str:
+    where = f"{one.place.file}:{one.place.line}" if one.place else f"node {one.nodes[0]}"
+    return f"{where}: {one.before} -> {one.after} ({one.rewrite})"

@@ -85,7 +85,7 @@ def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
-        known = [one for one in rows if case.scheme in one.schemes]
+        known = [one for one in rows if not one.schemes or case.scheme in one.schemes]
         if case.status is not Status.FAILED or not first:
             return case
         if not any(one.cures_any([first]) for one in known):

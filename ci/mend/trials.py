@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -15,9 +14,7 @@ from ci.facts.finding import Place
 from ci.mend.different import Different
 from ci.mend.rewrite import Change
 from ci.mend.table import Rewrite, read_rewrites
-from ci.models.source_lines import find_repository
 from ci.models.user_models import Source
-from provisioning.documents import read_text
 from provisioning.errors import describe_exception
 
 
@@ -33,15 +30,13 @@ class Proof(Protocol):
 
 
 class AppliedChange(Struct, frozen=True, kw_only=True):
-    """A place where a rewrite was applied, see ci.mend.rewrite.Change. ``source`` is the line of
-    the user's source, or "" if it is unknown."""
+    """A place where a rewrite was applied, see ci.mend.rewrite.Change."""
 
     rewrite: str
     nodes: tuple[str, ...]
     place: Place | None
     before: str
     after: str
-    source: str = ""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -71,8 +66,7 @@ class TorchTrials:
         model, _ = load_digested(self.reference, self.source)
         proof = RewriteProof(model.module, model.evaluation)
         rows = {one.name: one for one in read_rewrites("torch")}
-        show = partial(read_line, Path(self.reference.rpartition(":")[0]))
-        return [try_recipe(proof, [rows[name] for name in names], show) for names in self.recipes]
+        return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
 
 
 @dataclass(frozen=True)
@@ -98,23 +92,9 @@ class OnnxTrials:
             return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
 
 
-def read_line(model: Path, place: Place | None) -> str:
-    """Return a line of a file in the repository of the file ``model``, or "" if there is none."""
-    path = place and (find_repository(model) or model.parent) / place.file
-    if not place or not path or not path.is_file():
-        return ""
-    lines = read_text(path, "replace").splitlines()
-    return lines[place.line - 1].strip() if place.line <= len(lines) else ""
-
-
-def try_recipe(
-    proof: Proof,
-    rows: Sequence[Rewrite],
-    show: Callable[[Place | None], str] = lambda _: "",
-) -> Attempt:
+def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
     """Apply rewrites one after the other, and compare the result with the original model, unless
-    one of them is approximate. A rewrite that raises an exception cannot be used. ``show`` returns
-    the text at a place."""
+    one of them is approximate. A rewrite that raises an exception cannot be used."""
     names = tuple(one.name for one in rows)
     try:
         graph, changes = proof.rewrite(names)
@@ -129,7 +109,6 @@ def try_recipe(
             place=one.place,
             before=one.before,
             after=one.after,
-            source=show(one.place),
         )
         for name, every in zip(names, changes, strict=True)
         for one in every
