@@ -17,6 +17,7 @@ from ci.verbs.environments import (
     choose_file,
     choose_fuzz,
     choose_matrix,
+    choose_mend,
     choose_onnx,
     choose_setup,
     choose_upgrade,
@@ -100,8 +101,8 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.mend",
         "make red models green by rewriting them, with proof",
         "mend",
-        environment=LOWERING,
-        examples=("--model net.py:factory --scheme 8a8w", "--minutes 5"),
+        environment=choose_mend,
+        examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --minutes 5"),
     ),
     "estimate": Verb(
         "ci.verbs.estimate",

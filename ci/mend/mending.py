@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from msgspec import structs
 
@@ -29,9 +30,9 @@ from ci.mend.search import (
 )
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
-from ci.mend.trials import Attempt, TorchTrials
+from ci.mend.trials import Attempt, OnnxTrials, TorchTrials
 from ci.models.lowering_options import QUANTIZING
-from ci.models.schemes import Scheme
+from ci.models.schemes import ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -48,7 +49,12 @@ OTHERS = {
     Scheme.A8W8: (Scheme.A16W8, Scheme.FP16),
     Scheme.A16W4: (Scheme.A16W8, Scheme.FP16),
     Scheme.A16W8: (Scheme.FP16, Scheme.A16W16),
-    Scheme.FP16: (Scheme.A16W8, Scheme.A16W16),
+    Scheme.FP16: (Scheme.A16W8, Scheme.U16A8W, Scheme.A16W16, Scheme.U16A16W),
+    Scheme.U8: (Scheme.U8_CHANNEL, Scheme.U16A8W, Scheme.FP16),
+    Scheme.U8_CHANNEL: (Scheme.U16A8W_CHANNEL, Scheme.FP16),
+    Scheme.U16A4W: (Scheme.U16A8W, Scheme.FP16),
+    Scheme.U16A8W: (Scheme.U16A8W_CHANNEL, Scheme.FP16, Scheme.U16A16W),
+    Scheme.U16A8W_CHANNEL: (Scheme.FP16, Scheme.U16A16W),
 }
 
 
@@ -110,7 +116,8 @@ class Mending:
         """Return the search for a red case. A case whose entry has its own quantizing options keeps
         its schemes."""
         scheme, policy = one.spec.scheme.base, self.setup.options.policy
-        rows = [row for row in read_rewrites("torch") if row.helps_in(scheme)]
+        table = read_rewrites("onnx" if one.spec.is_file else "torch")
+        rows = [row for row in table if row.helps_in(scheme)]
         limits = policy.limits_of(one.spec.model, one.spec.scheme)
         entry = policy.models.get(one.spec.model)
         chosen = {name for name, _ in one.spec.source.choices.chosen()}
@@ -199,7 +206,7 @@ class Mending:
         tasks = [
             partial(
                 self.setup.pool.run,
-                TorchTrials(*key, tuple(recipes)),
+                (OnnxTrials if key[0].endswith(ONNX.suffix) else TorchTrials)(*key, tuple(recipes)),
                 self.setup.work / f"survey-{self.rounds}-{number}.log",
                 self.setup.options.timeout_s,
                 fresh=True,
@@ -255,7 +262,12 @@ class Mending:
         if recipe.rewrites:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
-            path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}.py"
+            path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}{ONNX.suffix}"
+            if spec.is_file:
+                write_rewritten(spec, recipe, path)
+                source = structs.replace(source, reference=str(path))
+                return replace(spec, source=source, scheme=scheme)
+            path = path.with_suffix(".py")
             factory = Factory(NET, find_reference(spec), recipe.rewrites)
             write_whole(path, make_source(directory, [factory]))
             source = structs.replace(source, reference=f"{path}:{NET}")
@@ -289,6 +301,13 @@ class Mending:
                     if one.search and attempt:
                         one.search.attempts[recipe.rewrites] = attempt
                 return
+
+
+def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
+    """Write the rewritten model of a case with an .onnx file to ``target``, see OnnxFile.write."""
+    from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
+
+    OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
 
 
 def group_models(found: Sequence[Mended]) -> list[list[Mended]]:

@@ -1,4 +1,4 @@
-"""Writes the policy with which test_emulator judges mended models."""
+"""Writes the policy with which test_emulator or test_onnx judges mended models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ci.cases.spec import DEFAULT_SOC
 from ci.mend.mending import Mended, find_reference
 from ci.mend.search import Recipe
 from ci.mend.source import Factory
-from ci.models.schemes import EXECUTORCH
+from ci.models.schemes import EXECUTORCH, ONNX
 from provisioning.console.caller import shown_path
 from provisioning.documents import decoding, read_bytes
 from provisioning.errors import UsageError
@@ -41,7 +41,7 @@ PATHS = (
     "function",
     "labels",
 )
-HEAD = "# Written by `qnn-ci mend`. Judge it with `qnn-ci test-emulator --policy {name}`.\n"
+HEAD = "# Written by `qnn-ci mend`. Judge it with `qnn-ci {verb} --policy {name}`.\n"
 
 
 def name_entry(model: str) -> str:
@@ -85,7 +85,7 @@ def list_factories(
     references = {one.name: one.reference for one in known}
     made = {}
     for entry, (one, *_) in entries.items():
-        if one.recipe.rewrites:
+        if one.recipe.rewrites and not one.spec.is_file:
             reference = find_reference(one.spec)
             name, number = name_function(entry), 1
             while references.setdefault(name, reference) != reference:
@@ -104,6 +104,10 @@ class Written:
     entries: Mapping[str, Sequence[Mended]]
     factories: Mapping[str, Factory]
     source: Path
+
+    def name_file(self, entry: str) -> Path:
+        """Return the path of an entry's rewritten .onnx file."""
+        return self.source.with_name(f"{entry}{ONNX.suffix}")
 
     def make_policy(self, policy: Path | None) -> dict[str, Any]:
         """Return a policy for the directory of mended_net.py that contains the entries, and
@@ -127,16 +131,21 @@ class Written:
         """Return the keys of a model's entry, in a policy in ``directory``, that its recipe
         determines."""
         cases, factory = self.entries[name], self.factories.get(name)
-        recipe = cases[0].recipe
-        file, _, function = find_reference(cases[0].spec).rpartition(":")
+        recipe, spec = cases[0].recipe, cases[0].spec
+        file, colon, function = find_reference(spec).rpartition(":")
         if factory:
             file, function = str(self.source), factory.name
+        elif spec.is_file:
+            file = str(self.name_file(name)) if recipe.rewrites else function
+            colon = function = ""
         schemes = (recipe.scheme or one.spec.scheme.value for one in cases)
-        changed = {
-            "path": f"{os.path.relpath(file, directory)}:{function}",
+        changed: dict[str, Any] = {
+            "path": f"{os.path.relpath(file, directory)}{colon}{function}",
             "schemes": list(dict.fromkeys(schemes)),
             "socs": list(dict.fromkeys(one.spec.soc for one in cases)),
         }
+        if spec.source.shapes:
+            changed["shapes"] = {key: [*shape] for key, shape in spec.source.shapes}
         if not recipe.parts:
             return changed
         lowering = entry.get("lowering", {})
@@ -192,7 +201,10 @@ class Written:
             raise UsageError(
                 f"--apply: not all SoCs of models.{model} were judged", fix="leave out --soc"
             )
-        before = own.get("schemes", [one.value for one in EXECUTORCH.default])
+        before = own.get(
+            "schemes",
+            [one.value for one in (ONNX if cases[0].spec.is_file else EXECUTORCH).default],
+        )
         judged = {one.spec.scheme.value for one in cases}
         if left := [one for one in before if one not in judged]:
             added[f"{name}_mended" if name == model else name] = {**own, **changed}

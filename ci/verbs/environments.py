@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from pathlib import Path
 
 from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
@@ -31,16 +32,37 @@ def choose_onnx(words: Sequence[str]) -> str:
     if "--list" in words:
         return CORE
     try:
-        given = [policy_path(word) for word in find_values(words, "--policy")]
-        known = read_paths(choose_policy(given[-1] if given else None))
+        return ONNX if names_files(words) else ONNX_TORCH
     except UsageError:  # the verb reports it
         return ONNX
+
+
+def choose_mend(words: Sequence[str]) -> str:
+    """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
+    ExecuTorch."""
+    try:
+        return ONNX if names_files(words) else LOWERING
+    except UsageError:  # the verb reports it
+        return LOWERING
+
+
+def names_files(words: Sequence[str]) -> bool:
+    """Return whether all models of a command line are .onnx files. Raises UsageError as
+    choose_policy does."""
+    given = [policy_path(word) for word in find_values(words, "--policy")]
+    policy = choose_policy(given[-1] if given else None)
+    return are_files([*find_values(words, "--model")], policy)
+
+
+def are_files(models: Sequence[str], policy: Path | None) -> bool:
+    """Return whether the chosen ``models``, or else those of the policy, are all .onnx files."""
+    known = read_paths(policy)
     paths = []
-    for word in find_values(words, "--model"):
+    for word in models:
         matched = [path for name, path in known.items() if fnmatchcase(name.lower(), word.lower())]
         paths += matched or [word]
     paths = paths or [*known.values()]
-    return ONNX if paths and all(one.endswith(".onnx") for one in paths) else ONNX_TORCH
+    return bool(paths) and all(one.endswith(".onnx") for one in paths)
 
 
 def find_values(words: Sequence[str], option: str) -> Iterator[str]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ci.cases.engine import Engine, Runner
 from ci.cases.pipeline import RunSetup
-from ci.cases.policy import EMULATOR
+from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.pool import Pool
 from ci.cases.session import Phases, check_functions
+from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.faults.match import match_faults
-from ci.mend.mending import Mended, Mending
+from ci.mend.mending import Mended, Mending, write_rewritten
 from ci.mend.policy import (
     HEAD,
     POLICY,
@@ -29,9 +32,13 @@ from ci.mend.policy import (
 from ci.mend.report import MendedCase, choose_exit, data_of, describe_case, render_cases
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
-from ci.models.schemes import EXECUTORCH
+from ci.models.schemes import EXECUTORCH, ONNX
+from ci.onnx.engine import OnnxEngine
 from ci.report.schema import Status
 from ci.report.table import terminal_style
+from ci.verbs import environments
+from ci.verbs.environments import are_files
+from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
     add_run,
     add_schemes,
@@ -42,7 +49,9 @@ from ci.verbs.lanes.steps import (
     require_packages,
     select_asked,
 )
+from ci.verbs.user_policy import choose_policy
 from provisioning.artifacts import choice
+from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
@@ -61,8 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         default=[],
-        help="a model's name, a glob, or file.py:factory; repeatable; default: all of the policy's",
+        help="a model's name, a glob, file.onnx, or file.py:factory; repeatable; default: all of"
+        " the policy's",
     )
+    onnx.add_shape(parser)
     add_schemes(parser)
     add_run(parser, SESSION)
     add = group_options(parser, HOW)
@@ -90,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default="mended",
         metavar="DIR",
-        help=f"the directory for {POLICY} and {SOURCE}; default: mended",
+        help=f"the directory for {POLICY} and {SOURCE}, or the .onnx files; default: mended",
     )
     add("--apply", action="store_true", help="also edit your policy in place")
     add(
@@ -106,35 +117,35 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.minutes > 0:
         raise UsageError(f"--minutes {args.minutes} is not above 0", fix="pass more minutes")
     check_arguments(args, SESSION)
-    directory = user_path(str(args.output))
-    policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
-    specs = select_asked(args, policy, EXECUTORCH)
+    is_onnx = are_files(args.model, choose_policy(args.policy))
+    lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
+    policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
+    specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
     for spec in specs:
         if spec.source.choices.methods:
             raise UsageError(
                 f"{spec.model} has several methods",
                 fix="select a model whose only method is forward",
             )
-    known = check_output(directory, args)
-    require_packages(("torch", "executorch"), "lowering")
+    known = check_output(args, specs)
+    specs, tools = (prepare_onnx if is_onnx else prepare_torch)(args, specs, policy, progress)
     deadline = time.monotonic() + 60 * args.minutes
     options = read_options(args, SESSION, policy, "", find_faults=match_faults)
-    chosen = choice.read_choice(args.sdk, args.adaptor)
     with enter_environment(
-        chosen.profile,
+        tools.profile,
         Phases(progress),
         offline=args.offline,
-        imports=ExecutorchEngine.imports,
-        choice=chosen,
+        imports=tools.imports,
+        choice=tools.choice,
     ) as (environment, scratch, _):
         pool = scratch.open(environment.apply(os.environ))
         check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
         progress.step("3/4 mend")
-        parts = tuple(describe_toolchain(environment))
+        engine, runner = tools.open(environment, pool)
         setup = RunSetup(
             options=replace(options, files_directory=None),
-            engine=ExecutorchEngine(name_toolchain(parts, environment)),
-            runner=make_runner(pool, args.timeout_s),
+            engine=engine,
+            runner=runner,
             pool=pool,
             work=scratch.scratch / SESSION,
         )
@@ -147,13 +158,67 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     _, width = terminal_style()
     text = render_cases(cases, width)
     if written:
-        text += f"\njudge it again: `qnn-ci test-emulator --policy {written}`\n"
+        text += f"\njudge it again: `qnn-ci {name_verb(specs)} --policy {written}`\n"
     return Outcome(text, data, choose_exit(found))
 
 
-def check_output(directory: Path, args: argparse.Namespace) -> list[Factory]:
+@dataclass(frozen=True)
+class Tools:
+    """What judges the cases of a lane: a profile to provision, the modules that workers import, and
+    a function that returns the engine and the runner."""
+
+    profile: str
+    imports: Sequence[str]
+    choice: choice.QnnChoice
+    open: Callable[[Environment, Pool], tuple[Engine, Runner]]
+
+
+def prepare_torch(
+    args: argparse.Namespace, specs: list[CaseSpec], policy: EmulatorPolicy, progress: Progress
+) -> tuple[list[CaseSpec], Tools]:
+    """Return the cases of PyTorch models, and what judges them."""
+    del policy, progress
+    require_packages(("torch", "executorch"), environments.LOWERING)
+    chosen = choice.read_choice(args.sdk, args.adaptor)
+
+    def open_tools(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
+        parts = tuple(describe_toolchain(environment))
+        engine = ExecutorchEngine(name_toolchain(parts, environment))
+        return engine, make_runner(pool, args.timeout_s)
+
+    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, open_tools)
+
+
+def prepare_onnx(
+    args: argparse.Namespace, specs: list[CaseSpec], policy: EmulatorPolicy, progress: Progress
+) -> tuple[list[CaseSpec], Tools]:
+    """Return the cases of .onnx files with fixed shapes, and what judges them."""
+    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
+    chosen = onnx.read_choice(args)
+    fitted, quantized = onnx.fit_shapes(specs, policy, progress, "qnn-ci mend")
+    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
+
+    def open_tools(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
+        return onnx.prepare_runner(engine, environment, pool)
+
+    return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, open_tools)
+
+
+def name_verb(specs: Sequence[CaseSpec]) -> str:
+    """Return the verb that judges the cases."""
+    return "test-onnx" if all(spec.is_file for spec in specs) else "test-emulator"
+
+
+def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> list[Factory]:
     """Return the functions that an earlier run wrote. Raises UsageError if the run would overwrite
     a user's file, or has no policy to edit, and StoreError if a directory is not writable."""
+    directory: Path = args.output
+    files = [Path(spec.reference).resolve().parent for spec in specs if spec.is_file]
+    if directory.resolve() in files:
+        raise UsageError(
+            f"--output {shown_path(directory)} is the directory of a model to mend",
+            fix="pass another directory to --output",
+        )
     if args.apply and not args.policy:
         raise UsageError(
             "--apply needs a policy to edit",
@@ -161,13 +226,15 @@ def check_output(directory: Path, args: argparse.Namespace) -> list[Factory]:
             fix="pass --policy, or leave out --apply",
         )
     policy = directory / POLICY
-    if policy.exists() and not read_text(policy, "replace").startswith(HEAD.partition(".")[0]):
-        known = None
+    if policy.exists():
+        is_ours = read_text(policy, "replace").startswith(HEAD.partition(".")[0])
     else:
-        known = read_source(directory / SOURCE)
+        is_ours = not (files and [*directory.glob(f"*{ONNX.suffix}")])
+    known = read_source(directory / SOURCE) if is_ours else None
     if known is None:
         raise UsageError(
-            f"{shown_path(directory)} has a {POLICY} or {SOURCE} that this command did not write",
+            f"{shown_path(directory)} has a {POLICY}, {SOURCE} or .onnx file that this command did"
+            " not write",
             fix="pass another directory to --output",
         )
     require_writable(directory)
@@ -182,9 +249,9 @@ def write_mended(
     known: Sequence[Factory],
     progress: Progress,
 ) -> str:
-    """Write the policy and the module with the recipes of all cases, and return the policy's path,
-    or "" if no case has a recipe. Functions in ``known`` stay in the module, because a policy may
-    refer to them."""
+    """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
+    the policy's path, or "" if no case has a recipe. Functions in ``known`` stay in the module,
+    because a policy may refer to them."""
     if all(one.recipe == Recipe() for one in found):
         return ""
     directory: Path = args.output
@@ -197,9 +264,14 @@ def write_mended(
     if functions:
         code = make_source(directory, functions.values(), standalone=args.standalone)
         write_whole(directory / SOURCE, code)
-    name = shown_path(paths[0])
+    for entry, (first, *_) in entries.items():
+        if first.spec.is_file and first.recipe.rewrites:
+            directory.mkdir(parents=True, exist_ok=True)
+            paths.append(made.name_file(entry))
+            write_rewritten(first.spec, first.recipe, paths[-1])
+    name, verb = shown_path(paths[0]), name_verb([one.spec for one in found])
     text = write_toml(made.make_policy(args.policy))
-    write_whole(paths[0], HEAD.format(name=name) + text)
+    write_whole(paths[0], HEAD.format(name=name, verb=verb) + text)
     if applied:
         write_whole(args.policy, applied)
         paths.append(args.policy)

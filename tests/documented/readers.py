@@ -90,6 +90,16 @@ def onnx_net(place: Place) -> None:
     onnx.save(model, place.directory / "net.onnx")
 
 
+def red_onnx(place: Place) -> None:
+    """red.onnx, an average pool whose last window extends beyond the edge."""
+    import onnx
+
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,8,14,14] x) => (float[1,8,7,7] y)
+        { y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(x) }"""
+    onnx.save(onnx.parser.parse_model(text), place.directory / "red.onnx")
+
+
 def wrong_graph(place: Place) -> None:
     """graph.txt, as docs/findings/faults.md shows it."""
     (place.directory / "graph.txt").write_text(read_blocks("docs/findings/faults.md", "text")[0])

@@ -134,6 +134,7 @@ KEEP = "./nox -s test_emulator -- --model net.py:factory --scheme fp16 --keep-ar
 INIT = "qnn-ci init --uses OWNER/REPOSITORY@COMMIT"
 GREEN = "qnn-ci test-emulator --policy qnn.toml"
 NET = (readers.net,)
+MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8"
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
     readers.runner_and_runtime,
@@ -144,6 +145,7 @@ PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
+    Row("test_onnx -- --policy mended", "1 passed, 0 failed", given=(readers.red_onnx, MEND_ONNX)),
     Row("--policy mended/qnn.toml", "1 passed, 0 failed", given=(readers.red_net, MEND)),
     Row("docker_|image", NO_ENGINE, 3),
     # -- test_emulator, from special cases to the suite --
@@ -191,6 +193,7 @@ ROWS = (
     Row("qnn-ci localise --model net.py", "as predicted ... 2 programs", given=NET),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
+    Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", given=(readers.red_onnx,)),
     Row("-s mend", "0 of 1 cases green before, 1 after", given=(readers.red_net,)),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
     Row("fuzz", "graphs", slow=45),

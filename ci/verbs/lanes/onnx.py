@@ -18,8 +18,9 @@ import msgspec
 
 from ci.cases.cache import digest_packages
 from ci.cases.policy import EmulatorPolicy
-from ci.cases.pool import ScratchPool
+from ci.cases.pool import Pool, ScratchPool
 from ci.cases.qnn_files import PROFILE_CSV
+from ci.cases.runners import PooledRunner
 from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
@@ -110,13 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="an option of QNN's execution provider",
     )
-    group_options(parser, WHAT)(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="NAME=SIZES",
-        help="the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
-    )
+    add_shape(parser)
     results = group_options(parser, RESULTS)
     results(
         "--compare",
@@ -150,6 +145,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("0", "1"),
         default="1",
         help="write the context binary next to the ONNX file (0) or inside it (1)",
+    )
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add --shape."""
+    group_options(parser, WHAT)(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=SIZES",
+        help="the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
     )
 
 
@@ -418,6 +424,14 @@ def prepare_engine(
     find_library(sdk, engine.given)
     toolchain = name_toolchain(parts, exports=engine.exports)
     return replace(engine, toolchain=toolchain, sdk=sdk), parts
+
+
+def prepare_runner(
+    engine: OnnxEngine, environment: Environment, pool: Pool
+) -> tuple[OnnxEngine, PooledRunner]:
+    """Return the engine for a provisioned environment, and a runner of its programs."""
+    ready, _ = prepare_engine(engine, environment)
+    return ready, make_runner(ready, pool)
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,27 @@ def test_functions_of_earlier_runs_stay_unless_their_model_is_mended_again(tmp_p
     ]
     path.write_text("# mine\n")
     assert read_source(path) is None
+
+
+def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> None:
+    found = []
+    for scheme, recipe in (("u8", REWRITTEN), ("fp16", Recipe())):
+        source = Source(f"{tmp_path}/net.onnx", shapes=(("x", (1, 3)),))
+        one = mended(tmp_path, "../a/net.onnx", scheme, recipe)
+        found.append(replace(one, spec=replace(one.spec, source=source)))
+        found[-1].recipe = recipe
+    entries = plan_entries(found)
+    made = Written(entries, list_factories(entries), tmp_path / "mended" / "mended_net.py")
+    shapes = {"x": [1, 3]}
+    assert made.make_policy(None)["models"] == {
+        "net": {"path": "net.onnx", "schemes": ["u8"], "socs": ["SM8650"], "shapes": shapes},
+        "net_fp16": {
+            "path": "../net.onnx",
+            "schemes": ["fp16"],
+            "socs": ["SM8650"],
+            "shapes": shapes,
+        },
+    }
 
 
 def test_cases_are_shown_with_their_steps(tmp_path: Path) -> None:
