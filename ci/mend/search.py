@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from ci.facts.finding import Question as Aspect
+from ci.facts import finding
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
@@ -69,7 +69,7 @@ Question: TypeAlias = Survey | Judge | Mix
 # None starts a search.
 Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
 # What a mixture may cure. If a program does not compute its quantized model, precision is not why.
-OF_PRECISION = (Aspect.QUANTIZED, Aspect.TASK, Aspect.PROOF)
+OF_PRECISION = (finding.Question.QUANTIZED, finding.Question.TASK, finding.Question.PROOF)
 
 
 @dataclass(frozen=True)
