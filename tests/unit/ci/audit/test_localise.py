@@ -58,10 +58,8 @@ from ci.audit.localise_search import (  # noqa: E402
     Row,
     Search,
     Trial,
-    minimize,
     rank_departures,
 )
-from ci.cases.cache import CompileJob  # noqa: E402
 from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.judged import SessionOptions  # noqa: E402
 from ci.cases.pipeline import RunSetup  # noqa: E402
@@ -197,47 +195,6 @@ def test_nothing_is_named_of_a_right_program() -> None:
     assert len(laboratory.tried) == 2
 
 
-def test_a_search_that_is_ended_has_what_it_found() -> None:
-    graphs = open_suite("mlp")
-    found, laboratory = search(graphs, lambda _, node: node.name == "linear_1", limit=2)
-    assert found.first
-    assert found.first.name == "linear_1"
-    assert "limit of 2 programs" in found.ended
-    assert len(laboratory.tried) == 2
-    whole, laboratory = search(graphs, lambda _, node: node.name == "linear_1")
-    found, _ = search(
-        graphs, lambda _, node: node.name == "linear_1", limit=len(laboratory.tried) - 1
-    )
-    assert {*whole.part} <= {*found.part}
-    assert (bool(whole.part), bool(found.ended), bool(whole.ended)) == (True, True, False)
-
-
-def test_a_model_without_a_program_is_told() -> None:
-    graphs = open_pair()
-    laboratory = Laboratory(lambda _: Trial(refused="QNN has no such operator"), 9)
-    operators = {one.name: one for one in graphs.describe()}
-    found = Search(operators, graphs.outputs, laboratory).run()
-    assert found.ended == "the model has no program that runs: QNN has no such operator"
-
-
-def test_too_many_exposed_results_are_tried_by_halves() -> None:
-    graphs = open_pair()
-    operators = {one.name: one for one in graphs.describe()}
-
-    def try_cut(cut: Cut) -> Trial:
-        if len(cut.given) > 4:
-            return Trial(refused="too many outputs")
-        rows = [
-            Departure(operator=one, reached_db=70, predicted_db=60, faithful=True)
-            for one in cut.given
-        ]
-        return Trial(tuple(rows))
-
-    found = Search(operators, graphs.outputs, Laboratory(try_cut, 20)).run()
-    computing = {name for name, one in operators.items() if one.computes}
-    assert {one.operator for one in found.exposed} >= computing
-
-
 def quantize(value: Any, scale: float, zero: int, low: int = 0, high: int = 65535) -> Any:
     both = torch.ops.quantized_decomposed
     rounded = both.quantize_per_tensor(value, scale, zero, low, high, torch.int32)
@@ -362,58 +319,6 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
         again.register_buffer(name, tensor)
     for given in inputs:
         torch.testing.assert_close(again(*given), part(*given), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
-def test_a_part_is_lowered_with_its_own_inputs_and_outputs(
-    monkeypatch: pytest.MonkeyPatch, backend: Backend
-) -> None:
-    model, lowered = load_model("mlp"), []
-    graphs = make_graphs(model.module, model.module, model.evaluation[:2])
-    loaded: list[Any] = []
-
-    class Lowering:
-        def __init__(self, *given: Any) -> None:
-            self.given = given
-
-        def write_program(self, module: Any) -> str:
-            lowered.append((*self.given, module))
-            return "compiled"
-
-    def load_digested(*given: Any) -> Any:
-        loaded.append(given)
-        return model, "digest"
-
-    monkeypatch.setitem(sys.modules, "ci.executorch.lower", SimpleNamespace(Lowering=Lowering))
-    monkeypatch.setattr("ci.models.model.load_digested", load_digested)
-    monkeypatch.setattr(localise, "hold", lambda *given: loaded.append(given) or graphs)
-    monkeypatch.setattr(localise, "describe_steps", lambda *given: given)
-    warmed: list[Any] = []
-    engine: Any = SimpleNamespace(backend=backend, warm_up=warmed.append)
-    staging: Any = object()
-    first, *_, last = (one.name for one in graphs.describe())
-    cut = Cut((last,), (last,))
-    assert localise.PartEngine(engine, cut).compile(SPEC, staging) == "compiled"
-    names = [(SPEC.reference, SPEC.source), (SPEC, backend)]
-    assert loaded == names
-    ((part, spec, place, on, module),) = lowered
-    assert (spec, place, on) == (SPEC, staging, backend)
-    assert part.module is module
-    assert (part.name, part.made) == (model.name, model.made)
-    wanted = run_eager(*graphs.cut(cut))
-    assert len(part.evaluation) == len(part.reference) == 2
-    for found, right in zip(part.reference, wanted, strict=True):
-        torch.testing.assert_close([*found], [*right])
-    loaded.clear()
-    described = localise.DescribeJob(engine, SPEC)()
-    assert (warmed, loaded) == ([SPEC], names[::-1])
-    assert [one.name for one in described.operators][:1] == [first]
-    assert described == Description(
-        graphs.describe(),
-        graphs.outputs,
-        [],
-        (model.module, model.evaluation[0]),
-    )
 
 
 class Clipping(nn.Module):
@@ -757,17 +662,6 @@ def test_what_reads_a_part_of_a_split_reads_what_was_split() -> None:
     ]
 
 
-def test_few_of_many_are_found_in_few_tries() -> None:
-    tried = []
-
-    def holds(items: Sequence[int]) -> bool:
-        tried.append(tuple(items))
-        return {3, 77} <= set(items)
-
-    assert minimize(range(100), holds) == [3, 77]
-    assert len(tried) < 30
-
-
 def make_operator(name: str, kind: str, line: str, *inputs: str) -> Operator:
     return Operator(name=name, kind=kind, line=line, inputs=inputs)
 
@@ -815,22 +709,6 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
     }
     fault = make_fault(9, "mul", "add", "tanh")
     assert find_suspect(long, fault) == ["first", "second", "third"]
-
-
-def test_the_search_begins_with_a_suspect_and_leaves_one_that_is_right() -> None:
-    graphs = open_suite("decoder")
-    spoiled = next(one for one in graphs.describe() if one.kind == "softmax")
-    others = [one.name for one in graphs.describe() if one.kind == "linear"][:1]
-
-    def spoils(_: Any, node: Node) -> bool:
-        return node.name == spoiled.name
-
-    found, told = search(graphs, spoils, suspects=[others, [spoiled.name]])
-    assert found.part == (spoiled,)
-    tried = [cut.kept for cut in told.tried]
-    assert tried[2:4] == [tuple(others), (spoiled.name,)]
-    _, without = search(graphs, spoils)
-    assert len(told.tried) < len(without.tried)
 
 
 def test_a_known_fault_is_shown_before_what_was_measured_and_is_in_the_json() -> None:
@@ -921,12 +799,6 @@ def test_a_loss_that_any_input_brought_is_not_the_operator_s(inputs: tuple[str, 
     ]
     lost = {row.operator.name: row.lost_db for row in rank_departures(operators, exposed)}
     assert lost == {"bad": 40, "sum": 2, "good": 1}
-
-
-def test_what_is_within_the_prediction_s_room_is_not_wrong() -> None:
-    near = Departure(operator="y", reached_db=55, predicted_db=60, faithful=False)
-    assert not near.wrong
-    assert Departure(operator="y", reached_db=54, predicted_db=60, faithful=False).wrong
 
 
 @pytest.mark.parametrize(("noise", "predicted_db"), [(0.1, 20.0), (1e-3, 60.0), (0.0, 78.3)])
@@ -1072,30 +944,6 @@ def test_a_part_is_compiled_again_unless_the_cache_may_be_used(
     refusing = Leasing(copy(LABELLER, raises=ValueError("no such operator")))
     again = try_part(tmp_path / "again", refusing, right, use_cache=use_cache)
     assert bool(again.refused) is not use_cache
-
-
-def test_a_part_is_lowered_in_the_worker_that_has_the_model(tmp_path: Path) -> None:
-    pool = Leasing()
-    for use_cache in (False, True):
-        try_part(tmp_path / f"{use_cache}", pool, EchoRunner(fail), use_cache=use_cache)
-        place = tmp_path / f"{use_cache}"
-        spec, log, timeout_s, job = pool.leased.pop()
-        assert (spec, timeout_s) == (SPEC, 9.0)
-        assert log.name == "lower.log"
-        assert log.is_relative_to(place / "work/part-1")
-        engine = localise.PartEngine(ExecutorchEngine(()), Cut(("y",), ("y",)))
-        assert job == CompileJob(engine, SPEC, place / "cache", log, use_cache=use_cache)
-
-
-def test_a_log_gets_its_folder_before_a_job_writes_to_it(tmp_path: Path) -> None:
-    setup: Any = SimpleNamespace(pool=Leasing(), options=SimpleNamespace(timeout_s=3.0))
-    log = tmp_path / "not/there/model.log"
-    setup.pool.ended = Ended("made", "", "")
-    localiser = Localiser(SPEC, setup, ExecutorchEngine(()), Progress())
-    job: Any = object()
-    assert localiser.call(job, log) == Ended("made", "", "")
-    assert log.parent.is_dir()
-    assert setup.pool.leased == [(SPEC, log, 3.0, job)]
 
 
 def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
@@ -1324,17 +1172,6 @@ def test_each_output_of_a_part_is_judged_under_its_own_name(
             (second, wrong != 1),
         ]
     assert {one.name for one in setup.work.glob("part-*")} == {"part-1", "part-2"}
-
-
-def test_results_are_recorded_for_each_input_set_and_each_name() -> None:
-    class Two(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return (x + 1) * 2
-
-    module = torch.fx.symbolic_trace(Two())
-    sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
-    assert record(module, sets, ["add", "mul"]) == [{"add": 2, "mul": 4}, {"add": 6, "mul": 12}]
-    assert record(module, sets, ["mul"]) == [{"mul": 4}, {"mul": 12}]
 
 
 def test_a_part_is_compiled_by_the_engine_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,14 +23,13 @@ from ci.audit.operators import (
 )
 from ci.audit.operators_render import (
     make_annotations,
-    make_rows,
     make_sheets,
     measure_extra,
     render_html,
     render_summary,
     render_text,
 )
-from ci.cases.engine import Fallback, Staging
+from ci.cases.engine import Fallback
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.explain import rules
@@ -47,7 +42,6 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.report.annotation import Level
 from ci.report.schema import Status, Tool
-from ci.verbs.audit import AuditJob
 from tests.stand_ins.snapshots import check_snapshot
 
 POLICY = read_emulator_policy()
@@ -212,22 +206,6 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown() -> None:
     assert (sum_bytes([]), sum_bytes([0, 3, 0])) == (0, 3)
 
 
-def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
-    schemes, socs = (Scheme.FP16, Scheme.A8W8), ("SM8650", "SM8750")
-    cases = [judge(SPLIT, scheme, soc) for scheme in schemes for soc in socs]
-    audit = Audit(cases=(*cases, judge(WHOLE, soc="SM8550")))
-    text = render_text(audit)
-    assert text.count("on the CPU net: aten.erf.default x1 [nets/net.py:22]") == 1
-    assert "fp16 on SM8650, SM8750; 8a8w on SM8650, SM8750: No node visitor" in text
-    assert text.count("try: write GELU") == 1
-    assert "failed  5 cases: 1 passed, 4 failed, 0 unsupported" in text
-    summary = render_summary(audit)
-    assert summary.startswith("## operator audit: failed")
-    assert "nets&#47;net&#46;py&#58;22" in summary
-    (annotation,) = make_annotations(audit)
-    assert (annotation.path, annotation.line) == ("nets/net.py", 22)
-
-
 def test_an_operator_is_annotated_with_the_fixes_that_are_known() -> None:
     case = judge(msgspec.structs.replace(SPLIT, left=(Fallback("aten.x", "a reason"),)))
     known = ((), ("first",), (), ("second",), ("first",))
@@ -243,11 +221,6 @@ def test_an_operator_is_annotated_with_the_fixes_that_are_known() -> None:
     assert (one.path, one.line) == ("", 0)
     (none,) = make_annotations(Audit(cases=(cases[0],)))
     assert none.message.endswith(": a reason")
-
-
-def test_the_table_has_nodes_partitions_and_bytes() -> None:
-    (row,) = make_rows(Audit(cases=(judge(SPLIT),)))
-    assert row == ("net", "fp16", "SM8650", "failed", "2/3", "2", "1.08 KiB", "1.00 KiB")
 
 
 def test_a_failure_without_an_operator_is_annotated_too() -> None:
@@ -273,16 +246,6 @@ def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
     text = render_text(Audit(cases=(judge(evil),)))
     assert "\x1b" not in text
     assert not any(line.startswith("::") for line in text.splitlines())
-
-
-def test_the_page_has_each_case_and_each_line_once() -> None:
-    cases = [judge(SPLIT, scheme) for scheme in (Scheme.FP16, Scheme.A8W8)]
-    page = render_html(Audit(cases=(*cases, judge(WHOLE)), command="qnn-ci audit"))
-    assert page.count('<span class="chip failed">failed</span>') == 2
-    assert page.count('<span class="chip passed">passed</span>') == 1
-    assert page.count("<td>nets/net.py:22</td>") == 1
-    assert "fp16 on SM8650; 8a8w on SM8650: No node visitor" in page
-    assert "On the CPU" not in render_html(Audit(cases=(judge(WHOLE),)))
 
 
 def test_buffers_that_the_cpu_copies_are_counted() -> None:
@@ -339,61 +302,6 @@ def test_a_model_without_a_pattern_has_no_known_fault() -> None:
     audit = Audit(cases=(judge(WHOLE),))
     for text in (render_text(audit), render_summary(audit), render_html(audit)):
         assert "known fault" not in text.lower()
-
-
-class Jobs:
-    """What an audit's job does, in its order. It is also the engine."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.did: list[tuple[Any, ...]] = []
-        self.job = AuditJob(
-            self,  # type: ignore[arg-type]
-            CaseSpec("net", Scheme.A8W8, "SM8650", Source("/nets/net.py:make")),
-            Path("work"),
-            Path("log"),
-        )
-        clock = itertools.count(100.0, 2.5)
-        monkeypatch.setattr("ci.verbs.audit.time", SimpleNamespace(monotonic=lambda: next(clock)))
-        monkeypatch.setattr("ci.verbs.audit.run_forked", self.fork)
-        for module, name in (
-            ("ci.models.model", "load_digested"),
-            ("ci.audit.operators_partitions", "partition_model"),
-        ):
-            stand_in = SimpleNamespace(**{name: getattr(self, name)})
-            monkeypatch.setitem(sys.modules, module, stand_in)
-
-    def preload(self, spec: CaseSpec) -> None:
-        self.did.append(("preload", spec))
-
-    def warm_up(self, spec: CaseSpec) -> None:
-        self.did.append(("warm up", spec))
-
-    def fork(self, function: Callable[[], Any], doing: str) -> Any:
-        self.did.append(("fork", doing))
-        return function()
-
-    def load_digested(self, reference: str, source: Source) -> tuple[str, str]:
-        self.did.append(("load", reference, source))
-        return "the model", "its digest"
-
-    def partition_model(self, model: Any, spec: CaseSpec, staging: Staging) -> Found:
-        self.did.append(("partition", model, spec, staging))
-        return WHOLE
-
-
-def test_a_job_loads_before_its_fork_and_partitions_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's model is loaded by its reference with its source, and all output goes to the
-    job's directory and log. The time is that of all steps."""
-    jobs = Jobs(monkeypatch)
-    spec = jobs.job.spec
-    assert jobs.job() == (WHOLE, 2.5)
-    assert jobs.did == [
-        ("preload", spec),
-        ("warm up", spec),
-        ("fork", "partitioning"),
-        ("load", "/nets/net.py:make", spec.source),
-        ("partition", "the model", spec, Staging(Path("work"), Path("log"), Path("work"))),
-    ]
 
 
 def make_fault(number: int) -> KnownFault:

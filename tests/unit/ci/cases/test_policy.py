@@ -26,8 +26,8 @@ from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry, OutputLimits
-from ci.report.schema import Budget, Tool
+from ci.models.user_models import Limits, Metric, ModelEntry, OutputLimits
+from ci.report.schema import Tool
 from ci.report.write import DROPPED_LIMITS
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -252,53 +252,11 @@ def test_a_limit_of_0_is_a_limit(name: str) -> None:
     assert getattr(policy.limits_of("net", Scheme.FP16), name) == 0
 
 
-def test_the_budget_of_a_model_goes_before_that_of_all() -> None:
-    entry = ModelEntry("net.py:make", budget=ModelBudget(program_bytes=7))
-    every = Budget(program_bytes=9, partitions=1)
-    policy = msgspec.structs.replace(DEFAULT, models={"net": entry}, budget=every)
-    own = policy.limits_of("net", Scheme.FP16).budget
-    assert (own.program_bytes, own.partitions) == (7, 1)
-
-
-def test_each_of_two_rows_overrides_and_each_refusal_is_tried() -> None:
-    rows = tuple(
-        Override(model, A8W8, Limits(min_sqnr_db=limit), "why")
-        for model, limit in (("mlp", 71.0), ("lstm", 72.0))
-    )
-    policy = msgspec.structs.replace(DEFAULT, override=rows)
-    found = [policy.limits_of(model, A8W8).min_sqnr_db for model in ("mlp", "lstm")]
-    assert found == [71.0, 72.0]
-    both = with_rows(
-        Unsupported(pattern="no op", reason="of lstm", models=("lstm",)),
-        Unsupported(pattern="no op", reason="of mlp", models=("mlp",)),
-    )
-    for model in ("lstm", "mlp"):
-        assert both.expects_refusal(model, FP16, "SM8650", say("no op")) == f"of {model}"
-        assert both.find_unmet(model, FP16, "SM8650") == f"of {model}"
-
-
 def test_limits_that_were_dropped_are_taken_out_of_each_entry_of_a_list() -> None:
     name = min(DROPPED_LIMITS)
     table = {"override": [{"limits": {name: 1}}, {"limits": {name: 2, "min_cosine": 0.5}}]}
     assert list(drop_limits(table)) == [name, name]
     assert table == {"override": [{"limits": {}}, {"limits": {"min_cosine": 0.5}}]}
-
-
-def test_on_another_backend_no_model_keeps_limits_and_budgets_of_htp() -> None:
-    own = ModelEntry(
-        "net.py:f",
-        limits={A8W8: Limits(min_sqnr_db=90.0)},
-        budget=ModelBudget(program_bytes=1),
-    )
-    policy = msgspec.structs.replace(
-        DEFAULT,
-        backends={LPAI: {A8W8: Limits(min_sqnr_db=3.0)}},
-        models={"first": own, "second": own},
-    )
-    other = policy.for_backend(LPAI)
-    for model in ("first", "second", "mlp"):
-        limits = other.limits_of(model, A8W8)
-        assert (limits.min_sqnr_db, limits.budget.program_bytes) == (3.0, None)
 
 
 def test_each_output_has_its_own_limits() -> None:

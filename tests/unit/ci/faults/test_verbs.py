@@ -352,46 +352,6 @@ def make_searched(search: Search, *findings: Finding) -> Searched:
 
 
 @pytest.mark.parametrize(
-    ("known", "code"),
-    [
-        (("", "old"), ExitCode.FAILED),
-        (("old", ""), ExitCode.FAILED),
-        (("old", "older"), ExitCode.OK),
-    ],
-)
-def test_one_fault_that_is_not_known_among_others_fails_a_search(
-    known: tuple[str, str], code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each fault has a page of its own, also several of one scheme."""
-    names = dict(zip(("fp16", "u8"), known, strict=True))
-
-    def run(search: Search, *_: float) -> Searched:
-        finding = Finding(
-            graph=PLANTED.graph,
-            end=WRONG,
-            frontend="onnx",
-            scheme=search.scheme,
-            soc=search.soc,
-            sqnr_db=1.0,
-            predicted_db=60.0,
-            place="output 0",
-            why="",
-            operators=("add",),
-            relations=(),
-            known=names[search.scheme],
-        )
-        return make_searched(search, structs.replace(finding, known="oldest"), finding)
-
-    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
-    monkeypatch.setattr(Search, "run", run)
-    schemes = [word for one in names for word in ("--scheme", one)]
-    assert call(fuzz, *schemes, "--reports", str(tmp_path)).exit_code == code
-    assert sorted(one.name for one in (tmp_path / "fuzz").glob("*.md")) == [
-        *("fp16-01-add.md", "fp16-02-add.md", "u8-03-add.md", "u8-04-add.md")
-    ]
-
-
-@pytest.mark.parametrize(
     ("frontend", "scheme", "told"),
     [
         ("onnx", "u8", "QNN 2.49.40, onnxruntime-qnn 2.5.9"),

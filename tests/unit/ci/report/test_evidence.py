@@ -731,24 +731,3 @@ def test_a_signed_payload_has_to_name_the_file(
 def test_what_is_no_bundle_signs_nothing(text: bytes) -> None:
     pytest.importorskip("sigstore")
     assert list(find_signature_faults(text, b"", SIGNER, ""))
-
-
-@pytest.mark.parametrize(
-    ("session", "policy", "scheme"),
-    [
-        ("test_emulator", "emulator", "8a8w"),
-        ("test_onnx", "onnx", "u8"),
-        ("test_llm", "llm", "8a8w"),
-    ],
-)
-def test_a_statement_of_each_lane_is_compared_with_the_limits_of_its_policy(
-    session: str, policy: str, scheme: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "qnn.toml"
-    path.write_text('extends = "default"\n')
-    case = {"session": session, "backend": "htp", "scheme": scheme, "model": "net"}
-    assert find_limits(path, case) == read_emulator_policy(lane=policy).limits_of(
-        "net", Scheme(scheme)
-    )
-    with pytest.raises(ValueError, match="no session"):
-        find_limits(path, {**case, "session": f"{session}s"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -248,32 +247,6 @@ def test_each_figure_is_shown_and_sorted_under_its_own_name() -> None:
     assert {columns[name].show(CASE) for name in NAMES} == {"-"}
     without = change(case, device=DeviceFigures(starts=1, runs=1, p90_ms=2.0))
     assert [columns[name].show(without) for name in ("p50 ms", "p90 ms")] == ["-", "2"]
-
-
-def test_each_output_has_its_columns() -> None:
-    def names(has: Callable[[Any], object]) -> str:
-        return " ".join(one.name.replace(" ", "_") for one in COLUMNS if has(one))
-
-    times = "lower_s run_s run_ms estimate_ms first_ms p50_ms p90_ms load_ms"
-    device = "memory heat equal_e"
-    judged = "SQNR SQNR_q predicted noise equal metric delegated"
-    case, types = "model scheme SoC", "operator_types weight_types"
-    assert names(lambda one: one.terminal) == (
-        f"{case} status verdicts inputs {judged} operator_types {times} {device} .pte"
-        " cycles accelerator_us cached"
-    )
-    assert names(lambda one: one.summary) == (
-        f"{case} inputs {judged} {types} {times} {device} SQNR_e .pte choices QNN_ops"
-        " simulated_cycles cycles accelerator_us cached"
-    )
-    assert names(lambda one: not one.phrase) == (
-        f"{case} status equal_q cosine cosine_q max_abs parts"
-    )
-    assert names(lambda one: not one.number) == f"{case} status"
-    drawn = "SQNR delegated lower_s run_s .pte DDR"
-    assert names(lambda one: one.chart) == names(lambda one: one.draw) == drawn
-    assert all(one.phrase.count("{}") in {0, 1} for one in COLUMNS)
-    assert all("{}" in one.phrase for one in COLUMNS if one.phrase)
 
 
 def test_what_a_tooltip_adds_to_a_figure() -> None:

@@ -11,8 +11,7 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from ci.facts.finding import Place
-from ci.report.columns import find_margin
-from ci.report.comparison import compare_reports, list_remarks
+from ci.report.comparison import compare_reports
 from ci.report.github import (
     LEFT_OUT,
     LIMIT_BYTES,
@@ -133,19 +132,6 @@ def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report:
         assert ("more in report.json" in text) == (number > ROWS)
 
 
-def test_the_margin_is_that_of_the_figure_nearest_to_its_limit(report: Report) -> None:
-    case = report.cases[0]
-    least, figure, value = find_margin(report, case) or (0.0, "", 0.0)
-    assert (least, figure, value) == (62.0 - 45.0, "SQNR", 62.0)
-    rules = tuple(replace(rule, min_sqnr_db_quantized=60.0) for rule in report.thresholds)
-    least, figure, value = find_margin(replace(report, thresholds=rules), case) or (0.0, "", 0.0)
-    assert (least, value) == (71.0 - 60.0, 71.0)
-    assert figure != "SQNR"
-    assert find_margin(replace(report, thresholds=()), case) is None
-    noisy = replace(case, above_noise_db=8.5)
-    assert find_margin(report, noisy) == (1.5, "above the predicted noise", 8.5)
-
-
 @pytest.mark.parametrize("number", [0, 1, 2, 5, 6])
 def test_the_cases_nearest_to_their_limits_are_five_at_most(report: Report, number: int) -> None:
     """The smallest margin first; one case alone is no comparison."""
@@ -161,20 +147,6 @@ def test_the_cases_nearest_to_their_limits_are_five_at_most(report: Report, numb
     found = [(row[0], row[3], row[4], row[5].rstrip(" |")) for row in rows]
     nearest = sorted(figures[:number])[:5] if number > 1 else []
     assert found == [(f"m{v:.1f}", "SQNR", f"{v:.1f}", f"{v - 45:+.1f}") for v in nearest]
-
-
-def test_differences_of_tools_and_of_cases_are_told_without_a_table(report: Report) -> None:
-    base = replace(report, cases=report.cases[:3])
-    now = replace(report, cases=report.cases[1:4], toolchain=())
-    text = render_summary(replace(now, comparison=compare_reports(base, now)))
-    part = text.partition("Against the base: 0 cases differ, 2 unchanged.\n\n")[2]
-    lines = part.partition("\n\n")[0].splitlines()
-    assert [line.split(":")[0] for line in lines[:3]] == [f"- {t.name}" for t in base.toolchain]
-    assert lines[3:] == [
-        "- :warning: in the base, but not here (1): mlp fp16 SM8650",
-        "- not in the base (1): mlp 16a16w SM8650",
-    ]
-    assert "| changed |" not in text
 
 
 @pytest.mark.parametrize("number", [1, ROWS, ROWS + 1])
@@ -302,22 +274,6 @@ def test_of_many_reasons_the_rest_is_counted(report: Report, number: int, left: 
     parts = render_summary(replace(report, cases=cases)).split("Not run:")[1].split("\n\n")[1]
     rows = parts.splitlines()
     assert (len(rows), left in rows[-1]) == (min(number, 20) + bool(left), True)
-
-
-def test_a_case_made_from_something_else_is_named_though_it_passes(report: Report) -> None:
-    base = change(report, weights="a" * 64, inputs="b" * 64, float_outputs="c" * 64)
-    assert list_remarks(compare_reports(base, base)) == ()
-    assert list_remarks(compare_reports(report, base)) == (), "what one of them does not know"
-    now = change(base, weights="d" * 64, float_outputs="e" * 64)
-    compared = compare_reports(base, now)
-    (changed,) = compared.changed
-    assert changed.sources == ("weights", "float_outputs")
-    remarks = list_remarks(compared)
-    assert all("mlp fp16 SM8650" in remark for remark in remarks)
-    assert [word in remarks[0] for word in ("weights", "inputs")] == [True, False]
-    text = render_summary(replace(now, comparison=compared))
-    cells = ("mlp", "fp16", "SM8650", ":white_check_mark:", "weights, outputs of the float32 model")
-    assert f"| {' | '.join(cells)} | 62.0 |" in text
 
 
 @pytest.mark.parametrize(

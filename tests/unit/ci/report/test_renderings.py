@@ -361,19 +361,6 @@ def test_of_a_log_the_last_twelve_lines_are_shown_if_the_case_failed(
         assert lines == [f"  | line {n}" for n in range(number)][max(number - shown, 0) :]
 
 
-def test_every_operator_on_the_cpu_is_shown_even_of_a_case_without_a_reason(
-    report: Report,
-) -> None:
-    operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("a", "b"))
-    for reason in ("", "not faithful"):
-        case = replace(report.cases[0], findings=say(reason), fallback_ops=operators)
-        lines = show_table(replace(report, cases=(case,))).splitlines()
-        start = lines.index("passed  mlp fp16 SM8650") + 1
-        told = [f"{reason} [QNN2705]"] if reason else []
-        told += ["on the CPU: aten.a: no a", "on the CPU: aten.b: no b"]
-        assert lines[start : start + len(told) + 1] == [*(f"  | {one}" for one in told), ""]
-
-
 def test_a_note_that_warns_is_yellow(report: Report) -> None:
     now = replace(report, remarks=("note: one", "warning: two"))
     text = render_table(now, colour=True, width=100)
@@ -492,14 +479,6 @@ def test_junit_has_a_status_without_a_reason_and_figures_without_a_tooltip(repor
     assert "VTCM MB 8 (4 recorded)" in text
     assert "spill 1.00 KiB" in text
     assert "()" not in text
-
-
-def test_a_case_that_could_not_run_here_is_an_error_for_a_reader_of_junit(report: Report) -> None:
-    first, *rest = report.cases
-    lacking = replace(first, status=Status.UNSUPPORTED, lacks="a phone", findings=say("no phone"))
-    text = render_junit(replace(report, cases=(lacking, *rest))).decode()
-    assert 'errors="1"' in text
-    assert '<error message="no phone [QNN2705]"' in text
 
 
 def test_junit_names_are_unique_and_counts_add_up(report: Report) -> None:

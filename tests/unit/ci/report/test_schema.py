@@ -179,18 +179,6 @@ def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(
         assert not replace(report, summary=summarize(cases, gate, 1.0)).ok
 
 
-def test_a_run_without_a_passed_or_failed_case_says_why_it_failed(
-    report: Report, controls: list[Control]
-) -> None:
-    unsupported = replace(report.cases[0], status=Status.UNSUPPORTED)
-    nothing = replace(report, cases=(unsupported,), summary=summarize((unsupported,), controls, 1))
-    assert (nothing.exit_code, nothing.verdict) != (ExitCode.FAILED, "FAILED")
-    assert "no case" in nothing.verdict
-    failed = replace(report.cases[0], status=Status.FAILED)
-    red = replace(report, cases=(failed,), summary=summarize((failed,), controls, 1))
-    assert (red.exit_code, red.verdict) == (ExitCode.FAILED, "FAILED")
-
-
 def test_a_failure_counts_more_than_what_this_machine_lacks(
     report: Report, controls: list[Control]
 ) -> None:
@@ -260,21 +248,6 @@ def test_times_are_summed_over_the_cases_and_a_cached_lowering_took_none(report:
     failed = tuple(replace(one, status=Status.FAILED) for one in cases)
     assert replace(run, cases=failed).running_s == 0.875
     assert replace(run, cases=(*cases, *failed)).recounted.summary.cached == 2
-
-
-def test_the_newest_compiler_decides_which_devices_load_all_programs(report: Report) -> None:
-    builds = ("v2.48.40.260601000000", "v2.49.40.260810104044", "v2.47.0.260101000000")
-    cases = tuple(replace(report.cases[0], compiler=build) for build in builds)
-    runtimes = tuple(
-        Tool(name=name, version=version) for name, version in (("old", "2.48.40"), ("new", "2.50"))
-    )
-    warning = replace(report, cases=cases, runtimes=runtimes, remarks=()).notes[-1]
-    assert "old 2.48.40" in warning
-    assert "new" not in warning
-    noted = replace(report, cases=cases, runtimes=runtimes, remarks=("a", "b"), unsupported="odd")
-    assert noted.notes[0] == "warning: odd"
-    assert "before 2.49.40" in noted.notes[1]
-    assert noted.notes[2:] == (warning, "a", "b")
 
 
 def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> None:

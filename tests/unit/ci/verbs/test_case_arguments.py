@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.cases.baselines import name_figures
 from ci.cases.policy import LANES, read_emulator_policy
-from ci.cases.session import Phases, SessionOptions
+from ci.cases.session import Phases
 from ci.cases.spec import EXECUTORCH, ONNX
 from ci.models.schemes import Scheme
 from ci.models.source_lines import name_argument
@@ -36,13 +36,12 @@ from ci.verbs.lanes.steps import (
     take_steps,
 )
 from ci.verbs.user_policy import OURS
-from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError, UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
-from provisioning.manifest.targets import Backend, read_socs
+from provisioning.manifest.targets import read_socs
 from tests.stand_ins.reports import make_report
 
 
@@ -86,35 +85,6 @@ def test_who_says_it_last_is_heard(
 def test_without_the_variable_it_is_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QNN_CI_JOBS", raising=False)
     assert read_jobs() == int(CORES)
-
-
-def test_what_is_no_number_of_cases_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QNN_CI_JOBS", "0")
-    with pytest.raises(UsageError, match="--jobs 0"):
-        read_jobs()
-    monkeypatch.setenv("QNN_CI_JOBS", "many")
-    with pytest.raises(argparse.ArgumentError, match="invalid int value: 'many'"):
-        read_jobs()
-
-
-@pytest.mark.parametrize(
-    ("words", "is_refused"),
-    [
-        (["--jobs", "1"], False),
-        (["--jobs", "0"], True),
-        (["--timeout-s", "0.5"], False),
-        (["--timeout-s", "0"], True),
-        (["--timeout-s", "nan"], True),
-    ],
-)
-def test_the_least_numbers_of_a_run(words: list[str], is_refused: bool, tmp_path: Path) -> None:
-    given = [*words, "--reports", str(tmp_path)]
-    if is_refused:
-        with pytest.raises(UsageError, match=words[0]) as caught:
-            read_jobs(*given)
-        assert caught.value.fix
-    else:
-        assert read_jobs(*given) >= 1
 
 
 @pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
@@ -170,53 +140,6 @@ def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
         f"3/4 nothing is lowered: {lacks.what}" if lacks else "3/4 work",
         "4/4 report",
     ]
-
-
-@pytest.mark.parametrize(
-    ("choice", "may_lack", "lacks", "done"),
-    [
-        (QnnChoice(), False, "", ["guessed emulator", "required"]),
-        (QnnChoice("pinned"), False, "", ["required"]),
-        (QnnChoice(), True, "", ["guessed emulator", "required"]),
-        (QnnChoice(), False, "a library", ["guessed emulator", "required"]),
-        (QnnChoice("wheel", "overlay"), True, "a library", []),
-    ],
-)
-def test_a_host_is_judged_for_its_backend_unless_it_may_lack_the_library(
-    monkeypatch: pytest.MonkeyPatch, choice: QnnChoice, may_lack: bool, lacks: str, done: list[str]
-) -> None:
-    found: list[str] = []
-    asked: list[Any] = []
-    first, last = (Environment("emulator", (), {"X": one}) for one in ("1", "2"))
-    verdict = SimpleNamespace(lacks=lacks, require=lambda: found.append("required"))
-    scratch = SimpleNamespace(guess=lambda profile: found.append(f"guessed {profile}"))
-
-    def settle(*given: Any, **more: Any) -> Any:
-        asked.append((given, more))
-        return last, verdict
-
-    monkeypatch.setattr(steps, "provision_profile", lambda *_, **__: first)
-    monkeypatch.setattr(steps, "settle_adaptor", settle)
-    monkeypatch.setattr(
-        steps, "open_scratch_pool", lambda imports: nullcontext(scratch) if imports else None
-    )
-    monkeypatch.setattr(steps, "find_on_path", asked.append)
-    phases = Phases(Progress())
-    with steps.enter_environment(
-        "emulator",
-        phases,
-        offline=True,
-        imports=("torch",),
-        choice=choice,
-        backend=Backend.GPU,
-        tolerated={"QNN1"},
-        **({"may_lack": True} if may_lack else {}),
-    ) as given:
-        assert given == (last, scratch, verdict)
-    assert found == done
-    more = {"backend": Backend.GPU, "tolerated": {"QNN1"}}
-    assert asked == [((choice, first, phases.progress), more), last.variables]
-    assert [one.name for one in phases.rows] == ["provision", "check"]
 
 
 def test_limits_without_effect_are_each_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,30 +237,6 @@ def test_only_data_of_the_models_that_run_is_checked(
     assert [one.scheme for one in steps.select_asked(args, policy, ONNX)] == [Scheme.U8]
     with pytest.raises(UsageError, match="u8"):
         steps.select_asked(args, policy, EXECUTORCH)
-
-
-def test_the_options_of_a_run_are_those_of_its_call(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_case_arguments(parser, "a model", "a_session")
-    words = ["--jobs", "3", "--timeout-s", "7", "--no-cache", "--keep-artifacts", "kept"]
-    words += ["--record", "--reports", "out", "--policy", "own.toml"]
-    args = parser.parse_args(words)
-    policy = read_emulator_policy()
-    assert steps.read_options(args, "a_session", policy, "again") == SessionOptions(
-        policy=policy,
-        command="again",
-        jobs=3,
-        timeout_s=7,
-        use_cache=False,
-        keep=tmp_path / "kept",
-        files_directory=tmp_path / "out/a_session/qnn",
-        record=True,
-        baselines=tmp_path / "own-baselines",
-    )
-    assert steps.read_options(args, "a_session", policy, "", baselines=None).baselines is None
-    for flag, used in (("--no-cache", False), ("--record", True)):
-        args = parser.parse_args([flag])
-        assert steps.read_options(args, "a_session", policy, "").use_cache is used
 
 
 def test_a_command_to_repeat_is_one_that_a_shell_takes(
@@ -548,13 +447,3 @@ def test_a_list_has_the_user_s_models_first_then_the_suite_and_every_scheme_and_
     for line, (name, about) in zip(models.splitlines()[1:], SUITE.items(), strict=True):
         usual = ", ".join(one.value for one in suite[name] if one in lane.schemes)
         assert line.split(maxsplit=1) == [name, f"{about} ({usual})"]
-
-
-def test_figures_of_a_model_that_no_policy_names_are_not_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is said before anything is provisioned."""
-    (tmp_path / "net.py").write_text("def make(): ...\n")
-    words = ["test-emulator", "--model", "net.py:make", "--offline", "--record"]
-    assert main(words) == ExitCode.USAGE
-    assert "1/4" not in capsys.readouterr().err

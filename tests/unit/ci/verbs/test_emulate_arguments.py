@@ -24,11 +24,8 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.cases.judged import SessionOptions
 from ci.cases.policy import read_emulator_policy
-from ci.cases.runners import ProgramRunner
-from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Place, Proof, advise
-from ci.facts.kinds import LACKING
+from ci.facts.finding import Place
 from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
 from ci.report.merge import digest_names
@@ -39,10 +36,9 @@ from ci.verbs import emulate
 from ci.verbs.lanes import built
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
-from provisioning.console.progress import Progress
 from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UnfitError, UsageError
-from provisioning.manifest.targets import Backend, read_backends
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report, say
 
 CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
@@ -510,73 +506,6 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
     assert run("--runner", "cpp") == ExitCode.USAGE
 
 
-def test_the_runtime_of_python_is_asked_for_where_python_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Environment] = []
-    monkeypatch.setattr(examine, "require_runtime", lambda one, _: asked.append(one))
-    environment = Environment("emulator", (), {"PYTHONPATH": "/an/overlay"})
-    for runner, times in (("./another", 0), ("python", 1)):
-        assert emulate.check_backend(runner, environment, Progress()) is environment
-        assert asked == [environment] * times
-
-
-@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU, Backend.LPAI])
-def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend
-) -> None:
-    given: dict[str, Any] = {}
-
-    def open_session(**own: Any) -> Any:
-        given.update(own)
-        return SimpleNamespace(run=lambda *_: make_report([CASE]))
-
-    monkeypatch.setattr(emulate, "Session", open_session)
-    monkeypatch.setattr(emulate, "describe_toolchain", lambda _: iter(["a part"]))
-    monkeypatch.setattr(emulate, "name_toolchain", lambda parts, _: ("named", *parts))
-    monkeypatch.setattr(emulate, "make_runner", lambda *own, quantizes: (*own, quantizes))
-    opened: list[Any] = []
-    scratch: Any = SimpleNamespace(open=opened.append, scratch=tmp_path)
-    environment = Environment("emulator", (), {"QNN_SDK_ROOT": "/an sdk"})
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=backend)
-    device = ProgramRunner(["a device"], {})
-    monkeypatch.setattr(emulate, "ensure_wheel_runner", lambda _: Path("/a runner"))
-    rows: tuple[Any, ...] = ("python", "sh -e", device, "cpp")
-    for runner in rows:
-        phases = Phases(Progress())
-        emulate.run_specs(
-            [], environment, runner, options, plain=True, phases=phases, scratch=scratch
-        )
-        engine, found = given["engine"], given["runner"]
-        assert (engine.toolchain, engine.backend, engine.plain) == (
-            ("named", "a part"), backend, True,
-        )  # fmt: skip
-        assert given["parts"] == ("a part",)
-        assert opened[-1]["QNN_SDK_ROOT"] == "/an sdk"
-        assert given["device"] == (read_backends()[backend].device if runner == "python" else "")
-        if runner == "python":
-            assert found == (None, 7.0, backend.is_lpai)
-        elif runner is device:
-            assert found is device
-            assert given["emulator"] == (None, 7.0, backend.is_lpai)
-        elif runner == "cpp":
-            assert list(found.argv) == ["/a runner"]
-            assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
-        else:
-            assert list(found.argv)[1:] == ["-e"]
-            assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
-    with pytest.raises(UsageError):
-        emulate.run_specs(
-            [],
-            environment,
-            "no such program",
-            options,
-            plain=True,
-            phases=Phases(Progress()),
-            scratch=scratch,
-        )
-
-
 @pytest.mark.parametrize(
     ("words", "socs", "told"),
     [
@@ -640,35 +569,3 @@ def test_a_host_that_lacks_a_library_reports_every_case_with_what_it_lacks(
     (words, more) = asked[0]
     assert words == (steps.ran["specs"], "an environment", "./own", steps.options)
     assert more == {"phases": steps.given["phases"], "lacks": "a finding"}
-
-
-def test_a_report_without_results_tells_the_finding_and_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: dict[str, Any] = {}
-    asked: list[Any] = []
-
-    def open_session(**own: Any) -> Any:
-        given.update(own)
-        return SimpleNamespace(report_unrun=lambda *words: asked.append(words) or "report")
-
-    monkeypatch.setattr(emulate, "Session", open_session)
-    monkeypatch.setattr(emulate, "describe_toolchain", lambda _: iter(["a part"]))
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=Backend.GPU)
-    lacks: Any = SimpleNamespace(id="QNN1", what="no library", why="it is gone", fix="get it")
-    phases = Phases(Progress())
-    environment = Environment("emulator", (), {})
-    found = emulate.report_unrun(
-        ["a case"],  # type: ignore[list-item]
-        environment,
-        "sh",
-        options,
-        phases=phases,
-        lacks=lacks,
-    )
-    assert found == "report"
-    advice = advise("it is gone", "get it", proof=Proof.PROVEN)
-    finding = LACKING.find("QNN1: no library", advice=advice)
-    assert asked == [(phases, finding, read_backends()[Backend.GPU].library)]
-    assert (given["specs"], given["parts"], given["options"]) == (["a case"], ("a part",), options)
-    assert (given["name"], given["runner"].argv) == (emulate.SESSION, ["sh"])

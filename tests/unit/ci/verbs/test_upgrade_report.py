@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from ci.audit.upgrade import Difference, note
-from ci.cases.spec import DEFAULT_SOC
 from ci.faults.known import FRONTENDS
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import read_report, write_report
@@ -385,27 +383,6 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     assert len(noted) == (3 if compared else 0)
 
 
-def test_the_libraries_of_both_versions_are_compared(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = make_report([CASES[0]])
-    for name in ("old", "new"):
-        (place / name).mkdir()
-    asked: list[Any] = []
-    compare = upgrade_report.compare
-    monkeypatch.setattr(upgrade_report, "run_side", lambda *_: report)
-    monkeypatch.setattr(upgrade_report, "require_packages", lambda *_: None)
-    monkeypatch.setattr(
-        upgrade_report, "compare", lambda *given: asked.append(given) or compare(*given)
-    )
-    args = Namespace(
-        old="old", new="new", session=ONNX, model=[], policy=None, reports=place / "out"
-    )
-    assert upgrade_report.execute(args, Progress()).exit_code == ExitCode.OK
-    trees = (place / "old", place / "new")
-    assert asked == [(("old", "new"), (report, report), trees, [])]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reports", "error"),
     [
@@ -506,63 +483,3 @@ def test_known_faults_come_from_the_list_else_from_a_run_else_the_reason_is_note
         assert "not tried with QNN 2.51.0" in noted[-1].now
         assert why in noted[-1].now
     assert len(noted) == 2
-
-
-def test_faults_are_tried_with_the_libraries_of_the_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-
-    def rerun(*given: Any) -> str:
-        opened.append(given)
-        return "results"
-
-    def open_own(*given: Any, **more: Any) -> Any:
-        opened.append((given, more))
-        return nullcontext(SimpleNamespace(qnn="2.51.0", rerun=rerun))
-
-    monkeypatch.setattr(upgrade_report, "open_bench", open_own)
-    monkeypatch.setattr(upgrade_report, "read_choice", lambda *words: words)
-    progress, paths = Progress(), (Path("/p"), Path("/q"))
-    for side, sdk in ((Side("a", sdk="/sdk"), "/sdk"), (Side("b", packages=paths), "wheel")):
-        found = upgrade_report.rerun_faults(side, ["a fault"], progress)
-        assert found == ("2.51.0", "results")
-        assert opened == [
-            (("onnx", (sdk, "wheel"), progress), {"packages": side.packages}),
-            (["a fault"], DEFAULT_SOC, progress),
-        ]
-        opened.clear()
-
-
-@pytest.mark.parametrize(
-    ("installed", "version", "is_refused"),
-    [
-        ("", "new", False),
-        ("another", "new", False),
-        ("new", "new", False),
-        ("older", "old", False),
-        ("old", "new", True),
-        ("new", "unknown", True),
-    ],
-)
-def test_an_executorch_that_needs_another_torch_is_refused(
-    monkeypatch: pytest.MonkeyPatch, installed: str, version: str, is_refused: bool
-) -> None:
-    rows = {"new": "2.13", "old": "2.12", "older": "2.12"}
-    pairs = SimpleNamespace(
-        supported=[SimpleNamespace(executorch=one, torch=torch) for one, torch in rows.items()]
-    )
-    monkeypatch.setattr(upgrade_report, "read_pairs", lambda: pairs)
-    monkeypatch.setattr(upgrade_report, "installed_executorch", lambda: installed)
-    if not is_refused:
-        upgrade_report.check_executorch(version)
-        return
-    with pytest.raises(UsageError, match=f"executorch=={version} ") as caught:
-        upgrade_report.check_executorch(version)
-    assert caught.value.fix
-
-
-def test_packages_that_one_session_tests_may_be_combined() -> None:
-    upgrade_report.check_word("onnxruntime-qnn==2.5.0+onnxruntime==1.22.0")
-    for word in ("onnxruntime==1.22.0+onnx==1.0", "onnxruntime==1.22.0+executorch==1.5.1"):
-        with pytest.raises(UsageError) as caught:
-            upgrade_report.check_word(word)
-        assert caught.value.fix

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import ctypes
 import importlib.machinery
 import io
@@ -12,7 +11,7 @@ import shutil
 import struct
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -25,23 +24,16 @@ from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import (
-    CHECKOUT,
     HOST_DIRECTORY,
-    HOST_KIND,
-    LIBCXX,
-    NDK,
-    STAGING,
     BackendFacts,
     CheckoutFacts,
     DeviceFacts,
-    EnvironmentFacts,
     InstallationFacts,
     NdkFacts,
     PythonFacts,
     SdkFacts,
     SubmoduleFacts,
     ToolFacts,
-    TreeFacts,
 )
 from provisioning.doctor.survey import (
     api_probe,
@@ -49,9 +41,7 @@ from provisioning.doctor.survey import (
     environment,
     host,
     python_probe,
-    tree,
 )
-from provisioning.doctor.survey import python as surveying_python
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
@@ -555,47 +545,6 @@ def test_a_program_that_cannot_be_started_is_told_with_the_reason(tmp_path: Path
     why = try_device(Path(gone), *files, {}, tmp_path / "kept")
     assert why
     assert not (tmp_path / "kept").exists()  # it may be there the next time
-
-
-@pytest.mark.parametrize(("why", "told"), [("no memory", "no memory"), ("", "it failed")])
-def test_why_a_device_was_not_tried_is_told(
-    monkeypatch: pytest.MonkeyPatch, why: str, told: str
-) -> None:
-    def fail(*_: object, **__: object) -> Completed:
-        raise ToolError("it failed", why=why)
-
-    monkeypatch.setattr(surveying_python, "run_process", fail)
-    assert surveying_python._try_device(Path("/py"), {}, Backend.HTP) == (told, False)
-
-
-def test_every_program_has_the_variables_of_the_job_and_a_limited_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def run(words: Sequence[Any], **more: Any) -> Completed:
-        asked.append(([str(word) for word in words], more))
-        return Completed((), 0, "", 0)
-
-    monkeypatch.setattr(host, "run_process", run)
-    monkeypatch.setattr(surveying_python, "run_process", run)
-    variables = {"A": "1"}
-    ask_version("c", Path("/bin/c"), variables)
-    host._run(["adb", "devices"], variables, 7.0)
-    host.ask_library(tmp_path)
-    survey_python(Path("/py"), ["a"], ["b"], variables)
-    surveying_python._try_device(Path("/py"), variables, Backend.GPU)
-    loads = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    request = json.dumps({"distributions": ["a"], "modules": ["b"]})
-    library = str(tmp_path / "libQnnHtp.so")
-    given, lax = {"env": variables}, {"check": False}
-    assert asked == [
-        (["/bin/c", "--version"], {**given, **lax, "timeout_s": 30.0}),
-        (["adb", "devices"], {**given, **lax, "timeout_s": 7.0}),
-        ([sys.executable, api_probe.__file__, library], {"env": loads, **lax, "timeout_s": 30.0}),
-        (["/py", python_probe.__file__, request], {**given, "timeout_s": 60.0}),
-        (["/py", device_probe.__file__, "gpu"], {**given, **lax, "timeout_s": 120.0}),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -1110,125 +1059,11 @@ def test_without_adb_there_is_no_device(tmp_path: Path) -> None:
     assert survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d") == ()
 
 
-@pytest.mark.parametrize(
-    ("size", "cores", "threads", "forks"),
-    [
-        (tree.POOL_BYTES, 2, 1, True),
-        (tree.POOL_BYTES - 1, 2, 1, False),
-        (tree.POOL_BYTES, 1, 1, False),
-        (tree.POOL_BYTES, 8, 2, False),
-        (tree.POOL_BYTES + 1, 8, 1, True),
-    ],
-)
-def test_large_trees_are_read_by_several_processes_unless_threads_run(
-    monkeypatch: pytest.MonkeyPatch, size: int, cores: int, threads: int, forks: bool
-) -> None:
-    made: list[Any] = []
-
-    class Pool:
-        def __init__(self, workers: int, context: Any) -> None:
-            made.append((workers, context.get_start_method()))
-
-        def __enter__(self) -> Any:
-            return SimpleNamespace(map=lambda act, items, chunksize: map(act, items))
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(tree, "usable_cores", lambda: cores)
-    monkeypatch.setattr(tree.threading, "active_count", lambda: threads)
-    monkeypatch.setattr(tree, "read_file", lambda item: f"facts of {item[0]}")
-    items = [("b", Path("b")), ("a", Path("a"))]
-    assert [*tree._read_all(items, size)] == ["facts of b", "facts of a"]
-    assert made == ([(cores, "fork")] if forks else [])
-
-
 # -- the whole environment ------------------------------------------------------------------------
 
 
 def make_request(tmp_path: Path, **more: Any) -> SurveyRequest:
     return SurveyRequest("p", {}, {"A": "1"}, tmp_path, **more)
-
-
-@pytest.mark.parametrize(
-    ("headers", "tries_device", "kinds", "asks"),
-    [
-        (True, False, (HOST_KIND,), True),
-        (False, True, ("other", HOST_KIND), True),
-        (True, True, ("other",), False),
-        (False, False, (HOST_KIND,), False),
-    ],
-)
-@pytest.mark.parametrize("device", [False, True])
-def test_each_part_of_an_environment_is_examined_where_it_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    headers: bool,
-    tries_device: bool,
-    kinds: tuple[str, ...],
-    asks: bool,
-    device: bool,
-) -> None:
-    """An artifact without a root has no facts, and devices are asked only if that is wanted."""
-
-    def tell(name: str) -> Callable[..., Any]:
-        return lambda *given, **more: (name, *given, *more.values())
-
-    for name in ("survey_sdk", "survey_ndk", "survey_checkout", "survey_devices"):
-        monkeypatch.setattr(environment, name, tell(name))
-    for name in ("_survey_python", "_survey_backend", "_survey_host", "survey_variables"):
-        monkeypatch.setattr(environment, name, tell(name))
-    monkeypatch.setattr(environment, "_survey_trees", lambda *given: {"sdk name": given[1]})
-    monkeypatch.setattr(environment, "_survey_installation", tell("installation"))
-    policy: Any = SimpleNamespace(headers=["a.h"], ndk=SimpleNamespace(host_tag="tag"))
-    fitness: Any = SimpleNamespace(
-        sdk=("none", "qnn-sdk", "other"), headers=headers, kinds=kinds, python=True
-    )
-    names = ("other", "qnn-sdk", NDK, CHECKOUT)
-    roots = {name: tmp_path / name for name in names}
-    pins, modules = {"x": "1"}, ("a", "b")
-    request = replace(
-        make_request(tmp_path, tries_device=tries_device, device=device),
-        roots=roots,
-        pins=pins,
-        submodules=modules,
-    )
-    adoptions: Any = {"gone": 1, "qnn-sdk": 2, NDK: 3}
-    facts: Any = environment.survey_environment(request, policy, fitness, {}, adoptions)
-    sdk = ("survey_sdk", roots["qnn-sdk"], ["a.h"], asks)
-    python = ("_survey_python", request, policy, sdk)
-    variables = facts.variables
-    assert (variables[:2], variables[3]) == (
-        ("survey_variables", request.variables),
-        roots["qnn-sdk"],
-    )
-    assert facts == EnvironmentFacts(
-        profile="p",
-        host=("_survey_host", request, policy, fitness, {}, {"sdk name": "qnn-sdk"}),  # type: ignore[arg-type]
-        pins=pins,
-        submodules=modules,
-        roots={name: str(root) for name, root in roots.items()},
-        sdk_name="qnn-sdk",
-        sdk=sdk,  # type: ignore[arg-type]
-        trees={"sdk name": "qnn-sdk"},  # type: ignore[dict-item]
-        ndk=("survey_ndk", roots[NDK], "tag"),  # type: ignore[arg-type]
-        python=python,  # type: ignore[arg-type]
-        backend=("_survey_backend", request, sdk, python),  # type: ignore[arg-type]
-        variables=variables,
-        checkout=("survey_checkout", roots[CHECKOUT]),  # type: ignore[arg-type]
-        installations=(
-            ("installation", "qnn-sdk", request, 2),
-            ("installation", NDK, request, 3),
-        ),  # type: ignore[arg-type]
-        devices=("survey_devices", request.variables, "/data/local/tmp") if device else None,  # type: ignore[arg-type]
-    )
-    bare = replace(request, roots={}, device=False)
-    fitness.python = False
-    facts = environment.survey_environment(bare, policy, fitness, {}, adoptions)
-    parts = (facts.sdk_name, facts.sdk, facts.ndk, facts.python, facts.checkout, facts.devices)
-    assert parts == ("", None, None, None, None, None)
-    assert (facts.installations, facts.variables[-1]) == ((), None)
 
 
 def test_an_installation_is_that_of_its_variable_and_has_its_markers(tmp_path: Path) -> None:
@@ -1248,58 +1083,6 @@ def test_an_installation_is_that_of_its_variable_and_has_its_markers(tmp_path: P
         assert environment._survey_installation("x", request, adoption) == InstallationFacts(
             "x", tmp_path / "root", ("gone", "away"), "X_ROOT", value, is_same
         )
-
-
-def test_libraries_are_those_of_the_sdk_the_staging_directory_and_libcxx(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only directories with a policy are read of an SDK; a staging directory is read whole."""
-    read: list[Any] = []
-
-    def survey(root: Path, cache: Any, wanted: Any = None) -> Any:
-        read.append((root, cache, wanted and [one for one in ("a", "b", "c") if wanted(one)]))
-        return TreeFacts(root, ())
-
-    monkeypatch.setattr(environment, "survey_tree", survey)
-    monkeypatch.setattr(environment, "choose_policy", lambda path, kinds: path in kinds)
-    monkeypatch.setattr(environment, "find_min_sdk", lambda root: 28 if root.name == STAGING else 0)
-    roots = {name: tmp_path / name for name in (STAGING, LIBCXX, "sdk", "other")}
-    request = replace(make_request(tmp_path), roots=roots)
-    kinds: Any = {"a": 1, "c": 1}
-    found = environment._survey_trees(request, "sdk", kinds, NO_CACHE)
-    assert found == {
-        "sdk": TreeFacts(roots["sdk"], ()),
-        STAGING: TreeFacts(roots[STAGING], (), min_sdk=28),
-        LIBCXX: TreeFacts(roots[LIBCXX], ()),
-    }
-    assert read == [
-        (roots["sdk"], NO_CACHE, ["a", "c"]),
-        (roots[STAGING], NO_CACHE, None),
-        (roots[LIBCXX], NO_CACHE, None),
-    ]
-    assert environment._survey_trees(make_request(tmp_path), "", kinds, NO_CACHE) == {}
-
-
-def test_the_host_is_asked_for_system_libraries_that_its_own_files_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(environment, "survey_host", lambda *given: asked.append(given))
-    own = replace(read_elf(LIBRARY), needed=("libc.so.6", "libm.so.6", "libown.so"))
-    phone = replace(own, machine=EM_AARCH64, needed=("liblog.so",))
-    files = [replace(cases.file(name), elf=elf) for name, elf in (("a", own), ("b", phone))]
-    trees = {"one": TreeFacts(tmp_path, (replace(cases.file("c"), elf=None), files[0]))}
-    trees["two"] = TreeFacts(tmp_path, (files[1],))
-    names = ("libc.so.6", "libm.so.6", "liblog.so", "libdl.so.2")
-    kinds: Any = {"x": SimpleNamespace(system=names[:2]), "y": SimpleNamespace(system=names[2:])}
-    tools = {name: SimpleNamespace(program=f"{name}-program") for name in ("a", "b", "c")}
-    policy: Any = SimpleNamespace(host_libraries=("libatomic.so.1",), tools=tools)
-    fitness: Any = SimpleNamespace(tools=("c", "a"))
-    request = make_request(tmp_path)
-    environment._survey_host(request, policy, fitness, kinds, trees)
-    programs = {"c": "c-program", "a": "a-program"}
-    wanted = {"libc.so.6", "libm.so.6", "libatomic.so.1"}
-    assert asked == [(tmp_path, programs, wanted, request.variables)]
 
 
 @pytest.mark.parametrize(
