@@ -36,6 +36,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 
     from ci.executorch import delegation as audit
     from ci.executorch import engine, lower, patches, quantize
+    from ci.executorch.compiled_types import TypeRecord
     from ci.executorch.delegation import (
         BROKEN,
         BUILDER,
@@ -53,7 +54,6 @@ from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.facts.finding import Origin  # noqa: E402
 from ci.faults import results  # noqa: E402
 from ci.faults.results import Item  # noqa: E402
-from ci.models import model as models  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
@@ -68,6 +68,7 @@ from provisioning.manifest.targets import Backend  # noqa: E402
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 pytestmark = pytest.mark.filterwarnings(*WARNINGS)
 SPEC = CaseSpec("net", Scheme.A8W8, "SM8650")
+NO_TYPES = TypeRecord()
 
 
 def draw(*shape: int, seed: int = 0) -> Any:
@@ -212,26 +213,6 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     assert applied == ["first"]
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_a_warm_up_lowers_a_quantized_model_after_the_patches(
-    monkeypatch: pytest.MonkeyPatch, *, plain: bool
-) -> None:
-    done: list[Any] = []
-
-    def apply(rows: Any) -> list[str]:
-        assert rows is patches.PATCHES
-        done.append("patched")
-        return ["off"]
-
-    monkeypatch.setattr(patches, "still_tqdm", lambda: done.append("still"))
-    monkeypatch.setattr(patches, "apply_patches", apply)
-    monkeypatch.setattr(patches, "to_edge_transform_and_lower", done.append)
-    assert patches.warm_up.__wrapped__(plain=plain) == (() if plain else ("off",))
-    *before, program = done
-    assert before == ["still", *["patched"] * (not plain)]
-    assert any("quantize_per_tensor" in str(one.target) for one in program.graph.nodes)
-
-
 def test_patches_are_proven_with_what_is_installed() -> None:
     """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
     pinned = read_pairs()
@@ -355,7 +336,9 @@ def test_a_record_has_what_is_known_of_its_program(
     lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
     delegation, footprint = Delegation(5, 6, 7), Footprint(spill_bytes=8)
     loss = Loss("a layer", 50.0, 40.0, 60.0)
-    monkeypatch.setattr(lower.Lowering, "compile", lambda *_: (b"program!", delegation, footprint))
+    monkeypatch.setattr(
+        lower.Lowering, "compile", lambda *_: (b"program!", delegation, footprint, NO_TYPES)
+    )
     monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
     monkeypatch.setattr(lower, "find_loss", lambda *_: loss)
     monkeypatch.setattr(lower, "predict_noise", lambda *_, **__: [])
@@ -399,7 +382,7 @@ def test_what_judges_a_program_is_the_model_with_rounded_blocks(
     monkeypatch.setattr(lower, "predict_noise", note("noise", []))
     monkeypatch.setattr(lower, "find_ties", note("bounds", ([], [])))
     monkeypatch.setattr(lower, "describe_outputs", note("outputs", (), 1))
-    compiled = (b"program", Delegation(1, 0, 1), Footprint())
+    compiled = (b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES)
     monkeypatch.setattr(lower.Lowering, "compile", note("program", compiled, 1))
     lowering.write_program(made)
     exact = rounded if scheme.recipe.block else made
@@ -455,7 +438,7 @@ def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
     monkeypatch.setattr(lower, "flush_stdio", flush)
     info = SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=3)
     monkeypatch.setattr(audit, "get_delegation_info", lambda _: info)
-    program, delegation, _ = lowering.compile("module", lowering.spec.source.choices)
+    program, delegation, *_ = lowering.compile("module", lowering.spec.source.choices)
     assert program == b"program, signed"
     assert seen == [("module", QcomChipset.SM8650)]
     assert (delegation.delegated_nodes, delegation.fallback_nodes) == (8, 2)
@@ -476,30 +459,6 @@ def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
         lowering.compile("module", Choices(skip_ops=("aten.exp",)))
 
 
-def test_a_compilation_is_for_the_scheme_the_soc_and_the_backend_of_its_lowering(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    edge = SimpleNamespace(methods=(), to_executorch=lambda _: SimpleNamespace(buffer=b"program"))
-
-    def count(graphs: Any, refusals: Any, backend: Backend) -> Delegation:
-        asked.append((graphs, refusals.choices, backend))
-        return Delegation(1, 0, 1)
-
-    monkeypatch.setattr(lower, "compiler_spec", lambda *given: asked.append(given))
-    monkeypatch.setattr(lower.Lowering, "lower_edge", lambda *_: edge)
-    monkeypatch.setattr(lower, "audit_delegation", count)
-    spec, choices = replace(SPEC, scheme=Scheme.A16W8, soc="SM8750"), Choices(shared_buffer=True)
-    lowering = replace(make_lowering(tmp_path), spec=spec, backend=Backend.LPAI_ARM)
-    lowering.staging.log.touch()
-    program, delegation, footprint = lowering.compile("module", choices)
-    assert (program, delegation.partitions, footprint.program_bytes) == (b"program", 1, 7)
-    assert asked == [
-        (Scheme.A16W8, "SM8750", choices, Backend.LPAI_ARM),
-        ([], choices, Backend.LPAI_ARM),
-    ]
-
-
 @pytest.mark.parametrize("layers", [False, True])
 def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_made(
     tmp_path: Path, *, layers: bool
@@ -514,44 +473,6 @@ def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_ma
         lowering.write_program(model.module) if layers else lowering.write()
     assert "random inputs" in caught.value.why
     assert not (tmp_path / "quantized").exists()
-
-
-@pytest.mark.parametrize("runner_io", [False, True])
-def test_a_module_is_lowered_with_what_its_entry_and_its_scheme_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runner_io: bool
-) -> None:
-    given: dict[str, Any] = {}
-
-    def lower_module(*args: Any, **more: Any) -> str:
-        given.update(more, args=args)
-        assert not torch.is_grad_enabled()
-        assert Path.cwd().is_relative_to(tmp_path)
-        return "edge"
-
-    monkeypatch.setattr(lower.utils, "to_edge_transform_and_lower_to_qnn", lower_module)
-    lowering = make_lowering(tmp_path, Choices(skip_nodes=("one",), skip_ops=("a", "b")))
-    lowering = replace(lowering, runner_io=runner_io, constants={"size": 7} if runner_io else None)
-    module = lowering.model.module
-    assert lowering.lower_edge(module, ["spec"]) == "edge"
-    modules, inputs, spec = given.pop("args")
-    assert (modules, spec) == ({"forward": module}, ["spec"])
-    assert {name: [*map(id, one)] for name, one in inputs.items()} == {
-        "forward": [*map(id, lowering.model.evaluation[0])]
-    }
-    job = given.pop("passes_job")
-    assert given == {
-        "constant_methods": {"size": 7} if runner_io else None,
-        "skip_node_id_set": {"one"},
-        "skip_node_op_set": {"a", "b"},
-        "convert_linear_to_conv2d": Scheme.A8W8.recipe.linear_as_convolution,
-        "skip_mutable_buffer": True,
-    }
-    if not runner_io:
-        assert job is None
-        return
-    row = job[lower.TagQuantIO]
-    assert row["activate"]
-    assert row["args_kwargs_defaults"]["get_quant_io_dtype_fn"] is lower.find_io_dtype
 
 
 @pytest.mark.parametrize(
@@ -580,24 +501,6 @@ def test_an_input_or_output_of_unsigned_integers_keeps_their_type(
     users = [SimpleNamespace(op=one) for one in row["users"]]
     given = SimpleNamespace(name=row["name"], op=row["op"], users=users, meta=meta)
     assert lower.find_io_dtype(given) is dtype
-
-
-@pytest.mark.parametrize("saver", [False, True])
-def test_calls_are_recorded_where_the_entry_asks_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saver: bool
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(lower, "run_forked", lambda job: job())
-    monkeypatch.setattr(lower.Lowering, "write_calls", lambda _, module: asked.append(module))
-    footprint = Footprint()
-    monkeypatch.setattr(
-        lower.Lowering, "compile", lambda *_: (b"p", Delegation(1, 0, 1), footprint)
-    )
-    lowering = make_lowering(tmp_path, Choices(saver=saver))
-    spec = replace(lowering.spec, scheme=Scheme.FP16)
-    lowering = replace(lowering, spec=spec)
-    lowering.write_program(lowering.model.module)
-    assert asked == [lowering.model.module] * saver
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -677,16 +580,6 @@ def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
     wrong[0] = False
     (alone,) = search.run_modules(GRAPHS[:1], scheme, "SM8650")
     assert (alone.end, alone.why) == (results.REFUSED, told[search.UNKNOWN])
-
-
-def test_the_patches_of_a_search_are_applied_before_its_workers_are_forked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[Any] = []
-    monkeypatch.setattr(search, "warm_up", lambda *, plain: done.append(plain))
-    monkeypatch.setattr(search, "apply_patches", lambda names: map(done.append, names))
-    search.before_forks()
-    assert done == [False, *search.PATCHES_OF_SEARCH]
 
 
 def test_what_qnn_leaves_of_the_graphs_of_a_search_is_told_by_graph(
@@ -817,9 +710,9 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
 
     def compile_program(
         self: Any, module: Any, choices: Choices
-    ) -> tuple[bytes, Delegation, Footprint]:
+    ) -> tuple[bytes, Delegation, Footprint, TypeRecord]:
         seen.append(bool(module.total.any()))
-        return b"program", Delegation(1, 0, 1), Footprint(program_bytes=7)
+        return b"program", Delegation(1, 0, 1), Footprint(program_bytes=7), NO_TYPES
 
     example = make_model().evaluation[0]
     graph = torch.export.export(Counting(), example, strict=True).module()
@@ -999,7 +892,7 @@ def test_a_case_is_written_with_the_steps_or_the_layers_of_its_model(
         given.append(args)
         return torch.export.export(args[0].module, sets[0]).module()
 
-    made = b"program", Delegation(1, 0, 1), Footprint()
+    made = b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES
     monkeypatch.setattr(lower, "quantize_model", quantize_net)
     monkeypatch.setattr(lower.Lowering, "compile", lambda *_: made)
     monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
@@ -1028,7 +921,7 @@ def test_weights_in_blocks_are_rounded_in_the_reference(
     quantized, exact = (torch.export.export(one, sets[0]).module() for one in (net, rounded))
     monkeypatch.setattr(lower, "quantize_model", lambda *_: quantized)
     monkeypatch.setattr(lower, "round_blocks", lambda _: exact)
-    made = b"program", Delegation(1, 0, 1), Footprint()
+    made = b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES
     monkeypatch.setattr(lower.Lowering, "compile", lambda *_: made)
     monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
     model = Model("net", net, sets, sets, tuple(run_eager(net, sets)))
@@ -1252,31 +1145,6 @@ def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Pat
         "another cause",
     ]
     assert error.startswith("ValueError: no binary [")
-
-
-def test_an_engine_lowers_the_model_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same that is preloaded, whose digest is in the key, and whose data are read."""
-    spec = replace(SPEC, source=Source("net.py:make", inputs="inputs.npy"))
-    asked = []
-
-    def answer(made: Any) -> Callable[..., Any]:
-        def ask(*given: Any) -> Any:
-            asked.append(given)
-            return made
-
-        return ask
-
-    monkeypatch.setattr(models, "load_digested", answer(("the model", "its digest")))
-    monkeypatch.setattr(models, "preload_model", answer(None))
-    monkeypatch.setattr(models, "count_judged", answer(7))
-    monkeypatch.setattr(lower, "Lowering", lambda *given: SimpleNamespace(write=lambda: given))
-    staging: Any = "staging"
-    own = engine.ExecutorchEngine((), Backend.GPU)
-    own.preload(spec)
-    assert own.key(spec) == own.digest_key("its digest", spec)
-    assert own.read_data(spec) == 7
-    assert own.compile(spec, staging) == ("the model", spec, staging, Backend.GPU)
-    assert asked == [(spec.reference, spec.source)] * 4
 
 
 def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
