@@ -25,5 +25,6 @@ REWRITES: dict[str, TorchRewrite] = {
     "softplus-by-series": activations.softplus_by_series,
     "gelu-of-erf": activations.gelu_of_erf,
     "separate-projections": attention.separate_projections,
+    "mask-after-softmax": attention.mask_after_softmax,
     "unroll-recurrent": recurrent.unroll_recurrent,
 }

@@ -1,4 +1,4 @@
-"""Attention: joint projections of query, key and value."""
+"""Attention: joint projections of query, key and value, and constant masks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.torch_rewrites.editing import Editor, aten, is_idle, rewrites, shape_of
+from ci.mend.torch_rewrites.editing import (
+    Editor,
+    argument,
+    aten,
+    is_idle,
+    rewrites,
+    shape_of,
+    value_of,
+)
 from ci.mend.torch_rewrites.ranks import PARTS, PERMUTATIONS, VIEWS
 
 SEPARATE = "a separate nn.Linear for each of query, key and value"
+MASKED = {aten.masked_fill.Scalar, aten.masked_fill.Tensor}
+CHOICES = {aten.where.self, aten.where.ScalarOther}
+LARGE = 1000.0  # masks of at least this size are blocked scores
 
 
 @rewrites
@@ -67,3 +78,80 @@ def _find_block(part: Tensor, shape: tuple[int, ...]) -> slice | None:
     block = slice(int(features.min()), int(features.max()) + 1)
     whole = torch.arange(math.prod(shape)).reshape(shape)[..., block]
     return block if torch.equal(part.flatten(), whole.flatten()) else None
+
+
+@rewrites
+def mask_after_softmax(edit: Editor) -> None:
+    """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
+    sum, instead of masking the scores with a value that takes their range. The result is the same
+    if no blocked score exceeds the others of its row by more than 80."""
+    for node in edit.find(aten.softmax.int):
+        scores, kept = _split_mask(edit, edit.source(node.args[0]))
+        axis = node.args[1]
+        if kept is not None and kept.expand(shape_of(node)).any(axis).all():
+            with edit.at(node):
+                new = _normalize(edit, scores, axis, kept)
+            edit.replace(node, new, "p = x.softmax(dim) * kept; p / p.sum(dim, keepdim=True)")
+    for node in edit.find(aten.scaled_dot_product_attention.default):
+        query, key, value = node.args[:3]
+        kept = _find_kept(edit, node)
+        if kept is None or not kept.any(-1).all() or node.kwargs.get("enable_gqa"):
+            continue
+        scale = node.kwargs.get("scale") or 1 / math.sqrt(shape_of(query)[-1])
+        with edit.at(node):
+            turned = edit.call(aten.transpose.int, key, -2, -1)
+            scores = edit.call(aten.matmul.default, query, turned)
+            scores = edit.call(aten.mul.Tensor, scores, scale)
+            weights = _normalize(edit, scores, -1, kept)
+            new = edit.call(aten.matmul.default, weights, value)
+        edit.replace(node, new, "attention with p = scores.softmax(-1) * kept; p / p.sum(-1, True)")
+
+
+def _normalize(edit: Editor, scores: Node, axis: int, kept: Tensor) -> Node:
+    weights = edit.call(aten.softmax.int, scores, axis)
+    factor = edit.constant(kept.to(value_of(scores).dtype))
+    weights = edit.call(aten.mul.Tensor, weights, factor)
+    total = edit.call(aten.sum.dim_IntList, weights, [axis], True)
+    return edit.call(aten.div.Tensor, weights, total)
+
+
+def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
+    """Return the scores that a node masks, and which of them are kept, or None if it does not mask
+    by a constant."""
+    if not isinstance(node, Node) or len(node.args) < 2 or not edit.is_used_once(node):
+        return None, None
+    scores, mask, *fill = node.args
+    if node.target is aten.add.Tensor and not node.kwargs:
+        scores, mask = (mask, scores) if edit.value(mask) is None else (scores, mask)
+        kept = _read_kept(edit.value(mask))
+    elif node.target in MASKED and _is_low(edit, fill[0]):
+        blocked = edit.value(mask)
+        kept = None if blocked is None else ~blocked
+    elif node.target in CHOICES and _is_low(edit, fill[0]):
+        scores, kept = mask, edit.value(scores)
+    else:
+        return None, None
+    same = isinstance(scores, Node) and shape_of(scores) == shape_of(node)
+    return scores, kept if same else None
+
+
+def _find_kept(edit: Editor, node: Node) -> Tensor | None:
+    """Return which scores of an attention its constant mask keeps."""
+    mask = argument(node, 3, "attn_mask")
+    if argument(node, 5, "is_causal", False):
+        return torch.ones(shape_of(node)[-2], shape_of(node.args[1])[-2]).tril().bool()
+    return _read_kept(edit.value(mask))
+
+
+def _read_kept(mask: Tensor | None) -> Tensor | None:
+    """Return which scores a mask keeps, or None if it has values other than 0 and large ones."""
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    kept = mask == 0
+    return kept if bool((kept | (mask <= -LARGE)).all() and not kept.all()) else None
+
+
+def _is_low(edit: Editor, given: Any) -> bool:
+    stored = edit.value(given)
+    low = given if stored is None else stored.max().item()
+    return isinstance(low, int | float) and low <= -LARGE

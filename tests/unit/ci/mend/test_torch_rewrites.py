@@ -69,11 +69,12 @@ def apply(name: str, rows: Sequence[Row]) -> tuple[int, fx.GraphModule]:
     for inputs in sets:
         with torch.no_grad():
             wanted, made = (tree_leaves(each(*inputs)) for each in (net, graph))
-        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=2e-6)
+        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=2e-6, equal_nan=True)
     return len(changes), graph
 
 
 W = randn(32).abs() + 0.5
+UPPER = torch.ones(4, 4).triu(1).bool()
 CONV = nn.Conv1d(4, 4, 1)
 attention = F.scaled_dot_product_attention
 
@@ -213,6 +214,22 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 5, 16), cut(lambda y: y.view(2, 5, 16, 3).unbind(-1))),  # every third feature
         (0, (2, 5, 16), cut(lambda y: (*y.chunk(3, -1), y))),
         (0, (2, 5, 16), cut(lambda y: y.unbind(1))),
+    ],
+    "mask-after-softmax": [
+        (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1)).softmax(-1)),
+        (1, (2, 4, 4), lambda x: x.masked_fill(UPPER, -math.inf).softmax(1)),
+        (1, (2, 4, 4), lambda x: torch.where(~UPPER, x, torch.tensor(-1e9)).softmax(-1)),
+        (1, (2, 4, 8), lambda x: attention(x, x, x, is_causal=True, scale=0.3)),
+        (1, (2, 4, 8), lambda x: attention(x, x, x, torch.full((4, 4), -1e9).tril(-1))),
+        (1, [(2, 4, 8), (2, 6, 8)], lambda x, y: attention(x, y, y, is_causal=True)),
+        (0, (2, 4, 4), lambda x: x.masked_fill(UPPER, -math.inf).softmax(0)),  # some see nothing
+        (0, (2, 4, 4), lambda x: (x + torch.full((4, 4), -20.0).triu(1)).softmax(-1)),
+        (0, (2, 4, 4), lambda x: (x - torch.full((4, 4), -1e4).triu(1)).softmax(-1)),
+        (0, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1)).relu()),
+        (0, (2, 4, 4), lambda x: [(y := x.masked_fill(UPPER, -1e9)).softmax(-1), y]),
+        (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > 0).float()) * -1e4).softmax(-1)),
+        (0, (4, 4), lambda x: (x + torch.full((2, 4, 4), -1e4).triu(1)).softmax(-1)),
+        (0, (2, 4, 8), lambda x: attention(x, x, x)),
     ],
     "unroll-recurrent": [
         (2, (3, 3, 6), nn.GRU(6, 8)),
