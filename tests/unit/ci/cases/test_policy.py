@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ci.cases.baselines import name_figures, users_folder
-from ci.cases.kept import check_tensor
+from ci.cases.kept import LIMIT_BYTES, check_tensor
 from ci.cases.policy import (
     LANES,
     EmulatorPolicy,
@@ -208,6 +208,7 @@ def tensor(**changes: Any) -> TensorInfo:
         ({"dtype": "object"}, False),
         ({"shape": (2, 0)}, False),
         ({"shape": (1 << 20, 1 << 20)}, False),
+        ({"shape": (1, LIMIT_BYTES)}, False),
         ({"step": -1.0}, False),
         ({"joined": (1, 1), "joined_axis": 0}, True),
         ({"joined": (1, 3), "joined_axis": 1}, True),

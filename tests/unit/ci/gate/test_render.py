@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ from ci.gate.render import render_markdown, render_table, render_verdict, render
 from ci.gate.schema import Plan, PlannedJob, PlannedSession
 from ci.gate.verdict import GateVerdict, JobLine, JobVerdict
 from ci.report.schema import CaseName
-from ci.verbs import gate
-from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
 from tests.stand_ins.snapshots import check_snapshot
 
 LIMIT_BYTES = 1_000_000
@@ -60,31 +56,6 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_plan_and_verdicts_read_like_their_snapshots(name: str) -> None:
     check_snapshot(Path(__file__).with_name("snapshots") / name, TEXTS[name]())
-
-
-def test_a_verdict_as_data_has_every_job_and_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = GateVerdict(RED.jobs, ("one", "two"))
-    monkeypatch.setattr(gate, "reach_verdict", lambda *_: verdict)
-    args = Namespace(plan=None, needs=None, results=None, markdown=False)
-    outcome = gate.execute(args, Progress())
-    jobs, end = outcome.text.splitlines()[:-1], outcome.text.splitlines()[-1]
-    assert [line.split()[:2] for line in jobs] == [
-        *(["lint", "passed"], ["unit", "failed"], ["tests", "infrastructure"]),
-        *(["one"], ["two"]),
-    ]
-    assert end.startswith("red")
-    assert (outcome.exit_code, outcome.data) == (
-        ExitCode.FAILED,
-        {
-            "green": False,
-            "jobs": [
-                {"job": "lint", "verdict": "passed", "why": ""},
-                {"job": "unit", "verdict": "failed", "why": "exit code 1: <b>"},
-                {"job": "tests", "verdict": "infrastructure", "why": "exit code 4"},
-            ],
-            "notes": ["one", "two"],
-        },
-    )
 
 
 @pytest.mark.parametrize(("less", "whole"), [(0, True), (1, False)])

@@ -391,6 +391,8 @@ def test_what_is_wrong_with_no_job_is_in_every_form(
     if not markdown:
         told = json.loads(printed)
         assert (told["green"], len(told["notes"])) == (False, 1)
+        assert {one["verdict"] for one in told["jobs"]} == {"passed"}
+        assert [one["why"] for one in told["jobs"] if one["job"] == ONNX] == ["29 cases"]
 
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:

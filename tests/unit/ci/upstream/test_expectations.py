@@ -50,9 +50,10 @@ def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
 ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, PROOFLESS)
 
 
-def test_a_row_may_be_about_a_version_of_qnn() -> None:
+def test_a_row_may_be_about_a_version_of_qnn_or_a_soc() -> None:
     for glob, known in (("2.49.40", True), ("2.49.40*", True), ("2.50*", False)):
         assert bool(make(structs.replace(GOOD, qnn=(glob,))).check(ONE_SIDED).known) is known
+    assert make(structs.replace(GOOD, socs=("SM8750",))).check(ONE_SIDED).fault
 
 
 def test_a_test_that_ends_as_expected_is_no_fault() -> None:
@@ -100,11 +101,6 @@ def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() ->
         assert make_case(checked, "SM8650").status is Status.UNSUPPORTED
     assert expectations.check(end("C::test_acos", Ending.FAILED, "", NOISE)).fault
     assert expectations.check(end("C::test_abs", Ending.PASSED)).judged.outcome is Ending.PASSED
-
-
-@pytest.mark.parametrize("change", [{"qnn": ("2.50*",)}, {"socs": ("SM8750",)}])
-def test_a_row_is_about_its_qnn_and_soc_only(change: dict[str, Any]) -> None:
-    assert make(structs.replace(GOOD, **change)).check(ONE_SIDED).fault
 
 
 def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
@@ -277,11 +273,6 @@ def test_failures_without_a_cause_are_counted() -> None:
     neither = (Ending.PASSED, Ending.UNSUPPORTED, Ending.LATE)
     fine = [expectations.check(end("C::test_abs", one)) for one in neither]
     assert count_causes(fine) == ["failures without a known cause: 0 of 0"]
-
-
-def test_each_suite_runs_for_the_soc_that_its_tests_set() -> None:
-    socs = {name: suite.soc for name, suite in SUITES.items() if suite.fixed_soc}
-    assert socs == {"upstream-rework": "SM8350", "backend-suite": "SM8650"}
 
 
 def test_executorch_is_found_where_its_package_is(monkeypatch: pytest.MonkeyPatch) -> None:

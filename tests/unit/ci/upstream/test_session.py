@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,30 +180,16 @@ def test_an_entry_has_all_that_is_known_of_a_test(
         assert place.is_dir()
         return entry
 
-    died = run_test("C::test_dies", 3)
-    told, tail = FAILURES["C::test_dies"], "the last words"
-    common = {"wall_s": 2.346}
-    assert died == Entry(
-        test="C::test_dies", repeat=3, ran=Ran.DIED, message=told, log_tail=tail, **common
-    )
-    assert run_test("C::test_refused", 1) == Entry(
-        test="C::test_refused",
-        repeat=1,
-        ran=Ran.PASSED,
-        test_s=0.5,
-        comparisons=1,
-        refusal="upstream expects it to be refused: x",
-        **common,
-    )
-    assert run_test("C::test_skips", 0) == Entry(
-        test="C::test_skips",
-        ran=Ran.SKIPPED,
-        message="no phone",
-        test_s=0.25,
-        comparisons=2,
-        log_tail="chatter",
-        **common,
-    )
+    told = {"message": FAILURES["C::test_dies"], "log_tail": "the last words"}
+    passed = {"test_s": 0.5, "comparisons": 1, "refusal": "upstream expects it to be refused: x"}
+    skipped = {"message": "no phone", "log_tail": "chatter", "test_s": 0.25, "comparisons": 2}
+    for name, turn, ran, more in (
+        ("C::test_dies", 3, Ran.DIED, told),
+        ("C::test_refused", 1, Ran.PASSED, passed),
+        ("C::test_skips", 0, Ran.SKIPPED, skipped),
+    ):
+        entry = Entry(test=name, repeat=turn, ran=ran, wall_s=2.346, **more)
+        assert run_test(name, turn) == entry
 
 
 def test_tests_of_unknown_length_are_between_the_slow_and_the_quick(tmp_path: Path) -> None:
@@ -215,34 +200,12 @@ def test_tests_of_unknown_length_are_between_the_slow_and_the_quick(tmp_path: Pa
     assert names == ["cdist", "hangs", "dies", "refused", "a"]
 
 
-def test_as_many_tests_run_at_a_time_as_there_are_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def run_them(tasks: Any, jobs: int, **more: Any) -> None:
-        asked.append((len(tasks), jobs, sorted(more)))
-
-    monkeypatch.setattr(session, "run_tasks", run_them)
-    run(tmp_path, jobs=3)
-    assert asked == [(5, 3, ["abort", "on_done"])]
-
-
 def test_what_an_earlier_run_kept_stays_when_it_is_resumed(tmp_path: Path) -> None:
     run(tmp_path, tests=TESTS[:2])
     kept = kept_directory(tmp_path, "C::test_a") / "comparison"
     kept.touch()
     run(tmp_path, tests=TESTS[:2], resume=True)
     assert kept.is_file()
-
-
-def test_jobs_ask_the_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    worker: Any = ModuleType("ci.upstream.worker")
-    worker.collected = SimpleNamespace(items={"a": 1, "b": 2}, errors=("x",))
-    worker.run_test = lambda *words: words
-    monkeypatch.setitem(sys.modules, "ci.upstream.worker", worker)
-    assert ListTests()() == (("a", "b"), ("x",))
-    assert RunTest("a", tmp_path)() == ("a", tmp_path)
 
 
 def test_resume_runs_only_what_is_missing(tmp_path: Path) -> None:

@@ -411,12 +411,3 @@ def test_a_suite_is_collected_with_stubs_and_is_then_watched(
     assert (done, has_config) == ([False, "tiny"], True)
     printed = capfd.readouterr()
     assert ("chatter" in printed.out, "chatter" in printed.err) == (False, True)
-
-
-def test_each_suite_has_its_own_functions_watched(modules: Any) -> None:
-    assert {name: watch.__name__ for name, watch in modules.worker.WATCHES.items()} == {
-        "upstream": "watch_delegate",
-        "upstream-rework": "watch_rework",
-        "backend-suite": "watch_backend_suite",
-    }
-    assert modules.worker.WATCHES.keys() == suites.SUITES.keys()
