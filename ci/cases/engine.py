@@ -35,6 +35,7 @@ CPU = "CPU time"
 STAGES = ("export", "quantize", "reference", "lower", "run", "judge")
 STAGE = "stage"
 MIN_RUNS = 2  # the least number of runs for a noise prediction
+QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}  # of ONNX
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set

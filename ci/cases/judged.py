@@ -18,6 +18,7 @@ from ci.cases.cache import Artifact
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
+    QUANTIZING,
     STEPS,
     Compiled,
     Fallback,
@@ -35,7 +36,6 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import (
     HEADLINE_CHARS,
-    LEADS,
     NO_ADVICE,
     Advice,
     Finding,
@@ -345,9 +345,7 @@ class CaseJudge:
         culprit = f"known fault {fault}" if fault else self.evidence.culprit
         if not culprit:
             return finding
-        headline = shorten(f"{LEADS[Question.FAITHFUL]}{culprit}", HEADLINE_CHARS)
-        details = (finding.headline, *finding.details)
-        return structs.replace(finding, headline=headline, details=details)
+        return finding.renamed(culprit)
 
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
@@ -461,7 +459,7 @@ class CaseJudge:
             # Often only the log shows why a process died or why an operator was refused.
             log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
             findings = [
-                one.explained(self.policy.advise([one], "" if number else log))
+                explain(one, self.policy.advise([one], "" if number else log))
                 for number, one in enumerate(findings)
             ]
             findings[0] = findings[0].explained(sum((one.advice for one in faults), NO_ADVICE))
@@ -521,6 +519,10 @@ class CaseJudge:
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
+CPU = (
+    "use operators that QNN supports, leave them out of the model, or allow the CPU:"
+    " full_delegation = false in [models.NAME.limits.SCHEME]"
+)
 # The first words of a headline on nodes on the CPU, if all of them have such a reason.
 REASONS = (
     (re.compile(r"has incorrect Rank (\d+)"), "QNN does not take rank {}"),
@@ -537,11 +539,10 @@ def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
     names = ", ".join(dict.fromkeys(one.op for one in left))
-    told = f"{many} back to the CPU ({names})"
     reason, named = name_fallbacks(left)
     return ON_CPU.find(
-        f"{reason}: {named}" if reason else f"{told}{named}",
-        details=[told] if reason else [],
+        f"{reason or f'{many} back to the CPU'}: {named}",
+        details=[f"{many} back to the CPU ({names})"] if reason else [],
         evidence="\n".join([*every[:SHOWN_OPS], *more]),
         places=list_places(left),
     )
@@ -576,13 +577,14 @@ def find_no_node(left: Sequence[Fallback]) -> Finding:
 
 def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
     """Return the common reason of nodes that stay on the CPU, such as ``QNN does not take rank 6``,
-    with their operators and places, such as ``view, permute in zoo.py:40``. If they have none, it
-    is empty, and only the places follow."""
-    operators = ", ".join(dict.fromkeys(name_operator(one.op) for one in left))
+    with their operators and places, such as ``view, permute in zoo.py:40``. The reason is empty if
+    they have none. Quantizers are left out if there are other operators."""
+    names = [*dict.fromkeys(name_operator(one.op) for one in left)]
+    operators = ", ".join([one for one in names if one not in QUANTIZING] or names)
     lines: dict[str, list[str]] = {}
     for one in dict.fromkeys(one.origin for one in left):
         if one.line:
-            lines.setdefault(f"{one.file}:", []).append(str(one.line))
+            lines.setdefault(f"{Path(one.file).name}:", []).append(str(one.line))
         elif one.module:
             lines.setdefault("module ", []).append(one.module)
     spots = [f"{start}{', '.join(names)}" for start, names in lines.items()]
@@ -592,14 +594,25 @@ def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
         values = {match[1] if match.groups() else "" for match in found if match}
         if all(found) and len(values) == 1:
             return words.format(*values), f"{operators}{where}"
-    return "", where
+    return "", f"{operators}{where}"
 
 
 def name_operator(op: str) -> str:
     """Return the short name of an operator: ``view`` for ``aten.view_copy.default``, ``Conv`` for
     the ONNX node ``Conv first``."""
-    kind = op.partition(" ")[0]
+    kind = op.partition(" ")[0].rpartition(":")[2]
     return kind.split(".")[1].removesuffix("_copy") if kind.count(".") > 1 else kind
+
+
+def explain(found: Finding, advice: Advice) -> Finding:
+    """Return a finding with advice. If it is a message of a tool whose cause is known, the cause
+    becomes its headline."""
+    if found.id == ON_CPU.id and advice == NO_ADVICE:
+        advice = advise(fix=CPU)
+    if advice.title and found.question in {Question.LOWERED, Question.RUN}:
+        spots = [f"[{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
+        found = found.renamed(" ".join([advice.title, *spots]))
+    return found.explained(advice)
 
 
 def expect(found: Finding, known: str) -> Finding:

@@ -220,7 +220,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             return NO_ADVICE
         cause = ": ".join(filter(None, (known.headline, known.detail)))
         return Advice(
-            causes=(Cause(text=cause, certainty=known.certainty),), remedies=known.remedies
+            causes=(Cause(text=cause, certainty=known.certainty, name=known.id),),
+            remedies=known.remedies,
+            title=known.headline if known.certainty is Certainty.KNOWN else "",
         )
 
 

@@ -122,10 +122,12 @@ class Figure(Record, frozen=True, kw_only=True):
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """Why something is wrong."""
+    """Why something is wrong. ``name`` is that of a known fault, or the id of a rule for messages,
+    such as QNN1302; it is empty for other causes."""
 
     text: str
     certainty: Certainty
+    name: str = ""
 
 
 class Remedy(Record, frozen=True, kw_only=True):
@@ -137,14 +139,16 @@ class Remedy(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Advice:
-    """What explains a finding. ``seen`` describes patterns in the outputs, and ``where`` the place
-    in the model, whose lines are ``places``."""
+    """What explains a finding. ``title`` is a known cause in a few words, or empty. ``seen``
+    describes patterns in the outputs, and ``where`` the place in the model, whose lines are
+    ``places``."""
 
     seen: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     where: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    title: str = ""
 
     def __add__(self, other: Advice) -> Advice:
         return Advice(
@@ -153,6 +157,7 @@ class Advice:
             self.where + other.where,
             self.places + other.places,
             self.remedies + other.remedies,
+            self.title or other.title,
         )
 
 
@@ -163,12 +168,13 @@ def advise(
     why: str = "",
     fix: str = "",
     *,
+    name: str = "",
     certainty: Certainty = Certainty.MEASURED,
     proof: Proof = Proof.SUGGESTED,
 ) -> Advice:
     """Return advice with one cause and one remedy. Either is left out if it is empty."""
     return Advice(
-        causes=(Cause(text=why, certainty=certainty),) if why else (),
+        causes=(Cause(text=why, certainty=certainty, name=name),) if why else (),
         remedies=(Remedy(text=fix, proof=proof),) if fix else (),
     )
 
@@ -209,6 +215,17 @@ class Finding(Record, frozen=True, kw_only=True):
             remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
         )
 
+    def renamed(self, culprit: str) -> Finding:
+        """Return the finding with ``culprit`` in its headline. The former headline becomes a
+        detail, unless it was cut, so that the evidence starts with it."""
+        lead, (first, *_) = LEADS[self.question], self.evidence.splitlines() or [""]
+        whole = shorten(f"{lead}{first}", HEADLINE_CHARS) != self.headline
+        return msgspec.structs.replace(
+            self,
+            headline=shorten(f"{lead}{culprit}", HEADLINE_CHARS),
+            details=(*([self.headline] if whole else []), *self.details),
+        )
+
     @property
     def kin(self) -> tuple[object, ...]:
         """What the finding has in common with those that have the same cause. Figures differ, so
@@ -246,9 +263,10 @@ def describe_error(error: QnnCiError) -> Advice:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the first line of a text. If it is longer than ``most``, it is cut after a word and
-    ends with three dots."""
-    line = " ".join(text.split("\n", 1)[0].split())
+    """Return the first line of a text, with the next one if it ends with a colon. If it is longer
+    than ``most``, it is cut after a word and ends with three dots."""
+    first, _, rest = text.strip().partition("\n")
+    line = " ".join((text if first.rstrip().endswith(":") and rest else first).split())
     if len(line) <= most:
         return line
     cut = line[: most - 3]

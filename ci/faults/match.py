@@ -53,8 +53,13 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     @property
     def advice(self) -> Advice:
         """Return the fault with its place, and its fix."""
-        known, proven = Certainty.KNOWN, Proof.PROVEN
-        advice = advise(f"known fault: {self}", self.fix, certainty=known, proof=proven)
+        advice = advise(
+            f"known fault: {self}",
+            self.fix,
+            name=self.fault,
+            certainty=Certainty.KNOWN,
+            proof=Proof.PROVEN,
+        )
         return replace(advice, places=self.origin.places)
 
     def __str__(self) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ci.cases.engine import QUANTIZING
 from ci.faults.graph import parse_graph
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import draw_sets
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
-from ci.onnx.fallback import QUANTIZING
 from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import quantize_file
 from ci.onnx.session import PROVIDER, RECORD_ASSIGNMENT, open_reference, open_session

@@ -46,7 +46,8 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def cures_any(self, findings: Sequence[Finding], faults: Sequence[str] = ()) -> bool:
         """Return whether the rewrite is known to cure one of a case's findings, or one of the
         known faults that its graph contains."""
-        known = {*faults, *(one.id for one in findings)}
+        causes = (cause.name for one in findings for cause in one.causes)
+        known = {*faults, *causes, *(one.id for one in findings)}
         words = [one.words for one in findings]
         return any(
             cure in known or any(re.search(cure, one) for one in words) for cure in self.cures

@@ -12,14 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ci.cases.engine import Delegation, Fallback
+from ci.cases.engine import QUANTIZING, Delegation, Fallback
 from ci.report.schema import OperatorCount
 from provisioning.documents import CONTENT_BYTES, read_json
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
 # Operators that only convert the format of numbers.
-QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
 # Log lines of onnxruntime-qnn 2.5.0 at verbose level, written by LogNodeSupport in
 # qnn_execution_provider.cc and CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the
 # quantizers of its inputs and outputs.

@@ -14,6 +14,7 @@ from provisioning.documents import read_window
 from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
+CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : ")
 PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
 # ONNX Runtime's log lines at level error.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
@@ -48,7 +49,9 @@ def describe_refusal(error: Exception, log: Path) -> Finding:
     if isinstance(cause, QnnCiError):
         raised, advice = cause.what, describe_error(cause)
     else:
-        raised = " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
+        plain = CODE.sub("", str(cause))
+        name = f"{type(cause).__name__}: " if plain == str(cause) else ""
+        raised = " ".join(f"{name}{plain}".split()).rstrip(":")
         advice = NO_ADVICE
     said: list[str] = []
     provider = log.with_name(PROVIDER_LOG)

@@ -404,7 +404,7 @@ def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_know
     )
     found = msgspec.structs.replace(SPLIT, left=left)
     case = judge(found)
-    assert case.headline == "3 nodes fall back to the CPU (aten.erf, aten.fft) in nets/net.py:1, 2"
+    assert case.headline == "3 nodes fall back to the CPU: aten.erf, aten.fft in net.py:1, 2"
     assert [(one.op, one.count, one.asked) for one in case.left] == [
         ("aten.erf", 2, False),
         ("aten.fft", 1, False),

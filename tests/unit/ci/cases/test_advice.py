@@ -215,7 +215,6 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
         ("(aten._transformer_encoder_layer_fwd.default: No node visitor)", "set_fastpath_enabled"),
         ("refused: aten.lstm_cell.default is not quantized: ExecuTorch has no rule", "linear"),
         ("2 nodes fall back to the CPU (aten.pow.Tensor_Scalar: No node visitor)", "x * x"),
-        ("1 node falls back to the CPU (aten.erf.default: No node visitor)", "full_delegation"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],

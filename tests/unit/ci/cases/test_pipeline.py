@@ -544,7 +544,7 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
     assert (tmp_path / "kept" / SPEC.slug / "artifact" / "artifact.json").is_file()
     if fallback:
         assert (case.status, case.lacks, case.question) == (Status.FAILED, "", Question.BUDGET)
-        assert case.headline.endswith("1 node falls back to the CPU (aten.erf)")
+        assert case.headline.endswith("1 node falls back to the CPU: aten.erf")
     else:
         assert (case.status, case.lacks) == (Status.UNSUPPORTED, "an Adreno")
         assert case.headline == "lowered; the program cannot run here: it needs an Adreno"
