@@ -43,6 +43,7 @@ from provisioning.files import write_whole
 
 NET = "net"  # the function in a candidate's file
 FINISH_S = 20.0  # for the last trial of a search for mixtures
+MORE_DB = 3.0  # what a mixture must gain if the SQNR is high enough, but not for the task
 # Schemes for a whole model, the cheapest first, if nothing else makes it green.
 OTHERS = {
     Scheme.A8W4: (Scheme.A8W8, Scheme.A16W8, Scheme.FP16),
@@ -228,6 +229,10 @@ class Mending:
         for them fails."""
         spec, scheme = one.spec, one.spec.scheme.base
         limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
+        target_db = limits.min_sqnr_db or 0.0
+        reached_db = (one.search.best.case if one.search else one.before).sqnr_db or 0.0
+        if reached_db >= target_db:
+            target_db = reached_db + MORE_DB
         self.progress.step(f"  {one.before.name}: find operators for {HIGHER[scheme].value}")
         left_s = min(self.deadline - time.monotonic(), self.setup.options.timeout_s)
         job = MixTrials(
@@ -237,7 +242,7 @@ class Mending:
             scheme,
             HIGHER[scheme],
             spec.soc,
-            limits.min_sqnr_db or 0.0,
+            target_db,
             max(left_s - FINISH_S, 0),
         )
         log = self.setup.work / f"mix-{self.rounds}-{spec.slug}.log"

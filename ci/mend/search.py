@@ -10,6 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from ci.facts import finding
+from ci.judging.verdict import OF_MODEL
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
@@ -68,8 +69,11 @@ class Mixtures:
 Question: TypeAlias = Survey | Judge | Mix
 # None starts a search.
 Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
-# What a mixture may cure. If a program does not compute its quantized model, precision is not why.
-OF_PRECISION = (finding.Question.QUANTIZED, finding.Question.TASK, finding.Question.PROOF)
+# What precision may cure: a model that is quantized badly, or whose outputs prove nothing. Of the
+# others, another scheme cures none that are about the model itself.
+Asks = finding.Question
+OF_PRECISION = (Asks.QUANTIZED, Asks.TASK, Asks.PROOF)
+OF_SCHEME = (*OF_PRECISION, Asks.FAITHFUL, Asks.BUDGET, Asks.LOWERED, Asks.RUN)
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,7 @@ class Search:
         """Search, and leave the result in ``best``: rewrites, then a higher precision for parts of
         the model, then another scheme."""
         yield from self.rewrite()
-        findings = self.best.case.findings
-        if not self.is_green and self.mixes and findings and findings[0].question in OF_PRECISION:
+        if self.mixes and self.is_about(OF_PRECISION):
             rewrites = self.best.recipe.rewrites
             answer = yield Mix(rewrites)
             for parts in answer.parts if isinstance(answer, Mixtures) else ():
@@ -124,9 +127,16 @@ class Search:
                 if case.status is Status.PASSED:
                     return
         for scheme in self.schemes:
-            if not self.is_green:
+            if self.is_about(OF_SCHEME):
                 rewrites = self.best.recipe.rewrites
                 yield from self.judge(Recipe(rewrites=rewrites, scheme=scheme))
+
+    def is_about(self, questions: Sequence[Asks]) -> bool:
+        """Return whether the best case is red for a finding on one of the questions, and not
+        because the float32 model or its metric is wrong."""
+        first = next(iter(self.best.case.findings), None)
+        known = first is not None and first.question in questions and first.id not in OF_MODEL
+        return known and not self.is_green
 
     def rewrite(self) -> Generator[Question, Answer, None]:
         """Try rewrites. They are added one by one, as long as each makes the verdict better. If
