@@ -88,22 +88,37 @@ class OnnxFile:
         only the batch size varies in the file, and the rewrites do not depend on it. Raises
         ValueError if there is no rewrite with one of the names."""
         made, changes = apply_rewrites(self.prepare(self.shapes, fold=True), names)
-        graph = self.model.graph
-        free = {one.name for one in list_free(graph.input)}
-        _, batch = find_batch(self.model)
         if not self.shapes:
             return keep_types(made, self.model), changes
-        if not free or batch.keys() != free or not all(changes):
-            return made, changes
-        sizes = [tuple((name, (size, *one[1:])) for name, one in batch.items()) for size in (2, 3)]
-        for fold in (False, True):
+        for fold in (False, True) if all(changes) and self.takes_batches else ():
             (two, found), (three, _) = (
-                apply_rewrites(self.prepare(one, fold=fold), names) for one in sizes
+                apply_rewrites(self.prepare(self.enlarge(size), fold=fold), names)
+                for size in (2, 3)
             )
             same = [*map(len, found)] == [*map(len, changes)]
             if same and free_batch(two.graph, three.graph):
                 return keep_types(two, self.model), found
         return made, changes
+
+    def enlarge(self, size: int) -> Shapes:
+        """Return the shapes of inputs for a batch of ``size``."""
+        _, batch = find_batch(self.model)
+        return tuple((name, (size, *one[1:])) for name, one in batch.items())
+
+    @cached_property
+    def takes_batches(self) -> bool:
+        """Whether only the batch size varies, and the model runs with another one."""
+        model, shapes = onnx.ModelProto(), self.enlarge(2)
+        if {one.name for one in list_free(self.model.graph.input)} != {name for name, _ in shapes}:
+            return False
+        model.graph.input.extend(self.model.graph.input)
+        fix_shapes(model, shapes)
+        feed = {name: np.zeros(shape, kind) for name, (kind, shape) in list_inputs(model).items()}
+        try:
+            open_reference(self.path).run(None, feed)
+        except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
+            return False
+        return True
 
     def write(self, names: Sequence[str], target: Path) -> None:
         """Write the rewritten model to ``target``, with weights in another file if they were in

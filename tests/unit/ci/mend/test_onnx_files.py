@@ -144,12 +144,25 @@ def test_a_batch_that_varies_still_varies(
     np.testing.assert_allclose(given, wanted, atol=1e-5)
 
 
-def test_a_size_that_a_rewrite_needs_becomes_fixed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rewrite", "body", "ports", "fixed"),
+    [
+        ("scale-batch-norm", BATCH_NORM, "1,4,n", (1, 4, 6)),
+        ("lower-rank", RANK.replace("a)", "k)"), "n,2,2,2,8", (1, 2, 2, 2, 8)),
+    ],
+)
+def test_another_size_or_a_batch_that_the_model_itself_fixes_becomes_fixed(
+    rewrite: str, body: str, ports: str, fixed: tuple[int, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "net.onnx"
-    write_model(path, BATCH_NORM, "float[1,4,n] x", "1,4,n")
-    OnnxFile(path, (("x", (1, 4, 6)),)).write(["scale-batch-norm"], tmp_path / "new.onnx")
+    body = body.replace("{", "{ k = Constant<value = int64[6] {1, 2, 2, 2, 2, 4}>()", 1)
+    write_model(path, body, f"float[{ports}] x", "n,4,n")
+    source = Source(str(path), shapes=(("x", fixed),))
+    (attempt,) = OnnxTrials(str(path), source, ((rewrite,),))()
+    assert (attempt.fault, len(attempt.changes)) == ("", 1)
+    OnnxFile(path, source.shapes).write([rewrite], tmp_path / "new.onnx")
     made = onnx.load(tmp_path / "new.onnx")
-    assert describe_shape(made.graph.input[0]) == "[1, 4, 6]"
+    assert describe_shape(made.graph.input[0]) == str([*fixed])
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18, 23])
