@@ -85,6 +85,18 @@ def softplus_of_relu(model: onnx.ModelProto) -> tuple[Change, ...]:
     return graph.finish()
 
 
+def softplus_below_zero(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a softplus as ``relu(x) + softplus(-|x|)``."""
+    graph = Graph(model)
+    for node in graph.find("Softplus"):
+        x = node.input[0]
+        if graph.is_float(x):
+            low = graph.add("Softplus", graph.add("Neg", graph.add("Abs", x)))
+            result = graph.add("Add", graph.add("Relu", x), low)
+            graph.replace([node], [result], "softplus(x)", "relu(x) + softplus(-|x|)")
+    return graph.finish()
+
+
 def join_softplus(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Replace ``log(1 + exp(x))`` by one Softplus."""
     graph = Graph(model)

@@ -14,6 +14,7 @@ from ci.mend.rewrite import Change
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")
 HIGHEST_RANK = 4  # of norms in QNN
+SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
 AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
 RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 # Directly before these, QNN adds or multiplies a constant without a batch wrongly.
@@ -58,6 +59,59 @@ def write_rms_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
         root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
         result = graph.add("Mul", graph.add("Div", x, root), scale)
         graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
+    return graph.finish()
+
+
+def divide_by_root(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute ``x * (1 / sqrt(v))`` as ``x / sqrt(v)``."""
+    graph = Graph(model)
+    for node in graph.find("Mul"):
+        for place in (0, 1):
+            inverse = graph.maker(node.input[place], "Reciprocal")
+            root = graph.maker(inverse.input[0], "Sqrt") if inverse else None
+            if root is None or not graph.is_float(node.input[1 - place], root.input[0]):
+                continue
+            quotient = graph.add("Div", node.input[1 - place], graph.add("Sqrt", root.input[0]))
+            graph.replace([root, inverse, node], [quotient], "x * (1 / sqrt(v))", "x / sqrt(v)")
+            break
+    return graph.finish()
+
+
+def write_root_of_squares(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a ReduceL2 as the square root of a sum of squares."""
+    graph = Graph(model)
+    for node in graph.find("ReduceL2"):
+        x, *axes = node.input
+        if graph.is_float(x):
+            own = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+            if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
+                axes = [graph.hold(np.array(own.pop("axes")))]
+            total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own)
+            result = graph.add("Sqrt", total)
+            graph.replace([node], [result], "ReduceL2(x)", "sqrt(sum(x * x))")
+    return graph.finish()
+
+
+def group_by_instance(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Compute a group norm as an instance norm whose channels are the groups."""
+    graph = Graph(model)
+    for node in graph.find("GroupNormalization"):
+        x, *held = node.input
+        shape, groups = graph.shapes.get(x, ()), read(node, "num_groups", 0)
+        gain, bias = map(graph.constant, held)
+        if not graph.is_float(x) or gain is None or bias is None:
+            continue
+        repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
+        sizes = (1, -1, *[1] * (len(shape) - 2))
+        grouped = graph.add("Reshape", x, np.array([shape[0], groups, -1]))
+        same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+        epsilon = read(node, "epsilon", 1e-5)
+        norm = graph.add("InstanceNormalization", grouped, *same, epsilon=epsilon)
+        back = graph.add("Reshape", norm, np.array(shape))
+        scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
+        result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
+        told = f"a group norm of {groups} groups"
+        graph.replace([node], [result], told, f"{told}, as an instance norm")
     return graph.finish()
 
 
