@@ -1,16 +1,11 @@
-"""What is mutated, by which tests it is judged, and which mutants change nothing."""
+"""What is mutated, and by which tests it is judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-
-EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
 IN_ONE_PROCESS = "tests/integration/in_one_process"
 ARTIFACTS = "tests/integration/artifacts"
@@ -116,40 +111,3 @@ class Sample:
         """The drawn mutants, in no order: a run that is cut off has judged a sample too."""
         drawn = sorted(names, key=lambda name: sha256(f"{self.seed} {name}".encode()).digest())
         return drawn[: self.size or None]
-
-
-@dataclass(frozen=True)
-class Equivalent:
-    """A mutant that no test can notice: its file, function and changed lines, and why.
-
-    Mutants are numbered anew when their function changes, so it is known by what it changes.
-    """
-
-    path: str
-    function: str
-    removed: str
-    added: str
-    reason: Annotated[str, msgspec.Meta(min_length=1)]
-
-    def is_of(self, path: str, function: str, removed: str, added: str) -> bool:
-        """Whether a mutant is this one."""
-        here = (self.path, self.function, self.removed.strip(), self.added.strip())
-        return here == (path, function, removed, added)
-
-
-def explain_equivalent(
-    path: str, function: str, removed: str, added: str, rows: Iterable[Equivalent]
-) -> str:
-    """Why no test can notice a mutant; empty if one can."""
-    if '"utf-8"' in removed and added == removed.replace('"utf-8"', '"UTF-8"'):
-        return "another name of the same encoding"
-    return next((one.reason for one in rows if one.is_of(path, function, removed, added)), "")
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    equivalent: list[Equivalent] = []
-
-
-def read_equivalents(file: Path = EQUIVALENTS) -> Sequence[Equivalent]:
-    """The equivalent mutants of equivalents.toml. Raises msgspec.ValidationError."""
-    return msgspec.toml.decode(file.read_bytes(), type=_File).equivalent

@@ -15,22 +15,17 @@ HEADS = (
     "killed",
     "survived",
     "no test",
-    "equivalent",
+    "in strings",
     "unjudged",
     "killed %",
 )
 
 
 def render_table(results: Sequence[Result], reports: Path) -> str:
-    """A row for each package, then what is wrong with the list of equivalent mutants."""
+    """A row for each package."""
     rows = [HEADS, *(_row(one) for one in results)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
     lines = [_line(row, widths) for row in rows]
-    lines += [
-        f"equivalents.toml: no surviving mutant of {row.path} fits {row.function}: {row.removed}"
-        for result in results
-        for row in result.stale
-    ]
     lines.append(f"survivors: {reports / 'mutants'}/PACKAGE.md")
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
@@ -52,7 +47,7 @@ def render_json(result: Result) -> str:
         "package": result.package,
         **result.counts,
         "survivors": [asdict(one) for one in result.survivors],
-        "equivalents": [asdict(one) for one in result.equivalent],
+        "survivors_in_strings": [asdict(one) for one in result.in_strings],
     }
     return json.dumps(data, indent=1) + "\n"
 
@@ -62,11 +57,10 @@ def render_page(result: Result) -> str:
     counts = ", ".join(f"{value} {name}" for name, value in result.counts.items())
     parts = [f"# Mutants of {result.package}\n\n{counts}\n", "\n## Survivors\n"]
     parts += [_section(one) for one in result.survivors]
-    parts.append("\n## Equivalent\n")
-    parts += [_section(one) for one in result.equivalent]
+    parts.append("\n## Survivors in strings\n")
+    parts += [_section(one) for one in result.in_strings]
     return "".join(parts)
 
 
 def _section(one: Survivor) -> str:
-    reason = f"\n{one.reason}\n" if one.reason else ""
-    return f"\n### {one.path}: {one.function} ({one.status})\n{reason}\n```diff\n{one.diff}\n```\n"
+    return f"\n### {one.path}: {one.function} ({one.status})\n\n```diff\n{one.diff}\n```\n"

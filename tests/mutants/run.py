@@ -10,7 +10,7 @@ from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
-from tests.mutants.packages import PACKAGES, Sample, read_equivalents
+from tests.mutants.packages import PACKAGES, Sample
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,13 +39,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for name in wanted:
         if name not in PACKAGES:
             raise UsageError(f"no package {name!r}", fix="one of: " + ", ".join(PACKAGES))
-    equivalents = read_equivalents()
     results = []
     for name in wanted:
         if args.fresh:
             discard(place_of(name))
         plant_mutants(name, args.jobs or os.cpu_count() or 1, sample, progress)
-        result = read_result(ROOT, name, place_of(name), equivalents, sample)
+        result = read_result(ROOT, name, place_of(name), sample)
         stem = args.reports / "mutants" / name.replace("/", ".")
         write_whole(stem.with_name(f"{stem.name}.json"), render_json(result))
         write_whole(stem.with_name(f"{stem.name}.md"), render_page(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 from provisioning.files import write_whole
-from tests.mutants.packages import Equivalent, Sample, explain_equivalent, list_modules
+from tests.mutants.packages import Sample, list_modules
 
 # A mutant that never ends, crashes, or lets no test be collected has been noticed.
 NOTICED = {"killed", "timeout", "segfault", "check was interrupted by user"}
 UNJUDGED = {"not checked", "skipped"}
+STRING = r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\""
 
 
 class Verdicts:
@@ -57,38 +59,35 @@ class Survivor:
     diff: str
     removed: str
     added: str
-    reason: str = ""
 
     @property
-    def is_equivalent(self) -> bool:
-        return bool(self.reason)
+    def is_in_string(self) -> bool:
+        """Whether only a string differs: words that tests do not aim at."""
+        removed, added = (re.sub(STRING, "''", one) for one in (self.removed, self.added))
+        return removed == added
 
 
 @dataclass(frozen=True)
 class Result:
-    """The mutants of a package: how many were generated and noticed, and those that were not.
-
-    ``stale`` are its rows of equivalents.toml that no surviving mutant fits, once all are judged.
-    """
+    """The mutants of a package: how many were generated and noticed, and those that were not."""
 
     package: str
     generated: int
     killed: int
     unjudged: int
     unnoticed: Sequence[Survivor]
-    stale: Sequence[Equivalent]
 
     @property
     def survivors(self) -> list[Survivor]:
-        return [one for one in self.unnoticed if not one.is_equivalent]
+        return [one for one in self.unnoticed if not one.is_in_string]
 
     @property
-    def equivalent(self) -> list[Survivor]:
-        return [one for one in self.unnoticed if one.is_equivalent]
+    def in_strings(self) -> list[Survivor]:
+        return [one for one in self.unnoticed if one.is_in_string]
 
     @property
     def share(self) -> float | None:
-        """Killed of those judged that are not equivalent, in percent."""
+        """Killed of those judged, without survivors in strings, in percent."""
         judged = self.killed + len(self.survivors)
         return 100 * self.killed / judged if judged else None
 
@@ -99,15 +98,13 @@ class Result:
             "killed": self.killed,
             "survived": len(self.survivors),
             "without_tests": sum(one.status == "no tests" for one in self.survivors),
-            "equivalent": len(self.equivalent),
+            "in_strings": len(self.in_strings),
             "unjudged": self.unjudged,
             "killed_percent": None if self.share is None else round(self.share, 1),
         }
 
 
-def read_result(
-    root: Path, package: str, place: Path, equivalents: Sequence[Equivalent], sample: Sample
-) -> Result:
+def read_result(root: Path, package: str, place: Path, sample: Sample) -> Result:
     """The verdicts on a package's mutants below ``place``, of files that ``root`` still has.
 
     Those that are not of the sample count as not judged.
@@ -121,20 +118,14 @@ def read_result(
     left = NOTICED | UNJUDGED
     with change_cwd(place):
         unnoticed = [
-            _describe(name, path, status, equivalents)
-            for path, name, status in verdicts
-            if status not in left
+            _describe(name, path, status) for path, name, status in verdicts if status not in left
         ]
-    changes = {(one.path, one.function, one.removed, one.added) for one in unnoticed}
-    unjudged = sum(counts[status] for status in UNJUDGED)
-    own = [row for row in equivalents if f"{row.path}/".startswith(f"{package}/")]
     return Result(
         package,
         len(verdicts),
         sum(counts[status] for status in NOTICED),
-        unjudged,
+        sum(counts[status] for status in UNJUDGED),
         unnoticed,
-        [row for row in own if not (unjudged or any(row.is_of(*one) for one in changes))],
     )
 
 
@@ -149,15 +140,14 @@ def _read_verdicts(root: Path, package: str, place: Path) -> Iterator[tuple[str,
                 yield path, name, status_by_exit_code[code]
 
 
-def _describe(name: str, path: str, status: str, equivalents: Sequence[Equivalent]) -> Survivor:
+def _describe(name: str, path: str, status: str) -> Survivor:
     from mutmut.mutation.diff_apply import get_diff_for_mutant  # a parser, which judges do without
 
     function, owner = orig_function_and_class_names_from_key(name)
     function = f"{owner}.{function}" if owner else function
     diff = get_diff_for_mutant(name, path=path)
     removed, added = _changed(diff, "-"), _changed(diff, "+")
-    reason = explain_equivalent(path, function, removed, added, equivalents)
-    return Survivor(name, path, function, status, diff, removed, added, reason)
+    return Survivor(name, path, function, status, diff, removed, added)
 
 
 def _changed(diff: str, sign: str) -> str:

@@ -47,13 +47,6 @@ def add_positions(net: Net, x: Tensor) -> Tensor:
     return net.parts[0](x + net.positions[: x.shape[1]])
 
 
-def add_positions_behind_dropout(net: Net, x: Tensor) -> Tensor:
-    x = nn.functional.dropout(
-        x + net.positions[:6].unsqueeze(0), 0.1, net.training
-    )  # line: dropout
-    return net.parts[0](x)
-
-
 def add_expanded(net: Net, x: Tensor) -> Tensor:
     return net.parts[0](x + net.positions[:6].unsqueeze(0).expand(x.shape[0], -1, -1).clone())
 
