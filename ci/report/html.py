@@ -77,7 +77,7 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
-        passed_controls=[control for control in report.controls if not control.rejected],
+        passed_controls=group_controls(one for one in report.controls if not one.rejected),
         controls=group_controls(report.controls),
         kinds=[one for one in ControlKind if any(it.kind is one for it in report.controls)],
         names=name_report(report),

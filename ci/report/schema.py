@@ -7,6 +7,7 @@ outputs are equal (then ``max_abs`` is 0) or if nothing was compared.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from ci.facts.finding import Finding, Place, Question, show_findings
-from ci.facts.kinds import ON_CPU
+from ci.facts.kinds import NO_NODE, ON_CPU
 from ci.facts.record import Record
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
@@ -372,19 +373,22 @@ class OutputFigures(Record, frozen=True, kw_only=True):
 
 class Clipped(Record, frozen=True, kw_only=True):
     """A tensor whose values for the judged inputs, from ``seen_low`` to ``seen_high``, leave the
-    range from ``low`` to ``high`` for which it was calibrated. ``name`` describes it."""
+    range from ``low`` to ``high`` for which it was calibrated. These are None in report.json if
+    they are infinite. ``name`` describes the tensor."""
 
     name: str
     is_input: bool
     low: float
     high: float
-    seen_low: float
-    seen_high: float
+    seen_low: float | None
+    seen_high: float | None
 
     def __str__(self) -> str:
+        low = -math.inf if self.seen_low is None else self.seen_low
+        high = math.inf if self.seen_high is None else self.seen_high
         return (
             f"{self.name} is calibrated for {self.low:.4g} to {self.high:.4g}, but has values from"
-            f" {self.seen_low:.4g} to {self.seen_high:.4g} for the judged inputs"
+            f" {low:.4g} to {high:.4g} for the judged inputs"
         )
 
 
@@ -626,7 +630,8 @@ class Case(CaseName, frozen=True, kw_only=True):
     @property
     def unlisted_ops(self) -> tuple[FallbackOp, ...]:
         """The operators on the CPU, unless a finding lists them already."""
-        return () if any(one.id == ON_CPU.id for one in self.findings) else self.fallback_ops
+        listed = any(one.id in {ON_CPU.id, NO_NODE.id} for one in self.findings)
+        return () if listed else self.fallback_ops
 
     @property
     def places(self) -> tuple[Place, ...]:

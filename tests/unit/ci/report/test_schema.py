@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from ci.report.schema import (
     Case,
     CaseName,
     Change,
+    Clipped,
     Control,
     Report,
     Status,
@@ -133,7 +135,20 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
         max_abs=Scalar(0.25),  # type: ignore[arg-type]
         cosine_quantized=Scalar(float("nan")),  # type: ignore[arg-type]
         pte_bytes=Scalar(7),  # type: ignore[arg-type]
+        clipped=(
+            Clipped(
+                name="x",
+                is_input=True,
+                low=0,
+                high=1,
+                seen_low=float("-inf"),
+                seen_high=float("inf"),
+            ),
+        ),
     )
+    (read,) = msgspec.json.decode(encode_report(replace(report, cases=(case,))), type=Report).cases
+    assert str(read.clipped[0]) == str(case.clipped[0])
+    assert "from -inf to inf" in str(read.clipped[0])
     data = report_data(replace(report, cases=(case,)))["cases"][0]
     assert data["findings"][0]["headline"] == "\N{GREEK SMALL LETTER MU}"
     assert (data["sqnr_db"], data["cosine"], data["cosine_quantized"]) == (None, None, None)
