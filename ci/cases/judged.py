@@ -3,6 +3,7 @@ row. This module uses no engine and no runner, so it can also judge outputs from
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -72,7 +73,7 @@ from ci.judging.verdict import (
 )
 from ci.latency.data import Line
 from ci.models.graph_steps import Step
-from ci.models.schemes import Scheme
+from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensor_types import Retyped
 from ci.models.tensors import Loss, write_sets
@@ -94,6 +95,8 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
+WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
+GUIDE = "docs/guides/precision.md"
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
@@ -331,7 +334,8 @@ class CaseJudge:
         """Return where the accuracy of a failed case is lost."""
         with self.notes.of("the layer at which accuracy is lost"):
             if loss and question is Question.QUANTIZED:
-                return Advice(where=(describe_loss(loss),), places=loss.origin.places)
+                found = Advice(where=(describe_loss(loss),), places=loss.origin.places)
+                return found + suggest_mixture(self.spec, loss)
             if question is Question.FAITHFUL and not is_located:
                 return self.locate()
         return NO_ADVICE
@@ -738,6 +742,29 @@ def describe_loss(loss: Loss) -> str:
         f" {loss.before_db:.1f} dB before it and {loss.behind_db:.1f} dB after it; with only the"
         f" weights quantized, the SQNR of the outputs is {loss.weights_db:.1f} dB"
     )
+
+
+def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
+    """Return the remedy to give more bits to the operators that lose the most, as a mixture to
+    paste. There is none if the weights lose the most and a finer scheme has no finer weights, and
+    for a scheme without a finer one."""
+    base, choices = spec.scheme.base, spec.source.choices
+    finer = FINER.get(base)
+    if not finer or not loss.nodes or choices.recipe:
+        return NO_ADVICE
+    if finer.weight_bits == base.weight_bits and loss.weights_db < loss.behind_db + WEIGHTS_DB:
+        return NO_ADVICE
+    selector = "tensor" if base.recipe.activations else "node"
+    parts = ", ".join(
+        f'{{ {selector} = {json.dumps(name)}, scheme = "{finer.value}" }}' for name in loss.nodes
+    )
+    told = (
+        f"add to the parts of {spec.scheme.value}: {parts}"
+        if isinstance(spec.scheme, Mixture)
+        else "add to [models.NAME]:"
+        f' mixtures.finer = {{ base = "{base.value}", parts = [{parts}] }}'
+    )
+    return advise(fix=f"give the operators that lose the most more bits ({GUIDE}): {told}")
 
 
 def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,10 +44,10 @@ def mark_parts(graph: Any, owners: Mapping[str, Part]) -> None:
             _mark(node, int(bits[1]), int(bits[2]))
 
 
-def mark_annotated(graph: Any, discarded: tuple[str, ...]) -> None:
+def mark_annotated(nodes: Iterable[Any], discarded: tuple[str, ...]) -> None:
     """Note in each node of a prepared graph which bits its annotation requests, unless its part
     does. The nodes in ``discarded`` are to be computed in float."""
-    for node in graph.nodes:
+    for node in nodes:
         name = (node.meta.get(ORIGIN) or (node.name,))[0]
         annotation = node.meta.get("quantization_annotation")
         if {node.name, name} & {*discarded}:

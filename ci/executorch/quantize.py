@@ -105,7 +105,7 @@ def quantize_method(
     with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
         prepared = prepare(exported, quantizer)
-    mark_annotated(prepared.graph, choices.discard_nodes)
+    mark_annotated(_nodes_of(prepared), choices.discard_nodes)
     own = [name for name, _ in model.module.named_buffers()]
     with keep_state(prepared, own):
         if recipe.training_steps:

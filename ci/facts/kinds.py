@@ -133,7 +133,8 @@ LOST = Kind(
     "QNN2101",
     Question.QUANTIZED,
     "Rounding leaves so little of the output that the program cannot be judged by it.",
-    "choose a scheme with more bits, or calibrate with inputs like the judged ones",
+    "choose a scheme with more bits, or calibrate with inputs like the judged ones:"
+    " docs/guides/precision.md",
     "not quantized well: the error is 14.0 dB above the predicted noise in the whole output",
 )
 CLIPPED = Kind(
@@ -147,7 +148,8 @@ QUANTIZED_BADLY = Kind(
     "QNN2103",
     Question.QUANTIZED,
     "The quantized model is further from the float32 model than the policy allows.",
-    "calibrate with inputs like the judged ones, or choose more bits where most is lost",
+    "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
+    " docs/guides/precision.md",
     "not quantized well: the quantized model has 14.2 dB of SQNR, 20 dB required",
 )
 PART = Kind(
@@ -161,14 +163,16 @@ FEW = Kind(
     "QNN2105",
     Question.QUANTIZED,
     "Quantization changes too many of the indices, classes or booleans of an output.",
-    "calibrate with inputs like the judged ones, or choose more bits where most is lost",
+    "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
+    " docs/guides/precision.md",
     "not quantized well: 91.20% of the elements equal those of the float32 model, 99.00% required",
 )
 METRIC_LOST = Kind(
     "QNN2106",
     Question.QUANTIZED,
     "The user's metric fails for the quantized model, but not for the float32 model.",
-    "calibrate with inputs like the judged ones, or choose more bits where most is lost",
+    "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
+    " docs/guides/precision.md",
     "not quantized well: top1 is 0.42 for the quantized model, 0.91 for float32",
 )
 METRIC_DROP = Kind(

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_flatten, tree_leaves
@@ -17,21 +19,46 @@ from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, is_state, name_operator
+from ci.models.parts import ORIGIN
 from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes
 from ci.models.user_code import find_origin
 from ci.report.schema import Clipped
+
+PROJECTIONS = 8
+TINY = 1e-12
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
     """Return where a quantized model loses the most accuracy on one input set. ``reference`` holds
     the float32 model's outputs. Return None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
+    effects: Counter[Any] = Counter()
     left = iter(reference)  # each method takes its own outputs
     for name, part in split_module(module).items():
         if isinstance(part, GraphModule):
-            found += _rank(part, split_inputs(module, inputs)[name], left)
-    return max(found, key=lambda one: one.added, default=None)
+            given = split_inputs(module, inputs)[name]
+            found += _rank(part, given, left)
+            effects.update(measure_effects(part, given))
+    greatest = max(found, key=lambda one: one.added, default=None)
+    return greatest and structs.replace(greatest, nodes=choose_nodes(effects))
+
+
+def measure_effects(part: GraphModule, inputs: Inputs) -> dict[tuple[str, ...], float]:
+    """Return how much noise the rounding of each result causes in the outputs, relative to their
+    power. The keys are the names of the operators that compute and read the result.
+
+    An operator may amplify the noise of others, so that more bits for itself are of no use. The
+    noise is estimated to first order: the errors of a result, times the gradients of PROJECTIONS
+    random projections of the outputs. The result is empty if the model has no gradients.
+    """
+    recorder = _Rounding(part)
+    try:
+        with torch.enable_grad(), keep_state(part):
+            recorder.run(*copy_inputs(inputs))
+            return recorder.project()
+    except (RuntimeError, NotImplementedError):  # an operator without a derivative
+        return {}
 
 
 def find_clipped(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Clipped, ...]:
@@ -171,6 +198,65 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 def _is_weight(node: Node) -> bool:
     """Return whether a node is a constant, and not a buffer that the graph also writes."""
     return node.op == "get_attr" and not is_state(node)
+
+
+class _Rounding(Interpreter):
+    """Runs a model without rounding activations, and records the error of each rounding."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.errors: list[tuple[Node, Tensor, Tensor]] = []  # node, added zeros, error
+        self.outputs: Sequence[Tensor] = ()
+
+    def run_node(self, n: Node) -> Any:
+        source = n.args[0] if n.args else None
+        rounds = name_operator(n) in {"quantize_per_tensor", "dequantize_per_tensor"}
+        if rounds and isinstance(source, Node) and not _is_weight(source):
+            value: Tensor = self.env[source]
+            if name_operator(n) == "quantize_per_tensor":
+                scale, zero, low, high = (float(str(number)) for number in n.args[1:5])
+                rounded = (value.detach() / scale).round() + zero
+                error = (rounded.clamp(low, high) - zero) * scale - value.detach()
+                shift = torch.zeros_like(value, requires_grad=True)
+                self.errors.append((source, shift, error))
+                value = value + shift
+            return value
+        result = super().run_node(n)
+        if n.op == "output":
+            leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+            self.outputs = [one for one in leaves if one.requires_grad]
+        return result
+
+    def project(self) -> dict[tuple[str, ...], float]:
+        """Return the result of measure_effects."""
+        effects: Counter[Any] = Counter()
+        generator = torch.Generator().manual_seed(0)
+        shifts = [shift for _, shift, _ in self.errors]
+        for _ in range(PROJECTIONS if self.outputs and shifts else 0):
+            total = torch.zeros(())
+            for one in self.outputs:
+                signs = torch.randint(0, 2, one.shape, generator=generator) * 2.0 - 1
+                total = total + (one * signs).sum() / one.detach().norm().clamp(min=TINY)
+            grads = torch.autograd.grad(total, shifts, retain_graph=True, allow_unused=True)
+            for (node, _, error), grad in zip(self.errors, grads, strict=True):
+                # A gradient may be infinite, such as that of the root of zero.
+                effect = torch.zeros(()) if grad is None else (grad * error).nan_to_num(0, 0, 0)
+                noise = float(effect.sum()) ** 2
+                effects.update({_name_rounded(node): noise / PROJECTIONS})
+        return dict(effects)
+
+
+def _name_rounded(node: Node) -> tuple[str, ...]:
+    """Return the name of the operator that computes a result, if it is no input, and the names of
+    those that read it. All of them need more bits, or the result is rounded again."""
+    found, readers = ([node] if node.op == "call_function" else []), [*node.users]
+    while readers:
+        one = readers.pop(0)
+        if name_operator(one) in {"quantize_per_tensor", "dequantize_per_tensor"}:
+            readers += one.users
+        elif one.op == "call_function":
+            found.append(one)
+    return tuple(dict.fromkeys(one.meta.get(ORIGIN, (one.name,))[0] for one in found))
 
 
 class _Recorder(Interpreter):

@@ -9,6 +9,7 @@ predictions and measurements.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -132,12 +133,12 @@ def list_clipped(
     ranges: Iterable[tuple[str, bool, float, float, float, float]],
 ) -> tuple[Clipped, ...]:
     """Return the tensors that are clipped, inputs of the model first, then those that are clipped
-    most. Each of ``ranges`` is a name, whether it is an input, the calibrated range, and the range
-    of the values."""
+    most. Tensors with infinite values are left out. Each of ``ranges`` is a name, whether it is an
+    input, the calibrated range, and the range of the values."""
     found = []
     for name, is_input, low, high, seen_low, seen_high in ranges:
         beyond = max(low - seen_low, seen_high - high) / (high - low)
-        if beyond > CLIPPED:
+        if beyond > CLIPPED and math.isfinite(beyond):
             one = Clipped(
                 name=name,
                 is_input=is_input,

@@ -6,6 +6,7 @@ Most names contain the bits of activations and weights, such as ``16a8w``. Names
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -80,6 +81,12 @@ class Scheme(str, Enum):
     def base(self) -> Scheme:
         return self
 
+    @property
+    def weight_bits(self) -> int:
+        """Return the bits of a weight, or 0 if they are unknown."""
+        found = re.search(r"(\d+)w?$", self.recipe.dtype or self.recipe.weights)
+        return int(found[1]) if found else 0
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -98,6 +105,21 @@ class Mixture:
         return self.base.quantized
 
 
+# The scheme for the parts of a model that lose the most in another scheme.
+FINER = {
+    Scheme.A8W8: Scheme.A16W8,
+    Scheme.A8W4: Scheme.A16W8,
+    Scheme.A16W8: Scheme.A16W16,
+    Scheme.A16W4: Scheme.A16W8,
+    Scheme.A16W4_BLOCK: Scheme.A16W8,
+    Scheme.A16W2: Scheme.A16W8,
+    Scheme.A8W8_TRAINED: Scheme.A16W8_TRAINED,
+    Scheme.A16W4_TRAINED: Scheme.A16W8_TRAINED,
+    Scheme.U8: Scheme.U16A8W,
+    Scheme.U8_CHANNEL: Scheme.U16A8W_CHANNEL,
+    Scheme.U16A8W: Scheme.U16A16W,
+    Scheme.U16A4W: Scheme.U16A8W_CHANNEL,
+}
 AnyScheme: TypeAlias = Scheme | Mixture
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 from ci.facts.finding import NOWHERE, Origin
 
 FILE = "{}_{}.raw"  # <input set>_<index>
+MOST_SHARE, MOST_NODES = 0.8, 8
 BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
 MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
 
@@ -56,19 +57,36 @@ class Loss(Struct, frozen=True):
     """Where a quantized model loses the most accuracy. ``name`` is an operator, or the range of its
     output, and ``origin`` where the operator comes from. ``before_db`` and ``behind_db`` are the
     SQNR before and after it; ``weights_db`` is the SQNR of the outputs if only the weights are
-    quantized. All are in dB."""
+    quantized. All are in dB. ``nodes`` are the operators whose rounding causes most of the noise of
+    the outputs, as parts of a mixture select them (by their tensors in an .onnx file)."""
 
     name: str
     before_db: float
     behind_db: float
     weights_db: float
     origin: Origin = NOWHERE
+    nodes: tuple[str, ...] = ()
 
     @property
     def added(self) -> float:
         """Return how much noise the operator, or the rounding of its output, adds. The noise's
         power is relative to the signal's."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
+
+
+def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
+    """Return the operators that compute and read the results whose rounding causes MOST_SHARE of
+    all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the
+    rounding of a result causes, by the operators that compute and read it."""
+    chosen: list[str] = []
+    total = sum(effects.values())
+    least = (1 - MOST_SHARE) * total
+    for names, power in sorted(effects.items(), key=lambda one: -one[1]):
+        if total <= least or not power > 0 or len(chosen) >= MOST_NODES:
+            break
+        chosen += names
+        total -= power
+    return tuple(dict.fromkeys(chosen))
 
 
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:

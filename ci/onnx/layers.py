@@ -10,20 +10,23 @@ from typing import Any
 
 import numpy as np
 import onnx
+from msgspec import structs
 from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
 from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes
 from ci.onnx.models import read_constants
 from ci.onnx.noise import MOVES, find_range
-from ci.onnx.precision import QUANTIZED_INPUT
+from ci.onnx.precision import QUANTIZED_INPUT, name_result
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
 from ci.report.schema import Clipped
 from provisioning.errors import FailedError
 
 MOST_VALUES = 1 << 28  # elements held in memory at a time
+# Of a model for which each rounding is tried alone: their number, and the elements of its results.
+MOST_PROBES, MOST_PROBED = 96, 1 << 24
 EXPOSED = "{}/layer"
 ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
@@ -57,7 +60,7 @@ def find_loss(
         ),
         default=BEST_DB,
     )
-    found = []
+    found: list[Loss] = []
     for name in quantized:
         node, origin = makers[name], rounded.get(name, "")
         before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
@@ -66,7 +69,40 @@ def find_loss(
                 f"the range of {name_node(origin, makers)}" if origin else name_node(name, makers)
             )
             found.append(Loss(what, min(before), reached[name], weights))
-    return max(found, key=lambda one: one.added, default=None)
+    greatest = max(found, key=lambda one: one.added, default=None)
+    if not greatest or len(rounded) > MOST_PROBES or sum(names.values()) > MOST_PROBED:
+        return greatest
+    ends = {one.name: names[one.name] for one in graph.output if one.name in names}
+    effects = measure_effects(model, plain, scratch, inputs, ends)
+    return structs.replace(greatest, nodes=choose_nodes(effects))
+
+
+def measure_effects(
+    model: Path, plain: Path, scratch: Path, inputs: Arrays, outputs: Mapping[str, int]
+) -> dict[tuple[str, ...], float]:
+    """Return how much noise the rounding of each result causes in the outputs, relative to their
+    power. The keys are the results of the nodes that compute and read the rounded one, because all
+    of them need more bits. ``scratch`` is overwritten."""
+    graph = onnx.load(model).graph
+    readers: dict[str, list[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(name_result(node.output[0]))
+    made = {name for node in graph.node for name in node.output}
+    limiters = find_limiters(onnx.load(plain).graph)
+    exact = skip_rounding(onnx.load(model), onnx.load(plain))
+    wanted = compute_values(exact, scratch, inputs, outputs)
+    effects: dict[tuple[str, ...], float] = {}
+    for name, source in find_rounded(graph).items():
+        probe = skip_rounding(onnx.load(model), onnx.load(plain), kept=name)
+        given = compute_values(probe, scratch, inputs, outputs)
+        noise = sum(10 ** (-_compare(wanted[one], given[one]) / 10) for one in outputs)
+        own = [name_result(source)] if source in made else []
+        limiter = limiters.get(own[0]) if own else None
+        own += [limiter.input[0]] if limiter else []  # the quantizer has merged these two
+        group = (*own, *readers.get(name, ()))
+        effects[group] = noise
+    return effects
 
 
 def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
@@ -133,20 +169,26 @@ def find_rounded(graph: Any) -> dict[str, str]:
     }
 
 
-def skip_rounding(model: onnx.ModelProto, plain: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the rounding of activations from a model, and return the model. Weights stay rounded.
+def find_limiters(graph: Any) -> dict[str, Any]:
+    """Return the nodes of a graph that the quantizer may remove, by their results."""
+    return {node.output[0]: node for node in graph.node if node.op_type in {"Relu", "Clip"}}
+
+
+def skip_rounding(
+    model: onnx.ModelProto, plain: onnx.ModelProto, kept: str = ""
+) -> onnx.ModelProto:
+    """Remove the rounding of activations from a model, except for the rounded value ``kept``, and
+    return the model. Weights stay rounded.
 
     ONNX Runtime's quantizer removes a Relu or Clip directly before a quantizer, whose range has the
     same effect. These nodes are taken from ``plain``, the float32 model. The quantizer keeps the
     names of values, but adds a suffix to those of outputs."""
     rounded, known = find_rounded(model.graph), read_constants(plain.graph)
     made = {name: node for node in model.graph.node for name in node.output}
-    removed = {
-        node.output[0]: node for node in plain.graph.node if node.op_type in {"Relu", "Clip"}
-    }
+    removed = find_limiters(plain.graph)
     own = {one.name for one in model.graph.initializer}
     for node in model.graph.node:
-        if node.output[0] in rounded:
+        if node.output[0] in rounded and node.output[0] != kept:
             source = rounded[node.output[0]]
             limiter = removed.get(source.removesuffix(QUANTIZED_INPUT))
             if source not in made or limiter is None or made[source].op_type == limiter.op_type:

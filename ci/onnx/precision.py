@@ -36,6 +36,8 @@ WEIGHTS = {
     "LSTM": (1, 2),
     "GRU": (1, 2),
 }
+# QNN's provider computes these in float if their operands have different types.
+ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "PRelu", "Where"})
 CONVERTS = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})  # QNN's operators
 QUANTIZED_INPUT = "_QuantizeLinear_Input"
 HALF = 16  # bits of a float in a program
@@ -154,7 +156,7 @@ def override_parts(
     readers: dict[str, list[str]] = {}
     makers: dict[str, str] = {}
     overrides: dict[str, list[dict[str, Any]]] = {}
-    known = {one.name for one in model.graph.initializer}
+    known = {one.name: one.data_type for one in model.graph.initializer}
     for node in model.graph.node:
         node.name = node.name or node.output[0]
         part = next((owners[name] for name in node.output if name in owners), None)
@@ -165,6 +167,9 @@ def override_parts(
                 readers.setdefault(name, []).append(node.name)
             elif part and place in WEIGHTS.get(node.op_type, ()):
                 overrides.setdefault(name, [_override_weight(node, part.scheme.recipe)])
+            elif part and node.op_type in ELEMENTWISE and known[name] == onnx.TensorProto.FLOAT:
+                kind = QuantType[part.scheme.recipe.activations]
+                overrides.setdefault(name, [{"quant_type": kind}])
     for name in list_floats(model):
         made = kinds[makers[name]] if name in makers else base.activations
         others = {one for one in readers.get(name, ()) if kinds[one] != made}

@@ -113,13 +113,13 @@ def show_deciding(case: Case) -> str:
 
 
 def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
-    """Return text such as ``8 bit 71 %, 16 bit 29 %``: the share of operators or of weights of each
+    """Return text such as ``8: 71 %, 16: 29 %``: the share of operators or of weights of each
     type. If all have the same type, the column has no value."""
     total = sum(map(figure, case.types))
     shares = [(one.type, figure(one) / total) for one in case.types if figure(one)]
     if len(shares) < 2:
         return NOTHING
-    return ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in shares)
+    return ", ".join(f"{name.removesuffix(' bit')}: {share * 100:.0f} %" for name, share in shares)
 
 
 def show_operators(case: Case, most: int = 3) -> str:
@@ -317,15 +317,15 @@ COLUMNS = (
     Column(
         "operator types",
         lambda case: show_types(case, lambda one: one.operators),
-        terminal="operators\nby type",
-        summary="operators by type",
-        phrase="operators: {}",
+        terminal="operators\nby bits",
+        summary="operators by bits",
+        phrase="operators by bits {}",
     ),
     Column(
         "weight types",
         lambda case: show_types(case, lambda one: one.weight_bytes),
-        summary="weights by type",
-        phrase="weights: {}",
+        summary="weights by bits",
+        phrase="weights by bits {}",
     ),
     Column("parts", lambda case: _format(case.partitions, "d")),
     Column(

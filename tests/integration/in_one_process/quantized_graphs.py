@@ -27,6 +27,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
 from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.models.layers import measure_effects  # noqa: E402
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     Methods,
@@ -116,6 +117,22 @@ def test_an_input_that_is_rounded_before_and_after_its_move_is_only_moved(
     graph.output((value,))
     wanted = NO_GRID if moves else (0.5, -3, 252)
     assert find_grids(GraphModule(torch.nn.Module(), graph)) == [wanted]
+
+
+def test_noise_belongs_to_the_rounding_that_causes_it_and_not_to_what_amplifies_it() -> None:
+    graph = Graph()
+    value = graph.placeholder("x")
+    for name, scale in (("neg", 0.01), ("square", 0.01), ("sqrt", 0.0001)):
+        value = graph.call_function(getattr(torch.ops.aten, name).default, (value,))
+        grid = (scale, 128 if name == "neg" else 0, 0, 255 if scale > 0.001 else 65535, torch.int32)
+        value = graph.call_function(OPS.quantize_per_tensor.default, (value, *grid))
+        value = graph.call_function(OPS.dequantize_per_tensor.default, (value, *grid))
+    graph.output((value,))
+    module = GraphModule(torch.nn.Module(), graph)
+    found = measure_effects(module, (torch.rand(1, 64) * 0.2,))
+    assert max(found, key=lambda one: found[one]) == ("square_default", "sqrt_default")
+    assert set(found) == {("neg_default", "square_default"), max(found, key=lambda one: found[one]),
+                          ("sqrt_default",)}  # fmt: skip
 
 
 def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:

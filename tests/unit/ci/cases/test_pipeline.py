@@ -155,7 +155,7 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, ["QNN2707"])
     assert case.headline == "a was requested in 16 bit, but its result is 8 bit, and 1 more"
     assert case.findings[0].places == place.places
-    assert show_types(case, lambda one: one.operators) == "8 bit 75 %, 16 bit 25 %"
+    assert show_types(case, lambda one: one.operators) == "8: 75 %, 16: 25 %"
     assert show_types(case, lambda one: one.weight_bytes) == "-"
 
 

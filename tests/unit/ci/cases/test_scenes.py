@@ -402,7 +402,7 @@ class LosingEngine(FloatEngine):
     """Knows where the quantized model loses accuracy."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        loss = Loss("linear [net.py:2]", 40.0, 12.34, 30.06)
+        loss = Loss("linear [net.py:2]", 40.0, 12.34, 30.06, nodes=("mul", "linear"))
         return msgspec.structs.replace(super().compile(spec, staging), loss=loss)
 
 

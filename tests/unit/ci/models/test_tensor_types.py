@@ -6,6 +6,7 @@ import pytest
 
 from ci.facts.finding import Origin
 from ci.models.tensor_types import Asked, TypedTensor, count_types, find_retyped
+from ci.models.tensors import choose_nodes
 from ci.report.schema import TypeShare
 
 LINE = Origin(file="net.py", line=9)
@@ -41,6 +42,13 @@ def test_a_tensor_with_fewer_bits_than_requested_is_found(
     asked: dict[str, Asked], told: list[str]
 ) -> None:
     assert [str(one) for one in find_retyped(asked, TENSORS)] == told
+
+
+def test_the_operators_that_cause_most_of_the_noise_are_chosen_with_their_neighbours() -> None:
+    effects = {("a", "b"): 6.0, ("b", "c"): 3.0, ("d",): 1.0, ("e",): 0.0}
+    assert choose_nodes(effects) == ("a", "b", "c")
+    assert choose_nodes({("a",): 9.0, ("d",): 1.0}) == ("a",)
+    assert choose_nodes({("a",): 0.0}) == choose_nodes({}) == ()
 
 
 def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:

@@ -16,6 +16,7 @@ from onnx.helper import make_node
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import count_types, find_retyped
+from ci.onnx.layers import measure_effects
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
 from ci.onnx.stages import StageError
@@ -126,3 +127,18 @@ def test_a_type_that_was_lost_on_the_way_to_qnn_is_found(tmp_path: Path) -> None
         lost = find_retyped(find_asked(model, owners), found)
         assert [str(one).removeprefix("the result of ") for one in lost] == told
         assert sum(one.weight_bytes for one in count_types(found)) == 16
+
+
+def test_noise_belongs_to_the_rounding_that_causes_it_and_not_to_what_amplifies_it(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        make_node("Mul", ["x", "x"], ["a"], "square"),
+        make_node("Relu", ["a"], ["b"], "limit"),  # the quantizer merges it
+        make_node("Sqrt", ["b"], ["y"], "root"),
+    ]
+    ends = [tensor("x", (3, 4))], [tensor("y", (3, 4))]
+    plain, target = write_model(tmp_path / "net.onnx", nodes, *ends), tmp_path / "quantized.onnx"
+    quantize_file(plain, target, Scheme.U8, SETS)
+    effects = measure_effects(target, plain, tmp_path / "scratch.onnx", SETS[0], {"y": 12})
+    assert max(effects, key=lambda one: effects[one]) == ("b", "a", "y")
