@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor
 
+Metric: TypeAlias = Callable[[list[Tensor], Tensor], float]
 
+
+def takes_tensors(metric: Metric) -> Callable[[Sequence[Any], Any], float]:
+    """Return a metric that also takes arrays, which it gets for ONNX models."""
+
+    @wraps(metric)
+    def measure(outputs: Sequence[Any], labels: Any) -> float:
+        return metric([torch.as_tensor(one) for one in outputs], torch.as_tensor(labels))
+
+    return measure
+
+
+@takes_tensors
 def pnet_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """Mean overlap of the best cell's box with the face; labels are boxes in pixels, [sets, 4]."""
     shifts, scores = outputs[0][:, 0], outputs[1][:, 0, 1]
@@ -18,6 +35,7 @@ def pnet_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     return overlap(torch.stack(found), labels).mean().item()
 
 
+@takes_tensors
 def crop_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """Of crops of faces the overlap of the box, of others whether they are told apart, mean.
 
@@ -31,6 +49,7 @@ def crop_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     return (right[is_face].mean().item() + others[~is_face].mean().item()) / 2
 
 
+@takes_tensors
 def centre_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """CenterFace: heat map, sizes, offsets, landmarks, all of stride 4."""
     heat, sizes, offsets = (one[:, 0] for one in outputs[:3])
@@ -45,6 +64,7 @@ def centre_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     return overlap(torch.stack(found), labels).mean().item()
 
 
+@takes_tensors
 def yolo_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """NudeNet: [4 + classes, boxes], of which the class FACE_FEMALE is the second."""
     found = []
@@ -63,12 +83,14 @@ def overlap(boxes: Tensor, others: Tensor) -> Tensor:
     return both / (areas[0] + areas[1] - both).clamp(min=1e-6)
 
 
+@takes_tensors
 def crepe_pitch(outputs: list[Tensor], labels: Tensor) -> float:
     """Share of frames within 50 cents of the labels' Hz; bins of 20 cents from 31.7 Hz on."""
     cents = 20 * average_bins(outputs[0], 4) + 1997.3794
     return within(cents, 1200 * torch.log2(labels / 10))
 
 
+@takes_tensors
 def pesto_pitch(outputs: list[Tensor], labels: Tensor) -> float:
     """The same of bins of a third of a semitone, moved as the checkpoint says (PESTO_SHIFT)."""
     bins = average_bins(outputs[0].roll(PESTO_SHIFT, -1), 2)
@@ -90,12 +112,14 @@ def within(cents: Tensor, truth: Tensor, tolerance: float = 50) -> float:
     return ((cents - truth).abs() < tolerance).float().mean().item()
 
 
+@takes_tensors
 def voice_activity(outputs: list[Tensor], labels: Tensor) -> float:
     """Decisions at 0.5, speech and silence weighing the same."""
     decided, speech = outputs[0].flatten() > 0.5, labels.flatten() > 0
     return (decided[speech].float().mean().item() + (~decided[~speech]).float().mean().item()) / 2
 
 
+@takes_tensors
 def ranking(outputs: list[Tensor], labels: Tensor) -> float:
     """Mean reciprocal rank of the nearest embedding of the same label, among all others."""
     found = outputs[0].flatten(0, 1)
@@ -107,17 +131,20 @@ def ranking(outputs: list[Tensor], labels: Tensor) -> float:
     return (1 / (order.float().argmax(-1) + 1)).mean().item()
 
 
+@takes_tensors
 def accuracy(outputs: list[Tensor], labels: Tensor) -> float:
     """Share of right classes."""
     return (outputs[0].flatten(0, -2).argmax(-1) == labels.flatten()).float().mean().item()
 
 
+@takes_tensors
 def text_area(outputs: list[Tensor], labels: Tensor) -> float:
     """Overlap of what is marked as text with what is, over all pages."""
     marked, text = outputs[0].flatten() > 0.3, labels.flatten() > 0
     return ((marked & text).sum() / (marked | text).sum().clamp(min=1)).item()
 
 
+@takes_tensors
 def edit_distance(outputs: list[Tensor], labels: Tensor) -> float:
     """1 less the edits that a character needs; 0 is the blank, labels end with -1."""
     edits = characters = 0
@@ -136,6 +163,7 @@ def edit_distance(outputs: list[Tensor], labels: Tensor) -> float:
     return 1 - edits / characters
 
 
+@takes_tensors
 def notes(outputs: list[Tensor], labels: Tensor) -> float:
     """F-score of the notes of basic-pitch, [frames, 88], its second output."""
     played, truth = outputs[1][:, 0] > 0.3, labels > 0
