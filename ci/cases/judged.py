@@ -614,8 +614,8 @@ def explain(found: Finding, advice: Advice) -> Finding:
     if found.id == ON_CPU.id and advice == NO_ADVICE:
         advice = advise(fix=CPU)
     if advice.title and found.question in {Question.LOWERED, Question.RUN}:
-        spots = [f"[{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
-        found = found.renamed(" ".join([advice.title, *spots]))
+        spots = [f" [{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
+        found = found.renamed(*(f"{advice.title}{one}" for one in (*spots, "")))
     return found.explained(advice)
 
 

@@ -215,14 +215,16 @@ class Finding(Record, frozen=True, kw_only=True):
             remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
         )
 
-    def renamed(self, culprit: str) -> Finding:
-        """Return the finding with ``culprit`` in its headline. The former headline becomes a
-        detail, unless it was cut, so that the evidence starts with it."""
+    def renamed(self, *culprits: str) -> Finding:
+        """Return the finding with the first of ``culprits`` in its headline that is short enough.
+        The former headline becomes a detail, unless it was cut, so that the evidence starts with
+        it."""
         lead, (first, *_) = LEADS[self.question], self.evidence.splitlines() or [""]
         whole = shorten(f"{lead}{first}", HEADLINE_CHARS) != self.headline
+        every = (*(f"{lead}{one}" for one in culprits), culprits[-1])
         return msgspec.structs.replace(
             self,
-            headline=shorten(f"{lead}{culprit}", HEADLINE_CHARS),
+            headline=shorten(min(every, key=lambda one: len(one) > HEADLINE_CHARS), HEADLINE_CHARS),
             details=(*([self.headline] if whole else []), *self.details),
         )
 
