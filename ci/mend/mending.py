@@ -15,7 +15,7 @@ from msgspec import structs
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
-from ci.mend.precision import HIGHER, MixTrials
+from ci.mend.precision import MixTrials
 from ci.mend.search import (
     Answer,
     Judge,
@@ -32,7 +32,7 @@ from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, OnnxTrials, TorchTrials
 from ci.models.lowering_options import QUANTIZING
-from ci.models.schemes import ONNX, Scheme
+from ci.models.schemes import FINER, ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -128,7 +128,7 @@ class Mending:
             one.before,
             rows,
             self.approximate,
-            mixes=is_plain and scheme in HIGHER,
+            mixes=is_plain and can_mix(scheme),
             schemes=[other.value for other in others if is_plain],
             floor_db=limits.min_sqnr_db or 0.0,
         )
@@ -233,14 +233,14 @@ class Mending:
         reached_db = (one.search.best.case if one.search else one.before).sqnr_db or 0.0
         if reached_db >= target_db:
             target_db = reached_db + MORE_DB
-        self.progress.step(f"  {one.before.name}: find operators for {HIGHER[scheme].value}")
+        self.progress.step(f"  {one.before.name}: find operators for {FINER[scheme].value}")
         left_s = min(self.deadline - time.monotonic(), self.setup.options.timeout_s)
         job = MixTrials(
             spec.reference,
             spec.source,
             rewrites,
             scheme,
-            HIGHER[scheme],
+            FINER[scheme],
             spec.soc,
             target_db,
             max(left_s - FINISH_S, 0),
@@ -313,6 +313,13 @@ def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
     OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
+
+
+def can_mix(scheme: Scheme) -> bool:
+    """Return whether the precision of parts is searched for: for schemes of ExecuTorch that are
+    neither trained nor in blocks."""
+    recipe = scheme.recipe
+    return scheme in FINER and bool(recipe.dtype) and not (recipe.training_steps or recipe.block)
 
 
 def group_models(found: Sequence[Mended]) -> list[list[Mended]]:

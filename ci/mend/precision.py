@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 MOST_TRIALS = 39  # evaluations of the quantized model
 MOST_GROUPS, MOST_SPLITS, MOST_SETS = 20, 4, 4
 RESERVES_DB = (1.0, 4.0, 8.0)  # above the target, because the program adds noise
-# The scheme for operators that need a higher precision than a model's scheme.
-HIGHER = {
-    Scheme.A8W8: Scheme.A16W8,
-    Scheme.A8W4: Scheme.A16W4,
-    Scheme.A16W4: Scheme.A16W8,
-    Scheme.A16W8: Scheme.A16W16,
-}
 
 
 @dataclass(frozen=True)
