@@ -45,9 +45,12 @@ HEAD = "# Written by `qnn-ci mend`. Judge it with `qnn-ci {verb} --policy {name}
 
 
 def name_entry(model: str) -> str:
-    """Return a name for a model in a policy, such as ``net`` for ``nets/net.py:factory``."""
+    """Return a name for a model in a policy, such as ``net`` for ``nets/net.py:factory`` or
+    ``net/model.onnx``."""
     file, _, function = model.rpartition(":")
     word = function if function != "factory" else Path(file).stem
+    if word.endswith(ONNX.suffix) and Path(word).stem == "model":  # the folder is the name
+        word = Path(word).parent.name or word
     return re.sub(r"[^A-Za-z0-9]+", "_", Path(word).stem).strip("_")[:40] or "net"
 
 

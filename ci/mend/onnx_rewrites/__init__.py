@@ -36,5 +36,6 @@ REWRITES: dict[str, OnnxRewrite] = {
     "join-softplus": elements.join_softplus,
     "softplus-by-log": elements.softplus_of_relu,
     "scale-log-floor": elements.scale_log_floor,
+    "mask-after-softmax": masks.mask_after_softmax,
     "mask-of-30": masks.lower_mask,
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import Array, Graph
+from ci.mend.onnx_rewrites.graph import Array, Graph, read
 from ci.mend.rewrite import Change
 
 LARGE = 1000.0  # the smallest magnitude of an element that blocks
 LOW = 30.0  # exp(-30) is 1e-13
+AXES_OPSET = 13  # from it on, axes are counted as in numpy, and those of a sum are an input
 # Operators that only pass a mask on.
 PASSES = ("Add", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Identity", "Cast", "Transpose")
 
@@ -40,6 +43,46 @@ def lower_mask(model: onnx.ModelProto) -> tuple[Change, ...]:
             )
             break
     return graph.finish()
+
+
+def mask_after_softmax(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
+    sum, instead of masking the scores with a value that takes their range. The result is the same
+    if no blocked score exceeds the others of its row by more than 80."""
+    graph = Graph(model)
+    for node in graph.find("Softmax"):
+        masking = graph.maker(node.input[0], "Add", "Where")
+        scores, kept = split_mask(graph, masking) if masking else ("", None)
+        shape = graph.shapes.get(scores, ())
+        last = len(shape) - 1
+        axis = read(node, "axis", -1 if graph.opset >= AXES_OPSET else 1)
+        if kept is None or not graph.is_float(scores) or axis not in (-1, last):
+            continue
+        if graph.shapes.get(node.input[0]) != shape or not kept.any(-1).all():
+            continue
+        weights = graph.add("Softmax", scores, axis=last)
+        weights = graph.add("Mul", weights, kept.astype(np.float32))
+        axes: dict[str, Any] = {} if graph.opset >= AXES_OPSET else {"axes": [last]}
+        given = [] if axes else [np.array([last])]
+        total = graph.add("ReduceSum", weights, *given, keepdims=1, **axes)
+        told = "p = softmax(x) * kept; p / sum(p)"
+        result = graph.add("Div", weights, total)
+        graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", told)
+    return graph.finish()
+
+
+def split_mask(graph: Graph, node: onnx.NodeProto) -> tuple[str, Array | None]:
+    """Return the scores that a node masks, and which of them are kept, or None if it does not mask
+    by a constant."""
+    if node.op_type == "Add":
+        scores, mask = graph.operands(node) or ("", np.zeros(0))
+        return scores, mask == 0 if blocks(mask, -1.0) else None
+    chosen = graph.constant(node.input[0])
+    for place, kept in ((1, False), (2, True)):
+        fill = graph.constant(node.input[place])
+        if chosen is not None and fill is not None and fill.size and (fill <= -LARGE).all():
+            return node.input[3 - place], chosen == kept
+    return "", None
 
 
 def blocks(held: Array, sign: float) -> bool:
