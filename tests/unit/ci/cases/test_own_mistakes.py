@@ -13,7 +13,7 @@ from ci.cases import judged
 from ci.cases.judged import CaseJudge, SessionOptions
 from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import read_emulator_policy
-from ci.report.schema import Footprint, Status
+from ci.report.schema import Case, Footprint, Status
 from provisioning.errors import ExitCode
 from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, run_case
 from tests.stand_ins.reports import make_report
@@ -43,12 +43,22 @@ def run(work: Path, outputs: str) -> CaseResult:
     return run_case(work, engine, runner, options=options)
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """The cases without a mistake."""
+    cases = {one: run(tmp_path_factory.mktemp(one), one).case for one in OUTPUTS}
+    assert [one.status for one in cases.values()] == [Status.PASSED, Status.FAILED]
+    return cases
+
+
 @pytest.mark.parametrize(("place", "name"), EXPLAIN)
 def test_an_explanation_that_throws_changes_no_verdict(
-    place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: dict[str, Case],
+    place: Any,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = {one: run(tmp_path / "before" / one, one).case for one in OUTPUTS}
-    assert [one.status for one in before.values()] == [Status.PASSED, Status.FAILED]
     monkeypatch.setattr(place, name, throw)
     warnings: list[str] = []
     for outputs, wanted in before.items():

@@ -104,10 +104,10 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
             log_tail="<@é>" * 9000,
             findings=say("`|" * 9000),
         )
-        for i in range(1_000)
+        for i in range(200)
         for one in (hostile.cases[0], troubled.cases[2])
     )
-    large = replace(hostile, cases=rows, controls=hostile.controls * 10_000, command="qnn-ci x")
+    large = replace(hostile, cases=rows, controls=hostile.controls * 2_000, command="qnn-ci x")
     before = (replace(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
     compared = compare_reports(replace(large, cases=before), large)
     for limit in (LIMIT_BYTES, 100_000, 300, 0):
@@ -116,7 +116,7 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
         assert text.endswith(LEFT_OUT)
     text = render_summary(replace(large, comparison=compared))
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
-    assert "and 1800 more in report.json" in text, "the table stands though most failures do not"
+    assert "and 200 more in report.json" in text, "the table stands though most failures do not"
 
 
 def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
