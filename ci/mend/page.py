@@ -59,11 +59,11 @@ def render_html(cases: Sequence[MendedCase], notes: Sequence[str]) -> str:
 
 
 def make_plot(title: str, case: MendedCase) -> Plot:
-    """Return the plot of a case. Recipes without outputs are left out. The cost is the predicted
+    """Return the plot of a case. Recipes without outputs are left out. The cost is the simulated
     time if it is known for all, otherwise the program's size."""
     ran = [one for one in (case.before, *case.steps) if one.sqnr_db is not None and one.size_bytes]
-    timed = all(one.predicted_ms is not None for one in ran)
-    costs = [float((one.predicted_ms if timed else one.size_bytes) or 0) for one in ran]
+    timed = all(one.simulated_ms is not None for one in ran)
+    costs = [float((one.simulated_ms if timed else one.size_bytes) or 0) for one in ran]
     quality = [one.sqnr_db or 0.0 for one in ran]
     points, front, best = [], [], float("-inf")
     for cost, sqnr, number in sorted(zip(costs, quality, range(len(ran)), strict=True)):

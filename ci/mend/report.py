@@ -24,8 +24,9 @@ Result = Literal["green", "mended", "other scheme", "improved", "no remedy found
 
 class JudgedRecipe(Struct, frozen=True, kw_only=True):
     """A recipe that was judged, and its figures: ``name`` in words, other schemes for ``parts`` of
-    the model, or ``scheme`` for all of it. ``predicted_ms`` is the least time that is predicted for
-    a device, with --estimate. ``kept`` is true if it was the best one so far."""
+    the model, or ``scheme`` for all of it. ``simulated_ms`` is the time that QNN's simulator
+    predicts for an SoC that it knows, with --estimate. ``kept`` is true if it was the best one so
+    far."""
 
     name: str
     rewrites: tuple[str, ...]
@@ -37,7 +38,7 @@ class JudgedRecipe(Struct, frozen=True, kw_only=True):
     metric: float | None
     cpu_nodes: int | None
     size_bytes: int | None
-    predicted_ms: float | None
+    simulated_ms: float | None
     kept: bool
 
 
@@ -119,7 +120,7 @@ def name_result(one: Mended) -> Result:
 
 
 def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRecipe:
-    times = case.estimate.times if case.estimate else ()
+    simulation = case.estimate.simulation if case.estimate else None
     return JudgedRecipe(
         name=str(recipe),
         rewrites=recipe.rewrites,
@@ -131,7 +132,7 @@ def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRec
         metric=case.metric,
         cpu_nodes=case.fallback_nodes,
         size_bytes=case.pte_bytes,
-        predicted_ms=min((one.ms for one in times), default=None),
+        simulated_ms=simulation.cycles / simulation.clock_mhz / 1000 if simulation else None,
         kept=kept,
     )
 
@@ -173,7 +174,7 @@ def show_figures(step: JudgedRecipe) -> tuple[str, ...]:
         "-" if step.metric is None else f"{step.metric:.4g}",
         "-" if step.cpu_nodes is None else str(step.cpu_nodes),
         show_bytes(step.size_bytes),
-        "-" if step.predicted_ms is None else f"{step.predicted_ms:.3g}",
+        "-" if step.simulated_ms is None else f"{step.simulated_ms:.3g}",
     )
 
 

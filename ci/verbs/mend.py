@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--estimate",
         action="store_true",
-        help="compare costs by the predicted time on a device, which lowers each case a second"
-        " time; by default, by the program's size",
+        help="compare costs by simulated time, which lowers each case a second time; by default,"
+        " by the program's size",
     )
     add = group_options(parser, RESULTS)
     add(
