@@ -6,7 +6,7 @@ import math
 
 from torch.fx import Node
 
-from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, value_of
 
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
@@ -85,6 +85,41 @@ def gelu_of_erf(edit: Editor) -> None:
         edit.replace(end, made, "F.gelu(x)")
 
 
+@rewrites
+def exp_of_power(edit: Editor) -> None:
+    """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
+    for node in edit.find(aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default):
+        stored = edit.value(node.args[0]) if node.target is aten.pow.Tensor_Tensor else None
+        base = 2.0 if node.target is aten.exp2.default else node.args[0]
+        base = stored.item() if stored is not None and stored.numel() == 1 else base
+        exponent = node.args[-1]
+        if isinstance(base, Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
+            continue
+        with edit.at(node):
+            scaled = edit.call(aten.mul.Tensor, exponent, math.log(base))
+            made = edit.call(aten.exp.default, scaled)
+        edit.replace(node, made, f"torch.exp(x * math.log({base:g}))")
+
+
+@rewrites
+def raise_log_floor(edit: Editor) -> None:
+    """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
+    the floor."""
+    for node in edit.find(aten.log.default, aten.log2.default, aten.log10.default):
+        floor = edit.source(node.args[0])
+        low = _floor_of(floor)
+        if low is None or not 0 < low < 9e-7:
+            continue
+        with edit.at(node):
+            clamped = (
+                edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
+                if (floor.target is aten.clamp.default)
+                else edit.call(floor.target, floor.args[0], 1e-6)
+            )
+            made = edit.call(node.target, clamped)
+        edit.replace(node, made, "a floor of 1e-6 under the logarithm")
+
+
 def _factor_of(node: Node) -> float | None:
     """Return c of ``x * c`` or ``x / c``, or None for another node."""
     if (
@@ -96,3 +131,13 @@ def _factor_of(node: Node) -> float | None:
     if node.target is aten.mul.Tensor:
         return float(node.args[1])
     return 1 / node.args[1] if node.target is aten.div.Tensor else None
+
+
+def _floor_of(node: Node) -> float | None:
+    """Return the lowest value of a node that limits a tensor from below."""
+    if node.target in {aten.clamp.default, aten.clamp_min.default}:
+        low = argument(node, 1, "min")
+        return low if isinstance(low, float) else None
+    if node.target is aten.add.Tensor and isinstance(node.args[1], float) and not node.kwargs:
+        return node.args[1]
+    return None

@@ -95,9 +95,11 @@ def mask_after_softmax(edit: Editor) -> None:
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
         kept = _find_kept(edit, node)
-        if kept is None or not kept.any(-1).all() or node.kwargs.get("enable_gqa"):
+        other = node.kwargs.get("enable_gqa") or argument(node, 4, "dropout_p", 0.0)
+        if other or kept is None or not kept.any(-1).all():
             continue
-        scale = node.kwargs.get("scale") or 1 / math.sqrt(shape_of(query)[-1])
+        scale = node.kwargs.get("scale")
+        scale = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
         with edit.at(node):
             turned = edit.call(aten.transpose.int, key, -2, -1)
             scores = edit.call(aten.matmul.default, query, turned)

@@ -1,11 +1,14 @@
-"""Constants that are computed, and those around a tensor."""
+"""Constants: computed ones, and constant operands of concatenations, sums and paddings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.torch_rewrites.editing import Editor, aten, rewrites, shape_of, value_of
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
 
 
 @rewrites
@@ -21,17 +24,77 @@ def fold_constants(edit: Editor) -> None:
         edit.replace(node, stored, "a buffer with the computed constant")
 
 
+@rewrites
+def put_constant_first(edit: Editor) -> None:
+    """Concatenate a constant whose elements are all equal first, and reorder the result."""
+    for node in edit.find(aten.cat.default):
+        operands, axis = node.args[0], argument(node, 1, "dim", 0)
+        stored = edit.value(operands[-1])
+        if len(operands) < 2 or stored is None or not is_uniform(stored):
+            continue
+        size, whole = stored.shape[axis], shape_of(node)[axis]
+        with edit.at(node):
+            mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
+            front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
+            back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
+            new = edit.call(aten.cat.default, [front, back], axis)
+        edit.replace(node, new, "torch.cat([constant, x], dim), and the parts in their order again")
+
+
+@rewrites
+def expand_over_batch(edit: Editor) -> None:
+    """Store a constant that is added to a batch, or multiplies it, once for each row."""
+    for node in edit.find(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
+        shape = shape_of(node)
+        if len(shape) < 3 or shape[0] < 2:
+            continue
+        for place, given in enumerate(node.args[:2]):
+            stored = edit.value(given)
+            if stored is None or shape_of(node.args[1 - place]) != shape:
+                continue
+            if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
+                continue
+            with edit.at(node):
+                operands = [*node.args[:2]]
+                operands[place] = edit.constant(stored.expand(shape))
+                new = edit.call(node.target, *operands, **node.kwargs)
+            edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
+            break
+
+
+@rewrites
+def pad_by_concatenation(edit: Editor) -> None:
+    """Write a padding with a constant as a concatenation."""
+    for node in edit.find(aten.pad.default, aten.constant_pad_nd.default):
+        operand, counts = node.args[0], node.args[1]
+        is_pad = node.target is aten.pad.default
+        mode = argument(node, 2, "mode", "constant") if is_pad else "constant"
+        value = argument(node, 3 if is_pad else 2, "value") or 0.0
+        if mode != "constant" or min(counts) < 0 or not any(counts):
+            continue
+        with edit.at(node):
+            new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
+        edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
+
+
 def surround(
-    edit: Editor, operand: Node, before: list[int], after: list[int], value: float = 0.0
+    edit: Editor, operand: Node, before: Sequence[int], after: Sequence[int], value: float = 0.0
 ) -> Node:
-    """Concatenate constants around the last axes of a node, the last axis first."""
-    for axis, counts in enumerate(zip(before, after, strict=True), 1):
+    """Concatenate constants around the last axes of a node, the first of these axes first. With
+    the last one first, QNN makes a padding of them again, with the faults of that."""
+    for axis, counts in enumerate(zip(before, after, strict=True), -len(before)):
         shape = [*shape_of(operand)]
-        parts: list[list[Node]] = []
-        for count in counts:
-            shape[-axis] = count
+        blocks: dict[int, list[Node]] = {0: []}
+        for count in {*counts} - {0}:
+            shape[axis] = count
             block = torch.full(shape, value, dtype=value_of(operand).dtype)
-            parts.append([edit.constant(block)] if count else [])
-        if any(parts):
-            operand = edit.call(aten.cat.default, [*parts[0], operand, *parts[1]], -axis)
+            blocks[count] = [edit.constant(block)]
+        if any(counts):
+            parts = [*blocks[counts[0]], operand, *blocks[counts[1]]]
+            operand = edit.call(aten.cat.default, parts, axis)
     return operand
+
+
+def is_uniform(stored: Tensor) -> bool:
+    """Return whether all elements of a tensor are equal."""
+    return bool(stored.numel()) and bool((stored == stored.flatten()[0]).all())

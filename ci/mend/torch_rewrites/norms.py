@@ -1,4 +1,4 @@
-"""Norms: RMS norms of some sizes, and batch norms that stand alone."""
+"""Norms: RMS norms of some sizes, layer norms over several axes, batch norms that stand alone."""
 
 from __future__ import annotations
 
@@ -63,6 +63,26 @@ def flatten_rms_norm(edit: Editor) -> None:
             made = edit.call(aten.rms_norm.default, flat, [shape[-1]], norm.weight, norm.eps)
             made = edit.call(aten.reshape.default, made, [*shape])
         edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
+
+
+@rewrites
+def flatten_layer_norm(edit: Editor) -> None:
+    """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
+    for node in edit.find(aten.layer_norm.default):
+        length, shape = math.prod(node.args[1]), shape_of(node)
+        given = argument(node, 2, "weight"), argument(node, 3, "bias")
+        stored = [edit.value(one) for one in given]
+        if len(node.args[1]) < 2 or [one is None for one in given] != [
+            one is None for one in stored
+        ]:
+            continue
+        with edit.at(node):
+            flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
+            factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
+            eps = argument(node, 4, "eps", 1e-5)
+            made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
+            made = edit.call(aten.reshape.default, made, [*shape])
+        edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
 
 
 @rewrites

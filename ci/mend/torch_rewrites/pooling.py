@@ -1,4 +1,4 @@
-"""Average pools: padding written out, windows beyond the edge, adaptive pools of any size."""
+"""Average pools, and cumulative sums: padding written out, and products with constant matrices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pad_before_pool(edit: Editor) -> None:
         padded = _pad(ones, padding, after)
         factor = average(ones) / pool(padded, kernel, stride)
         with edit.at(node):
-            operand = surround(edit, operand, padding[::-1], after[::-1])
+            operand = surround(edit, operand, padding, after)
             new = edit.call(pool, operand, kernel, stride)
             if not bool((factor == 1).all()):
                 new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
@@ -74,12 +74,7 @@ def multiply_adaptive_pool(edit: Editor) -> None:
             for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
                 if size == count:
                     continue
-                matrix = edit.constant(_averages(size, count).to(value_of(node).dtype))
-                if axis != -1:
-                    operand = edit.call(aten.transpose.int, operand, axis, -1)
-                operand = edit.call(aten.linear.default, operand, matrix)
-                if axis != -1:
-                    operand = edit.call(aten.transpose.int, operand, axis, -1)
+                operand = _multiply_axis(edit, operand, axis, _averages(size, count))
         edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
@@ -103,6 +98,29 @@ def convolve_tall_pool(edit: Editor) -> None:
                 aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels
             )
         edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
+
+
+@rewrites
+def sum_by_triangle(edit: Editor) -> None:
+    """Write a cumulative sum as a linear layer whose weights are a triangle of ones."""
+    for node in edit.find(aten.cumsum.default):
+        operand, axis = node.args[:2]
+        shape, dtype = shape_of(operand), value_of(node).dtype
+        if shape and dtype.is_floating_point and value_of(operand).dtype == dtype:
+            with edit.at(node):
+                triangle = torch.ones(shape[axis], shape[axis]).tril()
+                new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
+            edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
+
+
+def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> Node:
+    """Multiply a matrix [made, size] by an axis, a number below zero, of a tensor."""
+    stored = edit.constant(matrix.to(value_of(operand).dtype))
+    if axis == -1:
+        return edit.call(aten.linear.default, operand, stored)
+    operand = edit.call(aten.transpose.int, operand, axis, -1)
+    operand = edit.call(aten.linear.default, operand, stored)
+    return edit.call(aten.transpose.int, operand, axis, -1)
 
 
 AVERAGES: dict[int, Any] = {

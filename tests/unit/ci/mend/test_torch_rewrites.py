@@ -124,6 +124,23 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 4, 4), lambda x: x + torch.zeros_like(x[0]) * x[1]),
         (0, (4, 4), lambda x: x + torch.rand(4, 4) * 0),
     ],
+    "put-constant-first": [
+        (1, (2, 3, 4), lambda x: torch.cat([x, torch.full((2, 1, 4), 0.7)], 1)),
+        (1, (2, 3, 4), lambda x: torch.cat([x, x, torch.ones(2, 3, 2)], -1)),
+        (0, (2, 3, 4), lambda x: torch.cat([torch.ones(2, 1, 4), x], 1)),
+        (0, (2, 3, 4), lambda x: torch.cat([x, torch.arange(8.0).view(2, 1, 4)], 1)),
+    ],
+    "expand-constant": [
+        (1, (2, 3, 4), lambda x: x + torch.arange(12.0).view(3, 4)),
+        (1, (2, 3, 4), lambda x: torch.sub(torch.ones(1, 3, 4), x, alpha=2)),
+        (0, (2, 3, 4), lambda x: x + torch.ones(4)),
+        (0, (1, 3, 4), lambda x: x + torch.ones(3, 4)),
+    ],
+    "concatenate-padding": [
+        (1, (2, 3, 4, 5), lambda x: F.pad(x, (0, 1, 2, 0), value=6.0)),
+        (0, (2, 3), lambda x: F.pad(x, (-1, 1))),
+        (0, (2, 3, 4), lambda x: F.pad(x, (1, 1), mode="reflect")),
+    ],
     "flatten-rms-norm": [
         (1, (1, 16, 4, 32), lambda x: x * rms(x) * W),
         (1, (2, 5, 32), lambda x: W * (torch.rsqrt(1e-3 + (x * x).mean(2, True)) * x)),
@@ -141,6 +158,11 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 32, 32), lambda x: x * rms(x) * W[:, None]),
         (0, (2, 3, 32), lambda x: (y := x * rms(x), y * W)),
         (0, (2, 3, 32), lambda x: F.rms_norm(x, (3, 32))),
+    ],
+    "flatten-layer-norm": [
+        (1, (2, 3, 8), nn.LayerNorm((3, 8))),
+        (1, (2, 3, 4), nn.LayerNorm((2, 3, 4), elementwise_affine=False)),
+        (0, (2, 3, 8), nn.LayerNorm(8)),
     ],
     "scale-batch-norm": [
         (1, (2, 4, 3, 3), nn.Sequential(nn.ReLU(), norm(nn.BatchNorm2d, 4))),
@@ -166,6 +188,17 @@ ROWS: dict[str, list[Row]] = {
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 3)),
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 1)),
     ],
+    "convolve-average": [
+        (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, 2, 1)),
+        (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, (3, 2), 1, divisor_override=5)),
+        (0, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, 2)),
+        (0, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, 3, 1, 1)),
+    ],
+    "multiply-cumulative": [
+        (1, (2, 3, 4), lambda x: x.cumsum(1)),
+        (1, (5,), lambda x: x.cumsum(-1)),
+        (0, (2, 5), lambda x: x.int().cumsum(-1)),
+    ],
     "lower-rank": [
         (1, (2, 8, 8, 3), lambda x: x.view(2, 2, 4, 2, 4, 3).permute(0, 1, 3, 2, 4, 5).flatten(2)),
         (1, (3, 64, 2), lambda x: x.view(3, *[2] * 7).permute(7, 4, 2, 0, 1, 3, 5, 6).flatten(1)),
@@ -190,6 +223,18 @@ ROWS: dict[str, list[Row]] = {
         (1, (64,), lambda x: F.mish(x * 9)),
         (0, (64,), lambda x: F.softplus(x, threshold=1)),
         (0, (64,), lambda x: F.softplus(x, beta=-2.0)),
+    ],
+    "exp-of-power": [
+        (2, (64,), lambda x: 2**x + 0.5**x),
+        (1, (64,), torch.exp2),
+        (0, (64,), lambda x: x.abs() ** x),
+        (0, (64,), lambda x: x.abs() ** 2),
+    ],
+    "raise-log-floor": [
+        (1, (64,), lambda x: (x.abs() + 1).clamp(min=1e-10).log()),  # the same above the floor
+        (1, (64,), lambda x: (9 + x.abs() + 1e-9).log10()),
+        (0, (64,), lambda x: x.abs().clamp(min=1e-5).log()),
+        (0, (64,), lambda x: x.abs().clamp(max=1e-9).log()),
     ],
     "gelu-of-erf": [
         (1, (64,), lambda x: x * 0.5 * erf(x)),
@@ -245,6 +290,24 @@ ROWS: dict[str, list[Row]] = {
         (1, [(3, 6), (3, 8)], nn.RNNCell(6, 8, bias=False)),
         (0, (5, 3, 6), nn.LSTM(6, 8, proj_size=3)),
         (0, [(5, 3, 6), (1, 3, 8), (8, 6)], lambda x, h, w: rnn(x, h, [w, w[:, :1].expand(8, 8)])),
+    ],
+    "reach-rows": [
+        (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 3, 1, 2)),
+        (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 3, 0, 1, 2)),
+        (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, (4, 3), (4, 2), 1, (3, 1), 4)),
+        (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1)),
+    ],
+    "surround-kernel": [
+        (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
+        (1, (2, 4, 5), nn.Conv1d(4, 6, 2, 2, 3, groups=2)),
+        (0, (1, 4, 5, 5), nn.Conv2d(4, 6, 3, padding=4, dilation=2)),
+    ],
+    "widen-depthwise": [
+        (1, (1, 4, 6, 8), nn.Conv2d(4, 4, 2, 2, groups=4)),
+        (1, (1, 4, 6, 8), nn.Conv2d(4, 8, 2, 2, groups=4, bias=False)),
+        (0, (1, 4, 7, 8), nn.Conv2d(4, 4, 2, 2, groups=4)),
+        (0, (1, 4, 6, 8), nn.Conv2d(4, 4, 2, 2)),
+        (0, (1, 4, 6, 8), nn.Conv2d(4, 4, 2, 2, groups=4, dilation=2)),
     ],
 }  # fmt: skip
 

@@ -1,0 +1,102 @@
+"""Convolutions of some sizes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.fx import Node
+
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of
+from ci.mend.torch_rewrites.pooling import per_axis
+
+CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
+TRANSPOSED = {
+    aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+}
+
+
+@rewrites
+def lengthen_transposed_kernel(edit: Editor) -> None:
+    """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
+    a kernel reaches all rows."""
+    for node in edit.find(*TRANSPOSED):
+        weight = edit.value(node.args[1])
+        stride, padding, extra, dilation = (
+            per_axis(argument(node, place, name, usual), len(shape_of(node.args[1])) - 2)
+            for place, name, usual in (
+                (3, "stride", 1),
+                (4, "padding", 0),
+                (5, "output_padding", 0),
+                (7, "dilation", 1),
+            )
+        )
+        if weight is None or any(one != 1 for one in dilation):
+            continue
+        added = []
+        for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
+            reached = [
+                count
+                for count in range(more + 1)
+                if more - count - pad <= math.ceil((size + count) / step) * step - size - count
+            ]
+            added.append(reached[0] if reached else 0)
+        if any(added):
+            counts = [count for one in reversed(added) for count in (0, one)]
+            extra = [more - count for more, count in zip(extra, added, strict=True)]
+            with edit.at(node):
+                longer = edit.constant(torch.nn.functional.pad(weight, counts))
+                groups = argument(node, 6, "groups", 1)
+                rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
+                new = edit.call(node.target, node.args[0], *rest)
+            edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
+
+
+@rewrites
+def surround_kernel(edit: Editor) -> None:
+    """Surround the kernel of a convolution by zeros until it is longer than the padding."""
+    for node in edit.find(*CONVOLUTIONS):
+        weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
+        stride, padding, dilation, groups = _read_numbers(node, len(kernel))
+        rings = [
+            max(math.ceil(pad / step) - (size - 1), 0)
+            for size, pad, step in zip(kernel, padding, dilation, strict=True)
+        ]
+        if weight is None or not any(rings):
+            continue
+        counts = [count for one in reversed(rings) for count in (one, one)]
+        steps = zip(padding, rings, dilation, strict=True)
+        padding = [pad + count * step for pad, count, step in steps]
+        with edit.at(node):
+            longer = edit.constant(torch.nn.functional.pad(weight, counts))
+            rest = argument(node, 2, "bias"), stride, padding, dilation, groups
+            new = edit.call(node.target, node.args[0], longer, *rest)
+        edit.replace(node, new, "zeros around the kernel, and as much more padding")
+
+
+@rewrites
+def widen_depthwise_kernel(edit: Editor) -> None:
+    """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
+    row and column are zeros."""
+    for node in edit.find(aten.conv2d.default):
+        weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
+        numbers, groups = [[2, 2], [0, 0], [1, 1]], argument(node, 6, "groups", 1)
+        if weight is None or groups < 2 or tuple(weight.shape[1:]) != (1, 2, 2) or not even:
+            continue
+        if [*_read_numbers(node, 2)[:3]] == numbers:
+            with edit.at(node):
+                wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
+                rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
+                new = edit.call(node.target, node.args[0], wide, *rest)
+            edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
+
+
+def _read_numbers(node: Node, axes: int) -> tuple[list[int], list[int], list[int], int]:
+    """Return the stride, the padding, the dilation and the groups of a convolution."""
+    stride, padding, dilation = (
+        per_axis(argument(node, place, name, usual), axes)
+        for place, name, usual in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
+    )
+    return stride, padding, dilation, argument(node, 6, "groups", 1)
