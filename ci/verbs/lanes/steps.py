@@ -360,7 +360,8 @@ def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence
 
 def name_mending(args: argparse.Namespace) -> str:
     """Return the start of the command that mends a case of this call."""
-    return repeat_command(argparse.Namespace(program="mend", ours=args.ours, policy=args.policy))
+    given = argparse.Namespace(program="mend", ours=args.ours, policy=args.policy)
+    return repeat_command(given, shape=getattr(args, "shape", []))
 
 
 def publish(
