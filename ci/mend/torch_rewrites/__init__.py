@@ -35,6 +35,7 @@ REWRITES: dict[str, TorchRewrite] = {
     "gelu-of-erf": activations.gelu_of_erf,
     "separate-projections": attention.separate_projections,
     "mask-after-softmax": attention.mask_after_softmax,
+    "mask-of-30": attention.raise_mask,
     "unroll-recurrent": recurrent.unroll_recurrent,
     "reach-rows": convolutions.lengthen_transposed_kernel,
     "surround-kernel": convolutions.surround_kernel,

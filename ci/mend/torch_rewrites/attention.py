@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from ci.mend.torch_rewrites.ranks import PARTS, PERMUTATIONS, VIEWS
 SEPARATE = "a separate nn.Linear for each of query, key and value"
 MASKED = {aten.masked_fill.Scalar, aten.masked_fill.Tensor}
 CHOICES = {aten.where.self, aten.where.ScalarOther}
+FILLS = MASKED | CHOICES
 LARGE = 1000.0  # masks of at least this size are blocked scores
+LOW = -30.0  # exp(-30) is 1e-13
 
 
 @rewrites
@@ -157,3 +160,57 @@ def _is_low(edit: Editor, given: Any) -> bool:
     stored = edit.value(given)
     low = given if stored is None else stored.max().item()
     return isinstance(low, int | float) and low <= -LARGE
+
+
+@rewrites
+def raise_mask(edit: Editor) -> None:
+    """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves
+    steps for the scores. A blocked score then counts e ** -30 instead of 0."""
+    for node in edit.find(aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS):
+        if node.target is aten.scaled_dot_product_attention.default:
+            places: Sequence[int] = (3,)
+        elif _reaches_softmax(edit, node):
+            places = (0, 1) if node.target is aten.add.Tensor else (1, 2)
+        else:
+            continue
+        with edit.at(node):
+            new = _raise_argument(edit, node, places)
+        if new is not None:
+            edit.replace(node, new, f"a mask of {LOW:g}")
+
+
+def _raise_argument(edit: Editor, node: Node, places: Sequence[int]) -> Node | None:
+    """Return a call like ``node`` with a raised mask as one of its arguments, or None."""
+    for place in places:
+        made = _raise(edit, node.args[place]) if place < len(node.args) else None
+        if made is not None:
+            args = [*node.args]
+            args[place] = made
+            return edit.call(node.target, *args, **node.kwargs)
+    return None
+
+
+def _raise(edit: Editor, given: Any) -> Any:
+    """Return a mask with LOW instead of what blocks, or None if nothing in it does."""
+    if isinstance(given, int | float):
+        return LOW if given <= -LARGE else None
+    stored = edit.value(given)
+    if stored is not None:
+        if not stored.is_floating_point() or not (stored <= -LARGE).any():
+            return None
+        return edit.constant(torch.where(stored <= -LARGE, LOW, stored))
+    if not isinstance(given, Node) or not edit.is_used_once(given):
+        return None
+    if given.target in VIEWS or given.target is aten.expand.default or is_idle(given):
+        return _raise_argument(edit, given, (0,))
+    if given.target is aten.mul.Tensor or given.target in FILLS:
+        return _raise_argument(edit, given, (1, 2))  # (1 - mask) * -1e4, or a filled tensor
+    return None
+
+
+def _reaches_softmax(edit: Editor, node: Node) -> bool:
+    """Return whether a softmax is the only use of a node, directly or behind views and clamps."""
+    user = edit.user(node)
+    while user is not None and user.target in {*VIEWS, aten.clamp.default, aten.maximum.default}:
+        user = edit.user(user)
+    return user is not None and user.target is aten.softmax.int

@@ -74,6 +74,7 @@ def apply(name: str, rows: Sequence[Row]) -> tuple[int, fx.GraphModule]:
 
 
 W = randn(32).abs() + 0.5
+FEW = -1.5  # few random numbers are lower
 UPPER = torch.ones(4, 4).triu(1).bool()
 CONV = nn.Conv1d(4, 4, 1)
 attention = F.scaled_dot_product_attention
@@ -274,6 +275,17 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 4, 4), lambda x: [(y := x.masked_fill(UPPER, -1e9)).softmax(-1), y]),
         (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > 0).float()) * -1e4).softmax(-1)),
         (0, (4, 4), lambda x: (x + torch.full((2, 4, 4), -1e4).triu(1)).softmax(-1)),
+        (0, (2, 4, 8), lambda x: attention(x, x, x)),
+    ],
+    "mask-of-30": [
+        (1, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -1e4).softmax(-1)),
+        (1, [(2, 4, 4), (4, 4)], lambda x, m: x.masked_fill(m < FEW, -math.inf).softmax(-1)),
+        (1, [(2, 4, 4), (4, 4)], lambda x, m: torch.where(m > FEW, x, -1e9).flatten(1).softmax(1)),
+        (1, [(2, 4, 8), (4, 4)], lambda x, m: attention(x, x, x, ((m < FEW) * -1e9)[None])),
+        (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1)).clamp(-1e9).softmax(-1)),
+        (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -9.0).softmax(-1)),
+        (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -1e4).sigmoid()),
+        (0, (2, 4, 4), lambda x: [(y := x + torch.full((4, 4), -1e4).triu(1)).softmax(-1), y]),
         (0, (2, 4, 8), lambda x: attention(x, x, x)),
     ],
     "unroll-recurrent": [
