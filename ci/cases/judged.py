@@ -75,7 +75,7 @@ from ci.latency.data import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model
-from ci.models.tensor_types import Retyped
+from ci.models.tensor_types import FLOAT_BITS, Retyped, name_type
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
@@ -97,6 +97,13 @@ from provisioning.manifest.targets import Backend
 SHOWN_OPS = 4
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
 GUIDE = "docs/guides/precision.md"
+# Measured with ExecuTorch 1.5.1 and QNN 2.49.40, see GUIDE.
+ISLAND = advise(
+    "ExecuTorch 1.5.1 makes no float16 islands in a quantized model: an operator before a quantized"
+    " one is quantized anyway, and of 18 operators at the end of a model, QNN 2.49.40 takes only"
+    " softmax in float (error 0xc26)",
+    f"remove it from discard_nodes, and give it 16 bits as a part of a mixture ({GUIDE})",
+)
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
@@ -396,7 +403,8 @@ class CaseJudge:
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
-        return [find_fallbacks(left)]
+        islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
+        return [find_fallbacks(left).explained(islands)]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that
@@ -561,7 +569,9 @@ def find_lost_types(retyped: Sequence[Retyped]) -> Finding:
         f"{more}",
         evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
         places=[place for one in retyped[:1] for place in one.origin.places],
-        advice=advise(
+        advice=ISLAND
+        if first.asked == name_type(FLOAT_BITS)
+        else advise(
             "a quantizer or a pass of the tool that lowers the model dropped the type",
             "request the type for the operators next to it, too, or leave this operator out of the"
             " part, recipe or annotation",
