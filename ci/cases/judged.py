@@ -352,9 +352,11 @@ class CaseJudge:
         causes the error in its headline, if one of them is known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        fault = next((one.label for one in self.list_faults() if not one.is_scheme), "")
-        culprit = f"known fault {fault}" if fault else self.evidence.culprit
-        if not culprit:
+        fault = next((one for one in self.list_faults() if not one.is_scheme), None)
+        if fault:
+            names = (fault.label, *(one.name for one in fault.advice.causes))
+            return finding.renamed(*(f"known fault {one}" for one in names))
+        if not (culprit := self.evidence.culprit):
             return finding
         return finding.renamed(culprit)
 
@@ -619,11 +621,14 @@ def name_operator(op: str) -> str:
 
 
 def explain(found: Finding, advice: Advice) -> Finding:
-    """Return a finding with advice. If it is a message of a tool whose cause is known, the cause
-    becomes its headline."""
+    """Return a finding with advice. A known cause becomes the headline of a failed run, and that of
+    a refusal if its remedy is proven, if QNN took no node, or if the message was too long."""
     if found.id == ON_CPU.id and advice == NO_ADVICE:
         advice = advise(fix=CPU)
-    if advice.title and found.question in {Question.LOWERED, Question.RUN}:
+    vague = found.is_cut or found.id == NO_NODE.id
+    vague = vague or any(one.proof is Proof.PROVEN for one in advice.remedies)
+    refused = found.question is Question.LOWERED and vague
+    if advice.title and (refused or found.question is Question.RUN):
         spots = [f" [{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
         found = found.renamed(*(f"{advice.title}{one}" for one in (*spots, "")))
     return found.explained(advice)

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
-from ci.explain.rules import read_rules, require_match
+from ci.explain.rules import Role, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.models.schemes import AnyScheme, Scheme
 from ci.models.suite import SUITE
@@ -219,10 +219,12 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         if known is None:
             return NO_ADVICE
         cause = ": ".join(filter(None, (known.headline, known.detail)))
+        tried = any(one.proof is Proof.PROVEN for one in known.remedies)
+        vague = known.role is Role.HINT and not tried
         return Advice(
             causes=(Cause(text=cause, certainty=known.certainty, name=known.id),),
             remedies=known.remedies,
-            title=known.headline if known.certainty is Certainty.KNOWN else "",
+            title="" if known.certainty is Certainty.GUESS or vague else known.headline,
         )
 
 

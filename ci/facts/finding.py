@@ -219,14 +219,19 @@ class Finding(Record, frozen=True, kw_only=True):
         """Return the finding with the first of ``culprits`` in its headline that is short enough.
         The former headline becomes a detail, unless it was cut, so that the evidence starts with
         it."""
-        lead, (first, *_) = LEADS[self.question], self.evidence.splitlines() or [""]
-        whole = shorten(f"{lead}{first}", HEADLINE_CHARS) != self.headline
+        lead = LEADS[self.question]
         every = (*(f"{lead}{one}" for one in culprits), culprits[-1])
         return msgspec.structs.replace(
             self,
             headline=shorten(min(every, key=lambda one: len(one) > HEADLINE_CHARS), HEADLINE_CHARS),
-            details=(*([self.headline] if whole else []), *self.details),
+            details=(*([] if self.is_cut else [self.headline]), *self.details),
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the headline is the start of the evidence, which is too long for it."""
+        first = next(iter(self.evidence.splitlines()), "")
+        return shorten(f"{LEADS.get(self.question, '')}{first}", HEADLINE_CHARS) == self.headline
 
     @property
     def kin(self) -> tuple[object, ...]:
