@@ -38,7 +38,8 @@ def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite
     cases = select(policy)
     assert len({case.slug for case in cases}) == len(cases) >= 20
     chosen = {name for case in cases for name, _ in case.source.choices.chosen()}
-    assert chosen == set(Choices.__struct_fields__)
+    # QNN takes almost no unquantized node in a quantized model: docs/guides/precision.md.
+    assert chosen == {*Choices.__struct_fields__} - {"discard_nodes"}
     suite = {scheme for schemes in default.suite.values() for scheme in schemes}
     lane = {scheme for scheme in Scheme if not scheme.recipe.activations}
     assert {case.scheme for case in cases} >= lane - suite
