@@ -16,6 +16,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, fx, nn
 from torch.fx import Interpreter, Node
+from torch.utils._pytree import tree_leaves
 
 from ci.mend.different import Different, compare_arrays
 from ci.mend.rewrite import Change, export_module, rewrite_graph
@@ -96,9 +97,10 @@ def compare_form(original: fx.GraphModule, rewritten: fx.GraphModule) -> None:
 
 
 def list_random(graph: fx.GraphModule) -> set[str]:
-    """Return the calls of operators that draw random numbers, or would in training."""
+    """Return the calls of operators that draw random numbers, or would in training, with their
+    options: their operands may be rewritten."""
     return {
-        f"{node.name}{node.args}"
+        f"{node.name}{[one for one in tree_leaves(node.args) if not isinstance(one, Node)]}"
         for node in graph.graph.nodes
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     }

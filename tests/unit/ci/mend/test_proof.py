@@ -164,6 +164,15 @@ def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -
     assert 0 < proof.measure(graph, 1e-5, ["batch_norm"]) < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
+def test_operands_of_a_layer_with_a_dropout_may_be_rewritten() -> None:
+    """The initial state of an LSTM is a constant."""
+    proof = RewriteProof(nn.LSTM(4, 6).eval(), [(torch.randn(3, 1, 4),)])
+    graph, (changes,) = proof.rewrite(["fold-constants"])
+    assert changes
+    assert proof.measure(graph, 0.0, ()) == 0
+
+
 def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> None:
     inputs = (torch.randn(2, 6, 8),)
     graph = rewrite_module(Block(), inputs, ["scale-batch-norm"])
