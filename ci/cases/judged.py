@@ -774,7 +774,7 @@ def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
         f'{{ {selector} = {json.dumps(name)}, scheme = "{finer.value}" }}' for name in loss.nodes
     )
     told = (
-        f"add to the parts of {spec.scheme.value}: {parts}"
+        f"put in front of the parts of {spec.scheme.value}: {parts}"
         if isinstance(spec.scheme, Mixture)
         else "add to [models.NAME]:"
         f' mixtures.finer = {{ base = "{base.value}", parts = [{parts}] }}'

@@ -89,7 +89,9 @@ def measure_effects(
         for name in node.input:
             readers.setdefault(name, []).append(name_result(node.output[0]))
     made = {name for node in graph.node for name in node.output}
-    limiters = find_limiters(onnx.load(plain).graph)
+    float_graph = onnx.load(plain).graph
+    limiters = find_limiters(float_graph)
+    selectable = {name for node in float_graph.node for name in node.output}
     exact = skip_rounding(onnx.load(model), onnx.load(plain))
     wanted = compute_values(exact, scratch, inputs, outputs)
     effects: dict[tuple[str, ...], float] = {}
@@ -100,8 +102,9 @@ def measure_effects(
         own = [name_result(source)] if source in made else []
         limiter = limiters.get(own[0]) if own else None
         own += [limiter.input[0]] if limiter else []  # the quantizer has merged these two
-        group = (*own, *readers.get(name, ()))
-        effects[group] = noise
+        # The model that a user knows has no results of quantizers.
+        group = tuple(one for one in (*own, *readers.get(name, ())) if one in selectable)
+        effects[group] = effects.get(group, 0.0) + noise
     return effects
 
 
