@@ -207,7 +207,7 @@ class Search:
         again = self.confirm([Item(str(small), one) for one in repeats], 1)
         failing = [one for one in again if one.end == end]
         worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)
-        if len(failing) < (len(repeats) + 1) // 2:
+        if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
         has_db = worst.end == WRONG
