@@ -28,6 +28,7 @@ REWRITES: dict[str, TorchRewrite] = {
     "convolve-average": pooling.convolve_tall_pool,
     "multiply-cumulative": pooling.sum_by_triangle,
     "lower-rank": ranks.lower_rank,
+    "multiply-einsum": ranks.multiply_einsum,
     "repeat-by-expand": ranks.repeat_by_expand,
     "softplus-by-series": activations.softplus_by_series,
     "exp-of-power": activations.exp_of_power,

@@ -165,6 +165,54 @@ def find_order(node: Node) -> list[int]:
     return [places[axis] if axis in places else next(rest) for axis in order]
 
 
+@rewrites
+def multiply_einsum(edit: Editor) -> None:
+    """Write an einsum of two tensors as permutations and one matrix product of at most three
+    axes."""
+    for node in edit.find(aten.einsum.default):
+        equation, operands = node.args[:2]
+        terms, arrow, result = equation.replace(" ", "").partition("->")
+        labels = terms.split(",")
+        is_plain = arrow and "." not in terms and len(labels) == 2
+        if not is_plain or any(len({*one}) < len(one) for one in (*labels, result)):
+            continue
+        (first, second), (one, other) = labels, operands
+        sizes = dict(zip(first, shape_of(one), strict=True))
+        others = dict(zip(second, shape_of(other), strict=True))
+        shared = [label for label in first if label in others]
+        batch = [label for label in shared if label in result]
+        summed = [label for label in shared if label not in result]
+        left = [label for label in first if label not in others]
+        right = [label for label in second if label not in sizes]
+        order = [*batch, *left, *right]
+        if not summed or {*order} != {*result} or any(sizes[x] != others[x] for x in shared):
+            continue
+        sizes |= others
+        with edit.at(node):
+            one = _arrange(edit, one, first, (batch, left, summed), sizes)
+            other = _arrange(edit, other, second, (batch, summed, right), sizes)
+            made = edit.call(aten.matmul.default, one, other)
+            places = [order.index(label) for label in result]
+            made = _permute(edit, made, [sizes[label] for label in order], places)
+            made = edit.call(aten.reshape.default, made, [*shape_of(node)])
+        edit.replace(node, made, "permutations and one matrix product")
+
+
+def _arrange(
+    edit: Editor, given: Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
+) -> Node:
+    """Return an operand of an einsum with one axis for each of the groups of labels. An empty first
+    group has none."""
+    order = [labels.index(label) for group in groups for label in group]
+    shape = [math.prod(sizes[label] for label in group) for group in groups]
+    shape = shape if groups[0] else shape[1:]
+    stored = edit.value(given)
+    if stored is not None:
+        return edit.constant(stored.permute(order).reshape(shape))
+    moved = _permute(edit, given, [sizes[label] for label in labels], order)
+    return edit.call(aten.reshape.default, moved, shape)
+
+
 def find_part(node: Node) -> tuple[int, int, int]:
     """Return axis, start and size of the part that a node selects."""
     if node.target is aten.select.int:
