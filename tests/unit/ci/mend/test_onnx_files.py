@@ -114,7 +114,7 @@ def test_equal_models_with_other_nodes_are_accepted(tmp_path: Path) -> None:
     same = write_model(
         tmp_path / "same.onnx", NORM.replace(line, "k = Reciprocal(q) n = Mul(k, a)")
     )
-    assert 0 < prove(tmp_path, same, "n") < 1e-6
+    assert prove(tmp_path, same, "n") < 1e-6
     same.graph.output[0].name = "g"
     with pytest.raises(Different, match="outputs differ"):
         prove(tmp_path, same, "n")
