@@ -128,18 +128,22 @@ def spell(text: str, run: Run, place: Place) -> str:
     text = fill(text, place)
     if not run.install:
         text = re.sub(r"\bqnn-ci (?=[a-z-])", "./nox -s qnn_ci -- ", text)
-    if not run.below or run.install:
+    if not run.below:
         return text
-    # Paths of the clone's files are relative to the directory in which the reader is.
+    # Paths of files are relative to the directory in which the reader is.
     words = text.split(" ")
     return " ".join(
-        f"../{word.removeprefix('./')}" if is_ours(word, place) else word for word in words
+        f"../{word.removeprefix('./')}" if is_above(word, run, place) else word for word in words
     )
 
 
-def is_ours(word: str, place: Place) -> bool:
-    """Whether a word is the path of a file of the project, such as ./nox or tests/a.py:factory."""
+def is_above(word: str, run: Run, place: Place) -> bool:
+    """Whether a word is the path of a file of the project, such as ./nox or tests/a.py:factory, or
+    of a team's own file, such as qnn.toml."""
     name = word.partition(":")[0].removeprefix("./")
+    if run.install:
+        own = place.directory
+        return bool(name) and not (own / name).exists() and (own.parent / name).is_file()
     return "/" in word and bool(name) and (place.clone / name).exists()
 
 
