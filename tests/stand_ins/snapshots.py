@@ -5,6 +5,7 @@ WRITE_SNAPSHOTS=1 writes the files anew; look at the difference before it is com
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,9 @@ def check_snapshot(path: Path, text: str) -> None:
     if os.environ.get("WRITE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    kept = path.read_text(encoding="utf-8")
+    changed = difflib.unified_diff(kept.splitlines(), text.splitlines(), lineterm="", n=1)
+    assert text == kept, "\n".join(changed)
 
 
 def try_call(call: Callable[[], object]) -> str:

@@ -103,10 +103,10 @@ WRONG = {
     "array": ("UsageError", "has an output of type ndarray"),
     "no_output": ("UsageError", "returns no tensor"),
     "selects": ("FailedError", "shape depends on the data"),
-    "at_line": ("FailedError", "in fails"),
-    "not_evaluated": ("FailedError", "(in module.eval())\n  why: nets.py, line"),
-    "skipped": ("FailedError", "raised Skipped: could not import 'timm'"),
-    "asks": ("FailedError", "missing 1 required positional argument: 'size'"),
+    "at_line": ("PlacedError", "in fails"),
+    "not_evaluated": ("PlacedError", "(in module.eval())\n  why: nets.py, line"),
+    "skipped": ("PlacedError", "raised Skipped: could not import 'timm'"),
+    "asks": ("PlacedError", "missing 1 required positional argument: 'size'"),
 }
 
 
