@@ -40,13 +40,6 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where documented commands share what takes long, in all worker processes."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readers"
-
-
-@pytest.fixture(scope="session")
 def verbs() -> Iterator[Forks]:
     """Forks of a process that has imported verbs that many tests run."""
     with start_forks(*(verb.module for verb in VERBS.values()), "ci.verbs.parity") as forks:

@@ -21,7 +21,7 @@ EXEMPT = {
     "tests/integration/device/test_jumpstarter.py",
     "tests/integration/emulator/test_without_network.py",
     "tests/integration/gate/test_plan_verb.py",
-    "tests/integration/test_documented_commands_run.py",
+    "tests/documented/test_documented_commands_run.py",
     "tests/integration/workflows/test_examples.py",
     "tests/integration/workflows/test_pr.py",
     "tests/unit/ci/audit/test_operators.py",
