@@ -43,7 +43,7 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # Four workers for two cores, since many tests wait. The tests of a file run in one worker and
 # share setup such as a process that imported torch; integration tests come first.
-PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL = ("-n6", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
