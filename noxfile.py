@@ -41,9 +41,9 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # On the default package index, torch is a CUDA build of several GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Six workers for two cores, since many tests wait. The tests of a file run in one worker and
+# Four workers for two cores, since many tests wait. The tests of a file run in one worker and
 # share setup such as a process that imported torch; the files that take longest come first.
-PARALLEL = ("-n6", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md

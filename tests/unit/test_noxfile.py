@@ -553,7 +553,7 @@ def test_tests_run_with_their_environment_first_on_the_path(
     programs = tmp_path / ".nox" / group / "bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
     report = f"--junit-xml={ROOT}/reports/{name}/junit.xml"
-    words = given or ("-n6", "--dist", "loadfile", "--no-loadscope-reorder")
+    words = given or ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
     words += () if is_place else folders
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
     assert linux.started == [name]

@@ -125,7 +125,7 @@ def test_it_is_what_came_after_the_last_restart(
                 restarts += bool(data)
                 data, validator = b"", step
         assert state(part) == (data, validator, restarts, False)
-        assert descriptors() == before
+        assert descriptors() <= before  # garbage of other tests may be closed meanwhile
         part.close()
         part.discard()
 
