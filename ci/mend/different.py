@@ -15,7 +15,7 @@ Arrays = Sequence[NDArray[Any]]
 ROUNDINGS = 8  # of the largest element; another order of operations may change as much
 
 
-class Different(Exception):  # noqa: N818 - the result of a comparison, caught where it is made
+class Different(Exception):  # noqa: N818 - it is no error if a rewrite is rejected
     """Raised where a rewritten model differs from the original; the text says how."""
 
 

@@ -134,11 +134,11 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
     np.save(tmp_path / "x.npy", values)
     given = {key: str(tmp_path / "x.npy") if one == "x" else one for key, one in case.items()}
     own = make_engine(tmp_path / "sdk", **engine)
-    made = compile_case(tmp_path / "work", own, write(tmp_path / "net.onnx"), scheme, **given)
+    made = compile_case(tmp_path / "scratch", own, write(tmp_path / "net.onnx"), scheme, **given)
     kept = shorten(msgspec.to_builtins(structs.replace(made, steps=())))
     files = sorted(
-        str(one.relative_to(tmp_path / "work"))
-        for one in (tmp_path / "work").rglob("*")
+        str(one.relative_to(tmp_path / "scratch"))
+        for one in (tmp_path / "scratch").rglob("*")
         if one.is_file() and one.suffix != ".raw"
     )
     sets = {
@@ -146,9 +146,9 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
         for one in sorted((tmp_path / "work/staging").iterdir())
         if list(one.glob("*.raw"))
     }
-    log = (tmp_path / "work" / PROVIDER_LOG).read_text(errors="replace")
+    log = (tmp_path / "scratch" / PROVIDER_LOG).read_text(errors="replace")
     shown = pprint.pformat((kept, provider.opened, files, sets, log), width=110, compact=True)
-    text = f"{shown}\n".replace(str(tmp_path), "")
+    text = f"{shown}\n".replace(str(tmp_path), "PLACE")
     check_snapshot(SNAPSHOTS / f"compiled {name}.txt", text)
 
 
@@ -188,7 +188,7 @@ def test_a_context_for_another_soc_is_not_kept(tmp_path: Path, provider: Provide
     provider.blob = make_blob(soc="SM8750", arch=79)
     engine, model = make_engine(tmp_path / "sdk"), write_relu(tmp_path / "net.onnx")
     with pytest.raises(StageError) as caught:
-        compile_case(tmp_path / "work", engine, model, Scheme.FP16)
+        compile_case(tmp_path / "scratch", engine, model, Scheme.FP16)
     assert "SM8750" in str(caught.value.__cause__)
 
 
@@ -310,7 +310,7 @@ def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
     tmp_path: Path, provider: Provider
 ) -> None:
     engine, given = make_engine(tmp_path / "sdk"), write_pair(tmp_path, 10, 20)
-    made = compile_case(tmp_path / "work", engine, scheme=Scheme.ASIS, **given)
+    made = compile_case(tmp_path / "scratch", engine, scheme=Scheme.ASIS, **given)
     staging = tmp_path / "work/staging"
     assert [one.shape for one in (*made.inputs, *made.outputs)] == [(2, 3), (2, 3)]
     inputs, float32, quantized = (
