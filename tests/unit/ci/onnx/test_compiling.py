@@ -143,7 +143,7 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
     )
     sets = {
         one.name: len(list(one.glob("*.raw")))
-        for one in sorted((tmp_path / "work/staging").iterdir())
+        for one in sorted((tmp_path / "scratch/staging").iterdir())
         if list(one.glob("*.raw"))
     }
     log = (tmp_path / "scratch" / PROVIDER_LOG).read_text(errors="replace")
@@ -311,7 +311,7 @@ def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
 ) -> None:
     engine, given = make_engine(tmp_path / "sdk"), write_pair(tmp_path, 10, 20)
     made = compile_case(tmp_path / "scratch", engine, scheme=Scheme.ASIS, **given)
-    staging = tmp_path / "work/staging"
+    staging = tmp_path / "scratch/staging"
     assert [one.shape for one in (*made.inputs, *made.outputs)] == [(2, 3), (2, 3)]
     inputs, float32, quantized = (
         read_sets(staging / kind, made.outputs, made.sets) for kind in (INPUTS, FLOAT, QUANTIZED)
