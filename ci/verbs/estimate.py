@@ -34,6 +34,7 @@ from ci.report.write import read_report
 from ci.verbs import environments
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
+    add_model,
     add_run,
     add_schemes,
     enter_environment,
@@ -125,14 +126,9 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser, WHAT)
-    add(
-        "--model",
-        action="append",
-        default=[],
-        help="a model's name, a glob, file.onnx, or file.py:factory; repeatable",
-    )
+    add_model(parser)
     add_schemes(parser)
+    add = group_options(parser, WHAT)
     add(
         "--device",
         default="",

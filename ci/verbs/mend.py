@@ -40,6 +40,7 @@ from ci.verbs import environments
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
+    add_model,
     add_run,
     add_schemes,
     check_arguments,
@@ -53,7 +54,7 @@ from ci.verbs.user_policy import choose_policy
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
+from provisioning.console.command import HOW, RESULTS, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
@@ -65,14 +66,7 @@ MINUTES = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser, WHAT)
-    add(
-        "--model",
-        action="append",
-        default=[],
-        help="a model's name, a glob, file.onnx, or file.py:factory; repeatable; default: all of"
-        " the policy's",
-    )
+    add_model(parser, "all of the policy's")
     onnx.add_shape(parser)
     add_schemes(parser)
     add_run(parser, SESSION)

@@ -156,6 +156,19 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
     add_run(parser, session)
 
 
+def add_model(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add --model for models of both lanes. ``default`` is the text about what is used without
+    it."""
+    add = group_options(parser, WHAT)
+    text = "a model's name, a glob, file.onnx, or file.py:factory; repeatable"
+    add(
+        "--model",
+        action="append",
+        default=[],
+        help=f"{text}; default: {default}" if default else text,
+    )
+
+
 def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
     """Add --scheme and --soc."""
     add = group_options(parser, WHAT)

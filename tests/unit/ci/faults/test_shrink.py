@@ -13,11 +13,6 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.known import (
-    describe,
-    find_pattern,
-    read_faults,
-)
 from ci.faults.shrink import (
     SEEDS,
     fit_variations,
@@ -31,25 +26,7 @@ from ci.faults.shrink import (
     vary_last,
 )
 from tests.stand_ins.snapshots import check_snapshot
-
-PLANTED = read_faults()[0]
-FIRST = """\
-x = input(3, 16, 64)
-y = input(3, 16, 64)
-p = constant(1, 16, 64, like="positive")
-w = constant(64, like="positive")
-g = gelu(x)
-a = abs(y)
-m = mul(g, a)
-s = add(m, p)
-n = layer_norm(s, w)
-t = tanh(n)
-return t, m
-"""
-
-
-def has_planted(graph: Graph) -> bool:
-    return bool(find_pattern(PLANTED.pattern, describe(graph)))
+from tests.unit.ci.faults.test_search import FIRST, has_planted
 
 
 def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:

@@ -18,6 +18,14 @@ from ci.llm.lowering import ReferenceRuns
 from ci.llm.tokenizers import Tokenizer
 
 PLACE = Path(tiny.__file__).parent
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 57,
+    "max_position_embeddings": 128,
+}
 CONTEXT, PREFILL = 64, 8
 
 

@@ -21,7 +21,7 @@ from ci.verbs.lanes import llm
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
-from tests.unit.ci.llm.decoders import PLACE
+from tests.unit.ci.llm.decoders import PLACE, SIZES
 
 WEIGHTS, TOKENIZER = str(PLACE / "weights.bin"), str(PLACE / "tokenizer.bin")
 BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
@@ -29,15 +29,7 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 PTE = b"\x3c\0\0\0ET12".ljust(64, b"\0")
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "vocab_size": 57,
-    "max_position_embeddings": 128,
-}
+LLAMA = {"model_type": "llama", **SIZES}
 FOREIGN = ["--program", "m.pte", "--tokenizer", TOKENIZER]
 MISTAKES = [
     ["--weights", WEIGHTS],

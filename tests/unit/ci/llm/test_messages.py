@@ -21,17 +21,8 @@ from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.manifest.decoders import KnownDecoder, PinnedFile
 from tests.stand_ins.snapshots import check_snapshot
-from tests.unit.ci.llm.decoders import PLACE
+from tests.unit.ci.llm.decoders import PLACE, SIZES
 from tests.unit.ci.llm.test_foreign import CONSTANTS, DECLARED, list_inputs
-
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "vocab_size": 57,
-    "max_position_embeddings": 128,
-}
 
 
 def list_programs() -> Iterator[Callable[[], Any]]:
