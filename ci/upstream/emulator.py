@@ -26,7 +26,6 @@ import torch
 from ci.cases.forked import run_forked
 from ci.executorch import internals
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
-from ci.upstream.stubs import LACKS
 from provisioning.console.process import end_with_parent
 from provisioning.documents import read_text
 from provisioning.errors import FailedError, QnnCiError
@@ -34,6 +33,7 @@ from provisioning.errors import FailedError, QnnCiError
 ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
 
 FAILED, DEAD = 1, 134
+LACKING = "lacking.txt"  # in a test's directory: the flags of its calls that this runner lacks
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
 line = socket.socket(socket.AF_UNIX)
@@ -97,16 +97,18 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     """Run a program as qnn_executor_runner would with the arguments ``words``, and return a
-    message. Raises FailedError for an unknown argument, or for an input set with the wrong number
-    of inputs."""
+    message. Raises FailedError for an unknown argument, which is also noted in the file LACKING next
+    to ``keep``, or for an input set with the wrong number of inputs."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)
     parser.add_argument("--method_index", type=int, default=0)
     args, unknown = parser.parse_known_args(list(words))
-    if unknown:
-        raise FailedError(f"{LACKS}{' '.join(unknown)[:100]}")
     keep.parent.mkdir(parents=True, exist_ok=True)
+    if unknown:
+        message = f"this runner has no {' '.join(unknown)[:100]}"
+        (keep.parent / LACKING).write_text(message, encoding="utf-8")
+        raise FailedError(message)
     shutil.copyfile(args.model_path, keep)
     overwrite_freed_memory()
     _ = internals.quantized_kernels

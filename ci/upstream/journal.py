@@ -87,15 +87,18 @@ def _read_arrays(place: Path) -> Arrays:
 
 
 JOURNAL, KEPT = "journal.jsonl", "kept"
+LOG = "log.txt"  # of a test, in its directory in KEPT
 
 
 class Ran(str, Enum):
     """The result of a test according to upstream. ``DIED`` is a crash of the test's process, and
-    ``LATE`` is a timeout."""
+    ``LATE`` is a timeout. A test that is ``LACKING`` failed because it needs a package or a flag of
+    the runner that this project does not have."""
 
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
+    LACKING = "lacking"
     DIED = "died"
     LATE = "late"
 
@@ -106,7 +109,7 @@ class TestEnd:
 
     __test__ = False
 
-    verdict: str  # ``passed``, ``failed`` or ``skipped``
+    ran: Ran
     message: str  # the reason; empty if the test passed
     test_s: float  # the test's duration in seconds
     comparisons: int  # the number of its comparisons

@@ -19,7 +19,6 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 from ci.upstream.journal import Arrays, Comparison, Entry, Member, Ran
-from ci.upstream.stubs import LACKS, NEEDS
 
 MIXED = "mixed"
 Limits = Callable[[Scheme], Threshold]
@@ -173,28 +172,18 @@ def judge_test(
 def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str] | None:
     """Return the result of a test that did not pass upstream, and upstream's message. ``accepted``
     states whether this project's gate accepts the outputs. Return None if it passed."""
-    message = entry.message.strip()
-    lines = message.splitlines()
-    last = lines[-1] if lines else ""
+    message = entry.message.strip() or "no reason was given"
     if entry.ran is Ran.LATE:
-        return Ending.LATE, last
+        return Ending.LATE, message
     if entry.ran is Ran.SKIPPED or entry.refusal:
-        return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
-    if lacking := next((line for line in lines if NEEDS in line or LACKS in line), ""):
-        return Ending.UNSUPPORTED, lacking.strip()
+        return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {message}"
+    if entry.ran is Ran.LACKING:
+        return Ending.UNSUPPORTED, message
     if entry.ran is Ran.PASSED:
         return None
-    died = entry.ran is Ran.DIED
-    why = " ".join(message.split()) if died else summarize_message(message)
-    return Ending.FAILED, f"{why}{'; our gate accepts the outputs' if accepted else ''}"
-
-
-def summarize_message(message: str) -> str:
-    """Return the first line that starts with ``E``, which is how pytest marks an error, or else the
-    last line. At most 500 characters are returned."""
-    lines = [line for line in message.splitlines() if line.strip()]
-    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
-    return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]
+    if entry.ran is Ran.DIED:
+        return Ending.FAILED, " ".join(message.split())
+    return Ending.FAILED, f"our gate accepts the outputs; {message}" if accepted else message
 
 
 def merge_repeats(every: Sequence[Judged]) -> Judged:

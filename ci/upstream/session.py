@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from ci.cases.pool import LATE, Pool
+from ci.facts.finding import shorten
 from ci.upstream.expectations import Ratchet
-from ci.upstream.journal import KEPT, Entry, Header, Ran, TestEnd, kept_directory, open_journal
+from ci.upstream.journal import KEPT, LOG, Entry, Header, Ran, TestEnd, kept_directory, open_journal
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.documents import DocumentError, read_json
@@ -114,7 +115,7 @@ class SuiteRun:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         limit_s = self.timeout_s + 2 * self.ratchet.expect_s(test)
-        ended = pool.run(RunTest(test, place), place / "log.txt", limit_s)
+        ended = pool.run(RunTest(test, place), place / LOG, limit_s)
         shutil.rmtree(place / WORK, ignore_errors=True)
         wall_s = round(time.monotonic() - began, 3)
         if ended.result is None:
@@ -131,13 +132,13 @@ class SuiteRun:
         return Entry(
             test=test,
             repeat=turn,
-            ran=Ran(found.verdict),
+            ran=found.ran,
             message=found.message,
             test_s=found.test_s,
             wall_s=wall_s,
             comparisons=found.comparisons,
             refusal=found.refusal,
-            log_tail="" if found.verdict == Ran.PASSED.value else ended.log_tail,
+            log_tail="" if found.ran is Ran.PASSED else ended.log_tail,
         )
 
 
@@ -172,7 +173,6 @@ def read_durations(directory: Path) -> dict[str, float]:
 
 def describe(entry: Entry, number: int, total: int) -> str:
     """Return the line that is printed after a test: its number, name, result and duration. If the
-    test did not pass, the last line of its message follows."""
-    lines = entry.message.strip().splitlines()
-    last = f"  {lines[-1][:120]}" if lines and entry.ran is not Ran.PASSED else ""
-    return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"
+    test did not pass, the first line of its message follows."""
+    first = f"  {shorten(entry.message, 120)}".rstrip()
+    return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{first}"

@@ -32,8 +32,6 @@ PACKAGES = (
     "torchvision",
     "transformers",
 )
-NEEDS = "needs the package "
-LACKS = "this runner has no "  # the start of ci.upstream.emulator's message on unknown flags
 
 
 class MissingPackageError(ImportError):
@@ -53,7 +51,7 @@ class _Stub(type):
 
     def __call__(cls, *_words: Any, **_options: Any) -> Any:
         package = cls.stands_for
-        raise MissingPackageError(f"{NEEDS}{package}", name=package)
+        raise MissingPackageError(f"needs the package {package}", name=package)
 
 
 def make_stub(module: str, name: str) -> Any:

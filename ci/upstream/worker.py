@@ -6,10 +6,11 @@ Each test runs in a fork of a worker of ci.cases.pool, so it cannot affect other
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ from _pytest.config import _prepareconfig
 from _pytest.raises import RaisesExc
 
 from ci.cases.forked import note_step, run_forked
+from ci.executorch.lower import list_refusals
 from ci.executorch.patches import warm_up
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
-from ci.upstream.emulator import serve_programs, write_client
-from ci.upstream.journal import TestEnd
+from ci.upstream.emulator import LACKING, serve_programs, write_client
+from ci.upstream.journal import LOG, Ran, TestEnd
 from ci.upstream.record import write_seen
-from ci.upstream.stubs import install_stubs
+from ci.upstream.stubs import MissingPackageError, install_stubs
 from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
+from provisioning.documents import read_text
+from provisioning.errors import describe_exception
 
 SEED = 1126  # the seed that upstream uses in tests/rework
 # The path where tests/rework expects the runner. The other suites use QNN_EXECUTOR_RUNNER.
@@ -38,6 +42,17 @@ WATCHES = {
     "backend-suite": watch_backend_suite,
 }
 MAX_MESSAGE = 2000
+# The steps of backends/test/suite, by the names of its results.
+STEPS = {
+    "SKIPPED": "the model does not run or is not exported",
+    "QUANTIZE_FAIL": "quantize",
+    "LOWER_FAIL": "lower",
+    "PTE_LOAD_FAIL": "load",
+    "PTE_RUN_FAIL": "run",
+    "OUTPUT_MISMATCH_FAIL": "compare",
+    "UNKNOWN_FAIL": "write the program",
+}
+LOWERING = ("quantize", "lower")
 
 
 @dataclass
@@ -54,14 +69,19 @@ collected = Collected()
 
 
 class Listener:
-    """A pytest plugin that records the reports of a test, and the errors of the collection."""
+    """A pytest plugin that records how a test and its subtests ended, and the errors of the
+    collection. It leaves out those that passed."""
 
     def __init__(self) -> None:
-        self.reports: list[Any] = []
+        self.ends: list[tuple[Ran, str]] = []
         self.errors: list[str] = []
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.reports.append(report)
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, Any]:
+        report = yield
+        if not report.passed:
+            self.ends.append(describe_end(item, report, call.excinfo))
+        return report
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -112,7 +132,8 @@ def run_test(name: str, directory: Path) -> TestEnd:
 
 
 def run_here(name: str, directory: Path) -> TestEnd:
-    """Run a test in this process, write its comparisons to ``directory``, and return its result."""
+    """Run a test in this process, write its comparisons to ``directory``, and return its result.
+    This process writes its log to the file LOG in ``directory``."""
     work = directory / "work"
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
@@ -129,10 +150,13 @@ def run_here(name: str, directory: Path) -> TestEnd:
         test_s = time.monotonic() - began
         note_step("predicting the noise of the test's outputs")
         write_seen(directory, capture.seen)
-    verdict, message = summarize(listener.reports)
+    ran, message = choose_end(listener.ends)
+    lacking = directory / LACKING
+    if ran is Ran.FAILED and lacking.is_file():
+        ran, message = Ran.LACKING, read_text(lacking)
     count = len(capture.seen)
-    is_refused = verdict == "passed" and not count
-    return TestEnd(verdict, message, round(test_s, 3), count, refusal if is_refused else "")
+    is_refused = ran is Ran.PASSED and not count
+    return TestEnd(ran, message, round(test_s, 3), count, refusal if is_refused else "")
 
 
 def find_refusal(item: Any) -> str:
@@ -147,14 +171,47 @@ def find_refusal(item: Any) -> str:
     return f"upstream expects the model to be refused: {named}"
 
 
-def summarize(reports: Sequence[Any]) -> tuple[str, str]:
-    """Return ``failed``, ``skipped`` or ``passed`` according to the reports of a test and its
-    subtests. Also return the end of the first failed report, otherwise of the first skipped one.
-    It is empty if the test passed."""
-    failed = [one for one in reports if one.failed]
-    if failed:
-        return "failed", str(failed[0].longrepr)[-MAX_MESSAGE:]
-    skipped = [one for one in reports if one.skipped]
-    if skipped:
-        return "skipped", str(skipped[0].longrepr)[-MAX_MESSAGE:]
-    return "passed", ""
+def choose_end(ends: Sequence[tuple[Ran, str]]) -> tuple[Ran, str]:
+    """Return the end of a test: the first of ``ends`` that is not SKIPPED, or else the first. A
+    test with no such end passed."""
+    failed = (one for one in ends if one[0] is not Ran.SKIPPED)
+    return next(failed, ends[0] if ends else (Ran.PASSED, ""))
+
+
+def describe_end(item: Any, report: Any, raised: Any) -> tuple[Ran, str]:
+    """Return how a test of pytest's ended that did not pass, and why. ``raised`` is pytest's
+    information on its exception, or None."""
+    error: BaseException | None = raised.value if raised else None
+    ran = Ran.FAILED if report.failed else Ran.SKIPPED
+    chain = [error] if error else []
+    while chain and (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+        chain.append(cause)
+    lacking = [str(one) for one in chain if isinstance(one, MissingPackageError)]
+    if report.failed and lacking:
+        return Ran.LACKING, lacking[0]
+    summaries = getattr((getattr(item, "funcargs", {}) or {}).get("test_runner"), "_results", ())
+    if summaries and not summaries[-1].result.is_success():
+        return ran, describe_summary(summaries[-1])
+    if error is None:
+        return ran, str(report.longrepr)[-MAX_MESSAGE:]
+    if hasattr(report, "wasxfail"):
+        reason = report.wasxfail.removeprefix("reason: ")
+        return ran, ": ".join(filter(None, ("upstream expects it to fail", reason)))
+    if report.skipped:
+        return ran, str(error)
+    at = "" if str(error) else f": {raised.traceback[-1].statement}"  # a bare assertion
+    return ran, f"{describe_exception(error)}{at}"
+
+
+def describe_summary(summary: Any) -> str:
+    """Return the step at which a test of backends/test/suite failed or was skipped, and its error.
+    The suite itself raises only ``Test failure.``"""
+    if summary.error is None:
+        runner = importlib.import_module("executorch.backends.test.suite.runner")
+        left = sorted(runner.UNSUPPORTED_PORTABLE_OPS & {*summary.undelegated_op_counts})
+        on_cpu = f"{' or '.join(left)} on the CPU" if left else "3-D convolution"
+        return f"its suite runs no {on_cpu}"
+    step = STEPS[summary.result.name]
+    log = Path("..") / LOG  # this process is in WORK
+    lines = list_refusals(summary.error, log) if step in LOWERING else []
+    return f"{step}: " + "\n".join(lines or [describe_exception(summary.error)])

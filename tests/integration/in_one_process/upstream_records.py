@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
@@ -22,13 +16,10 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.models.schemes import Scheme
-    from ci.upstream import record, worker
-    from ci.upstream.capture import Capture, Seen
-    from ci.upstream.emulator import CLIENT
+    from ci.upstream import record
+    from ci.upstream.capture import Seen
     from ci.upstream.journal import Member
     from ci.upstream.record import Flat, find_scheme, work_out
-    from ci.upstream.session import TestEnd
-    from ci.upstream.worker import MAX_MESSAGE, Collected, Listener, find_refusal, summarize
 
 
 def quantize_per_tensor(x: Any, *_: Any) -> Any:
@@ -95,27 +86,6 @@ def test_nested_inputs_are_taken_flat_and_constants_stay() -> None:
     one, two, three = (torch.tensor(float(n)) for n in (1, 10, 100))
     flat = Flat(Model(), (one, (7, two), {"a": three}))
     assert [float(found) for found in flat(three, two, one)] == [81.0, 7.0]
-
-
-def report(outcome: str, text: str = "") -> Any:
-    names = ("failed", "skipped", "passed")
-    return SimpleNamespace(longrepr=text, **{name: name == outcome for name in names})
-
-
-@pytest.mark.parametrize(
-    ("reports", "summary"),
-    [
-        ([], ("passed", "")),
-        ([report("passed", "x"), report("passed")], ("passed", "")),
-        ([report("skipped", "a"), report("failed", "b"), report("failed", "c")], ("failed", "b")),
-        ([report("passed"), report("skipped", "a"), report("skipped", "b")], ("skipped", "a")),
-        ([report("failed", "x" + "y" * MAX_MESSAGE)], ("failed", "y" * MAX_MESSAGE)),
-    ],
-)
-def test_a_test_has_the_worst_end_of_its_parts(
-    reports: list[Any], summary: tuple[str, str]
-) -> None:
-    assert summarize(reports) == summary
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
@@ -191,97 +161,3 @@ def test_noise_is_that_of_float16_where_activations_are(
     _, arrays = work_out(seen)
     assert asked == [(program, [given], float16)]
     assert arrays[Member.NOISE] == ["noise"]
-
-
-@pytest.mark.parametrize(
-    ("expected", "refusal"),
-    [
-        (pytest.RaisesExc(RuntimeError, match="no builder"), "no builder"),
-        (pytest.RaisesExc(RuntimeError), ""),
-        ("no exception", None),
-        (None, None),
-    ],
-)
-def test_a_refusal_that_upstream_expects_is_named(expected: Any, refusal: str | None) -> None:
-    item = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": {"expected": expected}}))
-    found = find_refusal(item)
-    assert bool(found) == (refusal is not None)
-    assert found.endswith(refusal or "")
-    assert find_refusal(SimpleNamespace()) == ""
-    odd = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": [expected]}))
-    assert find_refusal(odd) == ""
-
-
-@pytest.mark.parametrize(
-    ("outcome", "comparisons", "refusal"),
-    [("passed", 0, True), ("passed", 2, False), ("failed", 0, False), ("skipped", 0, False)],
-)
-def test_a_test_runs_with_seeds_and_a_runner_in_a_directory_of_its_own(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    outcome: str,
-    comparisons: int,
-    refusal: bool,
-) -> None:
-    """Its comparisons are written while its programs are still served."""
-    place, own, seen = tmp_path / "kept", Capture(), cast("Seen", object())
-    steps: list[Any] = []
-
-    @contextmanager
-    def serve(directory: Path) -> Iterator[None]:
-        steps.append(("serve", directory))
-        yield
-        steps.append("served")
-
-    def run(item: Any, nextitem: None) -> None:
-        drawn = [torch.rand(1).item(), np.random.rand(), random.random()]
-        steps.append((drawn, Path.cwd(), nextitem))
-        item.callspec.params.clear()
-        own.seen.extend([seen] * comparisons)
-        worker.listener.pytest_runtest_logreport(report(outcome, "why" * (outcome != "passed")))
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QNN_EXECUTOR_RUNNER", "")
-    monkeypatch.setattr(worker, "serve_programs", serve)
-    monkeypatch.setattr(worker, "note_step", lambda _: None)
-    monkeypatch.setattr(worker, "write_seen", lambda *written: steps.append(written))
-    monkeypatch.setattr(worker, "capture", own)
-    monkeypatch.setattr(worker, "listener", Listener())
-    params = {"kwargs": {"expected": pytest.RaisesExc(RuntimeError, match="no builder")}}
-    item = SimpleNamespace(
-        config=SimpleNamespace(hook=SimpleNamespace(pytest_runtest_protocol=run)),
-        callspec=SimpleNamespace(params=params),
-    )
-    monkeypatch.setattr(worker, "collected", Collected(items={"other": None, "own": item}))
-    ends = []
-    for _ in range(2):
-        params["kwargs"] = {"expected": pytest.RaisesExc(RuntimeError, match="no builder")}
-        own.seen.clear()
-        worker.listener.reports.clear()
-        ends.append(worker.run_here("own", place))
-    told = "upstream expects the model to be refused: no builder" if refusal else ""
-    message = "" if outcome == "passed" else "why"
-    assert ends == [TestEnd(outcome, message, one.test_s, comparisons, told) for one in ends]
-    first, again = steps[:4], steps[4:]
-    assert first == again  # and so the same numbers were drawn
-    serving, (drawn, directory, following), written, last = first
-    assert len({*drawn}) == 3
-    assert (serving, last) == (("serve", place), "served")
-    assert (directory, following) == (place / "work", None)
-    assert written == (place, own.seen)
-    runner = Path(os.environ["QNN_EXECUTOR_RUNNER"])
-    assert runner == place / "work" / worker.RUNNER
-    assert os.access(runner, os.X_OK)
-    assert (
-        runner.read_text().splitlines()[1:-1]
-        == CLIENT.format(python="", address="QNN_CI_EMULATOR").splitlines()[1:-1]
-    )
-
-
-def test_the_errors_of_a_collection_are_listed_by_their_ends() -> None:
-    listener = Listener()
-    long = "x" + "y" * MAX_MESSAGE
-    for nodeid, failed, text in (("a.py", True, long), ("b.py", False, "z"), ("c.py", True, "w")):
-        one = SimpleNamespace(nodeid=nodeid, failed=failed, longrepr=text)
-        listener.pytest_collectreport(one)
-    assert listener.errors == [f"a.py: {'y' * MAX_MESSAGE}", "c.py: w"]

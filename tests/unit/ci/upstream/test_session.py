@@ -56,7 +56,7 @@ class StubPool:
         if failure := FAILURES.get(job.name):
             return Ended(None, failure, "the last words")
         refusal = "upstream expects it to be refused: x" if "refused" in job.name else ""
-        return Ended(TestEnd("passed", "", 0.5, 1, refusal), "", "chatter")
+        return Ended(TestEnd(Ran.PASSED, "", 0.5, 1, refusal), "", "chatter")
 
     def close(self) -> None:
         self.closed = True
@@ -164,7 +164,7 @@ def test_an_entry_has_all_that_is_known_of_a_test(
             (job.directory / "work").mkdir()
             now[0] += 2.34567
             if job.name == "C::test_skips":
-                return Ended(TestEnd("skipped", "no phone", 0.25, 2), "", "chatter")
+                return Ended(TestEnd(Ran.SKIPPED, "no phone", 0.25, 2), "", "chatter")
             return super().run(job, log, timeout_s)
 
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -304,11 +304,11 @@ def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path)
         run(tmp_path / "other", tests=TESTS[:1], interrupted=TESTS[0])
 
 
-def test_a_test_that_ended_is_one_line_with_its_last_words() -> None:
+def test_a_test_that_ended_is_one_line_with_its_reason() -> None:
     entry = Entry(test="C::a", ran=Ran.FAILED, message="x\n" + 200 * "y", wall_s=1.25)
-    assert describe(entry, 3, 9) == f"  [3/9] C::a  failed  1.2 s  {120 * 'y'}"
-    assert describe(replace(entry, ran=Ran.PASSED), 3, 9) == "  [3/9] C::a  passed  1.2 s"
-    assert describe(replace(entry, message=" "), 3, 9) == "  [3/9] C::a  failed  1.2 s"
+    assert describe(entry, 3, 9) == "  [3/9] C::a  failed  1.2 s  x"
+    done = replace(entry, ran=Ran.PASSED, message="")
+    assert describe(done, 3, 9) == "  [3/9] C::a  passed  1.2 s"
 
 
 def test_the_tests_of_a_suite_are_listed_by_a_worker_with_time_to_import(tmp_path: Path) -> None:

@@ -26,11 +26,15 @@ import torch
 
 from ci.cases.forked import run_forked
 from ci.upstream import suites
-from ci.upstream.stubs import LACKS
+from ci.upstream.journal import Ran
+from ci.upstream.stubs import MissingPackageError
 from provisioning.errors import FailedError, StoreError
 
 # Modules that load ExecuTorch, which takes seconds.
 STAND_INS: dict[str, Any] = {
+    "ci.executorch.lower": {
+        "list_refusals": lambda error, log: ["QNN refused", f"{error!r} in {log}"]
+    },
     "ci.executorch.patches": {"warm_up": None},
     "ci.executorch.internals": {},
     "ci.executorch.runtime": {
@@ -56,41 +60,118 @@ def modules() -> Iterator[Any]:
             del sys.modules[name]
 
 
-def report(word: str, text: str = "") -> Any:
+def report(word: str, text: str = "", **more: Any) -> Any:
     return SimpleNamespace(
-        failed=word == "failed", skipped=word == "skipped", longrepr=text, nodeid=f"{word}.py"
+        failed=word == "failed",
+        skipped=word == "skipped",
+        passed=word == "passed",
+        longrepr=text,
+        nodeid=f"{word}.py",
+        **more,
     )
 
 
-LONG = "start" + "x" * 2000
-FIRST, SECOND = report("failed", "first"), report("failed", "second")
-SKIPPED = report("skipped", "needs x")
+def chained(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+class Summary:
+    """The end of a test of backends/test/suite, with the error that it raised."""
+
+    def __init__(self, name: str, error: Exception | None, *left: str) -> None:
+        self.result = SimpleNamespace(name=name, is_success=lambda: name == "SUCCESS")
+        self.error, self.undelegated_op_counts = error, dict.fromkeys(left, 1)
+
+
+LACKED = MissingPackageError("needs the package torchvision")
+WHOLE = RuntimeError("Test failure.")
+SKIP = pytest.skip.Exception("no phone")
 
 
 @pytest.mark.parametrize(
-    ("reports", "told"),
+    ("word", "error", "summary", "told"),
     [
-        ([], ("passed", "")),
-        ([report("passed", "noise")], ("passed", "")),
-        ([report("passed"), SKIPPED, report("skipped", "later")], ("skipped", "needs x")),
-        ([SKIPPED, report("passed"), FIRST, SECOND], ("failed", "first")),
-        ([report("failed", LONG)], ("failed", "x" * 2000)),
-        ([report("skipped", LONG)], ("skipped", "x" * 2000)),
+        ("failed", ValueError("first\nsecond"), None, ("failed", "ValueError: first\nsecond")),
+        ("failed", AssertionError(), None, ("failed", "AssertionError: assert a")),
+        ("failed", None, None, ("failed", "x" * 2000)),
+        ("failed", chained(RuntimeError("x"), LACKED), None, ("lacking", str(LACKED))),
+        ("skipped", SKIP, None, ("skipped", "no phone")),
+        ("expected", ValueError("x"), None, ("skipped", "upstream expects it to fail: later")),
+        ("failed", WHOLE, Summary("SUCCESS", None), ("failed", "RuntimeError: Test failure.")),
+        (
+            "failed",
+            WHOLE,
+            Summary("OUTPUT_MISMATCH_FAIL", AssertionError("far")),
+            ("failed", "compare: AssertionError: far"),
+        ),
+        (
+            "failed",
+            WHOLE,
+            Summary("LOWER_FAIL", ValueError("x")),
+            ("failed", "lower: QNN refused\nValueError('x') in ../log.txt"),
+        ),
+        (
+            "skipped",
+            SKIP,
+            Summary("SKIPPED", None),
+            ("skipped", "its suite runs no 3-D convolution"),
+        ),
+        (
+            "skipped",
+            SKIP,
+            Summary("SKIPPED", None, "aten::add", "aten::median"),
+            ("skipped", "its suite runs no aten::median on the CPU"),
+        ),
+        (
+            "skipped",
+            SKIP,
+            Summary("SKIPPED", ValueError("rank")),
+            ("skipped", "the model does not run or is not exported: ValueError: rank"),
+        ),
     ],
 )
-def test_a_test_ends_as_its_worst_report(
-    modules: Any, reports: list[Any], told: tuple[str, str]
+def test_an_end_states_the_error_behind_what_upstream_raises(
+    modules: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    error: Exception | None,
+    summary: Summary | None,
+    told: tuple[str, str],
 ) -> None:
-    assert modules.worker.summarize(reports) == told
+    runner = SimpleNamespace(UNSUPPORTED_PORTABLE_OPS={"aten::median"})
+    monkeypatch.setitem(sys.modules, "executorch.backends.test.suite.runner", runner)
+    item = SimpleNamespace()
+    if summary:
+        item.funcargs = {"test_runner": SimpleNamespace(_results=[summary])}
+    raised = error and SimpleNamespace(
+        value=error, traceback=[SimpleNamespace(statement="assert a")]
+    )
+    expected = word == "expected"
+    given = report("skipped", wasxfail="reason: later") if expected else report(word, LONG)
+    assert modules.worker.describe_end(item, given, raised) == told
+
+
+LONG = "start" + "x" * 2000
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ([], ("passed", "")),
+        ([("skipped", "a"), ("skipped", "b")], ("skipped", "a")),
+        ([("skipped", "a"), ("failed", "b"), ("lacking", "c")], ("failed", "b")),
+    ],
+)
+def test_a_test_ends_as_its_worst_part(modules: Any, ends: Any, told: Any) -> None:
+    assert modules.worker.choose_end([(Ran(one), text) for one, text in ends]) == told
 
 
 def test_a_file_that_cannot_be_collected_is_an_error(modules: Any) -> None:
     listener = modules.worker.Listener()
-    for one in (report("passed"), report("failed", LONG), SKIPPED):
+    for one in (report("passed"), report("failed", LONG), report("skipped")):
         listener.pytest_collectreport(one)
-    listener.pytest_runtest_logreport(FIRST)
     assert listener.errors == [f"failed.py: {'x' * 2000}"]
-    assert listener.reports == [FIRST]
 
 
 def is_refused(word: str, rank: int, error: BaseException) -> bool:
@@ -126,10 +207,13 @@ def test_what_upstream_expects_to_be_refused_is_named(
 
 
 class Item:
-    """A test of pytest's that compares ``count`` times and leaves ``reports``."""
+    """A test of pytest's that compares ``count`` times and leaves ``ends``. It can call the runner
+    with a flag that it does not have."""
 
-    def __init__(self, worker: Any, count: int, *reports: Any, expected: Any = None) -> None:
-        self.worker, self.count, self.reports = worker, count, reports
+    lacking: Path | None = None
+
+    def __init__(self, worker: Any, count: int, *ends: Any, expected: Any = None) -> None:
+        self.worker, self.count, self.ends = worker, count, ends
         self.callspec = SimpleNamespace(params={"kwargs": {"expected": expected}})
         self.config = SimpleNamespace(hook=self)
         self.random: list[float] = []
@@ -141,7 +225,9 @@ class Item:
         self.place = Path.cwd()
         self.drawn = (float(torch.rand(1)), float(np.random.rand()), random.random())
         self.worker.capture.seen.extend(range(self.count))
-        self.worker.listener.reports.extend(self.reports)
+        self.worker.listener.ends.extend(self.ends)
+        if self.lacking:
+            self.lacking.write_text("no --flag")
 
 
 REFUSED = pytest.RaisesExc(ValueError, match="no rank")
@@ -155,6 +241,7 @@ REFUSAL = "upstream expects the model to be refused: no rank"
         (0, "passed", REFUSED, REFUSAL),
         (1, "passed", REFUSED, ""),
         (0, "failed", REFUSED, ""),
+        (1, "lacking", None, ""),
     ],
 )
 def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
@@ -183,7 +270,9 @@ def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
     directory = tmp_path / "kept/test"
     drawn = []
     for _ in range(2):
-        item = Item(worker, count, report(word, "its end"), expected=expected)
+        ends = [] if word == "passed" else [(Ran.FAILED, "its end")]
+        item = Item(worker, count, *ends, expected=expected)
+        item.lacking = directory / "lacking.txt" if word == "lacking" else None
         monkeypatch.setitem(worker.collected.items, "one", item)
         worker.capture.seen.clear()
         end = worker.run_here("one", directory)
@@ -191,8 +280,8 @@ def test_a_test_runs_in_its_own_directory_with_upstreams_seed(
         assert (item.place, item.runner.is_relative_to(item.place)) == (directory / "work", True)
         assert item.runner.is_file()
         assert os.access(item.runner, os.X_OK)
-    told = "its end" if word == "failed" else ""
-    assert (end.verdict, end.message, end.comparisons, end.refusal) == (word, told, count, refusal)
+    told = {"failed": "its end", "lacking": "no --flag"}.get(word, "")
+    assert (end.ran, end.message, end.comparisons, end.refusal) == (word, told, count, refusal)
     assert 0 <= end.test_s < 60
     assert drawn[0] == drawn[1]
     assert written[0] == (directory, [*range(count)], directory)
@@ -299,9 +388,9 @@ def test_a_call_that_the_runner_would_refuse_is_refused(modules: Any, place: Pat
         call(modules, place, "0\n1 2\n")
     with pytest.raises(FailedError, match="input set 0 has the wrong number of inputs: 0 instead"):
         call(modules, place, "\n")
-    with pytest.raises(FailedError, match="--etdump_path x") as caught:
+    with pytest.raises(FailedError, match="this runner has no --etdump_path x") as caught:
         call(modules, place, "0\n", "--etdump_path", "x")
-    assert LACKS in str(caught.value)
+    assert (place / "kept/lacking.txt").read_text() == str(caught.value)
 
 
 def test_the_executable_passes_its_call_on_and_ends_as_the_program(
