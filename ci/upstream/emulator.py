@@ -97,8 +97,8 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     """Run a program as qnn_executor_runner would with the arguments ``words``, and return a
-    message. Raises FailedError for an unknown argument, which is also noted in the file LACKING next
-    to ``keep``, or for an input set with the wrong number of inputs."""
+    message. Raises FailedError for an input set with the wrong number of inputs, or for an unknown
+    argument. The file LACKING next to ``keep`` names such arguments."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)
