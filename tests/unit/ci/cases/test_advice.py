@@ -10,14 +10,11 @@ import pytest
 
 from ci.cases.judged import CaseJudge, JudgeSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
-from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Certainty, Finding
-from ci.facts.kinds import DIED, NO_OUTPUTS, NOT_LOWERED
+from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
 from ci.facts.kinds import NOISE as NOISE_KIND
-from ci.judging.gate import Judgement, OutputJudgement, References, judge
-from ci.judging.noise import Excess
-from ci.judging.parts import ROW
+from ci.judging.gate import judge
 from ci.judging.verdict import (
     APART,
     BATCH,
@@ -31,7 +28,7 @@ from ci.judging.verdict import (
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Status, Threshold
-from tests.stand_ins.lanes import expect, make_references
+from tests.stand_ins.lanes import make_references
 from tests.stand_ins.reports import say
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db_all=20.0)
@@ -84,26 +81,6 @@ ONE, TWO, BYTES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("inputs", "advice"),
-    [
-        ((ONE,), f"try: {OTHER_FORM}"),
-        ((ONE, ONE), f"try: {OTHER_FORM}"),
-        ((TensorInfo("float32", ()),), f"try: {OTHER_FORM}"),
-        ((TWO,), f"try: {BATCH}, or {OTHER_FORM}"),
-        ((ONE, TWO), f"try: {BATCH}, or {OTHER_FORM}"),
-        ((TWO, ONE), f"try: {BATCH}, or {OTHER_FORM}"),
-        ((BYTES, TWO), f"fix: {UINT8}"),
-        ((TWO, BYTES), f"fix: {UINT8}"),
-    ],
-)
-def test_each_input_counts_for_the_advice_on_a_wrong_program(
-    inputs: tuple[TensorInfo, ...], advice: str
-) -> None:
-    told = advise(RANDOM.standard_normal(EAGER.shape), inputs=inputs)
-    assert told == advice
-
-
 def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None:
     noisy = EAGER + 0.005 * NOISE
     assert FLOAT16 in advise(noisy, limits=Threshold(scheme="fp16", min_sqnr_db_all=60.0))
@@ -132,60 +109,6 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
     assert not is_told(every)
     assert not is_told(every, every, 7)  # a channel
     assert not is_told(2)  # an input set
-
-
-@pytest.mark.parametrize(("over_db", "leads"), [(17.1, True), (16.9, False), (25.0, True)])
-def test_a_row_that_is_nearly_the_worst_part_leads_to_batch_1(over_db: float, leads: bool) -> None:
-    parts = (
-        Excess("axis 1, channel 2 of 8", 30.0, 20.0, 1.0),
-        Excess("row 1 of 2", 30.0, over_db, 1.0, is_partial=True, kind=ROW),
-    )
-    judgement = Judgement((OutputJudgement((NOISE_KIND.find("wrong"),), excesses=parts),))
-    boundary = (TensorInfo("float32", (2, 4)),)
-    references = make_references(EAGER)
-    sightings = find_sightings(judgement, references, [EAGER + NOISE])
-    advice = advise_on_figures(judgement, references, sightings, boundary, LIMITS)
-    assert any(one.text == BATCH for one in advice.remedies) is leads
-
-
-def test_an_offset_of_every_element_does_not_lead_to_batch_1() -> None:
-    random = np.random.default_rng(1)
-    right = random.standard_normal((4, 3, 50))
-    advice = advise(right + 0.01 + 0.002 * random.standard_normal(right.shape), right)
-    assert advice
-    assert BATCH not in advice
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (np.zeros_like(EAGER), "all zero\npossibly the runner"),
-        (RANDOM.standard_normal(EAGER.shape), ""),
-    ],
-)
-def test_what_wrong_outputs_look_like_is_told_instead_of_another_form(
-    wrong: Any, words: str
-) -> None:
-    told = advise(wrong)
-    assert words in told
-    assert ("seen: " in told) == bool(words)
-    assert bool(words) == (OTHER_FORM not in advise(wrong, quantized=EAGER))
-
-
-IDS = np.arange(48).reshape(4, 12) % 11
-
-
-def test_only_an_output_that_is_rejected_is_looked_at() -> None:
-    mask = np.zeros((4, 12), np.uint8)
-    infos = (TensorInfo("uint8", (12,)), TensorInfo("int64", (12,)))
-    boundary = (TensorInfo("float32", (1, 4)),)
-    references = References([expect(mask), expect(IDS)])
-    limits = Threshold(scheme="fp16", min_equal=0.995)
-    outputs = [mask, IDS + 1]
-    judgement = judge(references, outputs, infos, limits)
-    sightings = find_sightings(judgement, references, outputs)
-    (told,) = advise_on_figures(judgement, references, sightings, boundary, limits).seen
-    assert told.startswith("output 1: off by +1")
 
 
 @pytest.mark.parametrize(
@@ -225,32 +148,6 @@ def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
     assert bool(words) == bool(advice.remedies)
 
 
-def test_two_files_whose_paths_read_alike_have_directories_of_their_own() -> None:
-    slugs = {CaseSpec(f"{path}.py:make", Scheme.FP16, "S").slug for path in ("/a/b_c", "/a_b/c")}
-    assert len(slugs) == 2
-    assert len(CaseSpec(f"/{'deep/' * 100}net.py:make", Scheme.FP16, "S").slug) < 100
-
-
-def test_a_library_that_was_loaded_twice_is_named_where_its_process_died(tmp_path: Path) -> None:
-    """As torch 2.13.0 wrote it."""
-    log = tmp_path / "lower.log"
-    what = "Tried to register an operator (quantized_decomposed::add.out(Tensor a, float a_scale)"
-    frames = [f"frame #{number}: dlopen + 0x69 (0x7f95040569)" for number in range(40)]
-    lines = ["terminate called after throwing an instance of 'c10::Error'", f"  what():  {what}"]
-    log.write_text("\n".join([*lines, *frames]))
-    setup = JudgeSetup(
-        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9), runner="x"
-    )
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), setup, tmp_path)
-    died = "loading the model: the process was killed by SIGABRT without a result"
-    reason = judge_case.end(Status.FAILED, [DIED.find(died)], read_tail(log)).case.reason
-    assert "two copies of libquantized_ops_aot_lib.so were loaded" in reason
-    assert (
-        "two copies"
-        not in judge_case.end(Status.FAILED, [DIED.find(died)], "another end").case.reason
-    )
-
-
 @pytest.mark.parametrize(
     ("found", "helps"),
     [
@@ -268,14 +165,3 @@ def test_the_log_of_what_died_says_why(found: Finding, helps: bool, tmp_path: Pa
         "quantize the model" in judge_case.end(Status.FAILED, [found], log).case.reason
     ) == helps
     assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
-
-
-def test_advice_on_a_reason_comes_before_advice_on_its_log(tmp_path: Path) -> None:
-    policy = read_emulator_policy()
-    setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
-    found = NO_OUTPUTS.find("RuntimeError: Failed to load method forward, error: 0x:14")
-    log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
-    (told,) = judge_case.end(Status.FAILED, [found], log).case.findings
-    assert (told.causes, told.remedies) == (policy.advise([found]).causes, told.remedies)
-    assert "no kernel" in told.text

@@ -62,18 +62,6 @@ def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     assert list(find_changes(CaseFigures(30.0), Baseline(30.0))) == []
 
 
-def test_zero_db_is_a_figure_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    assert len(list(find_changes(CaseFigures(0.0, 0.0), BASELINE))) == 2
-    assert len(list(find_changes(CaseFigures(30.0, 30.0), Baseline(0.0, 0.0)))) == 2
-    case = Case(model="mlp", scheme="8a8w", soc="SM8650", status=Status.PASSED)
-    zero = msgspec.structs.replace(case, sqnr_db=0.0, sqnr_db_quantized=0.0)
-    record_baselines(make_report([zero], toolchain=TOOLS))
-    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(0.0, 0.0)}
-
-
 def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,16 +101,6 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     assert read_baselines(TOOLS)["mlp 8a8w SM8650"].sqnr_db == 33.5
     newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))
     assert read_baselines(newer) == {}
-
-
-def test_a_figure_that_is_recorded_again_replaces_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    for sqnr_db in (33.5, 41.2):
-        case = Case(model="mlp", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
-        record_baselines(make_report([case], toolchain=TOOLS))
-    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(41.2)}
 
 
 def test_a_policy_s_models_have_their_figures_next_to_it(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from ci.cases import qnn_files
-from ci.cases.baselines import Baseline
-from ci.cases.engine import Compiled, Delegation, Fallback, RunNotes, Staging
+from ci.cases.engine import RunNotes
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.qnn_files import Peak, make_footprint, measure_peak, read_traffic
-from ci.cases.spec import CaseSpec
-from ci.facts.finding import Place, Question
+from ci.facts.finding import Question
 from ci.judging.budget import (
     FIGURES,
     LEAST,
@@ -26,14 +22,11 @@ from ci.judging.budget import (
 )
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelBudget, ModelEntry, Source
-from ci.report.columns import columns_of, list_charts, show_limit
-from ci.report.html import render_html
-from ci.report.schema import Budget, DeviceFigures, Footprint, OperatorCount, Status, Threshold
+from ci.report.schema import Budget, DeviceFigures, Footprint, OperatorCount, Status
 from provisioning.doctor.survey.programs import parse_program
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, FloatEngine, run_case
+from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, run_case
 from tests.stand_ins.lowered import make_binary, make_program
-from tests.stand_ins.reports import make_report
 from tests.stand_ins.snapshots import check_snapshot
 
 # Written by QNN 2.49.40 for a graph each; in between there are its progress bars.
@@ -122,27 +115,6 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
     assert [one.op for one in found.operators] == ["a", "b"]
 
 
-def test_of_several_contexts_the_largest_counts_and_of_segments_the_least_alignment() -> None:
-    programs = [
-        parse_program(memoryview(make_program(make_binary(graphs=names, vtcm_mb=size))), "net.pte")
-        for names, size in ((("a",), 8), (("b" * 3000, "c"), 2))
-    ]
-    contexts = [one for program in programs if program for one in program.contexts]
-    segments = [one for program in programs if program for one in program.segments]
-    found = make_footprint(
-        program_bytes=1,
-        partitions=2,
-        contexts=contexts,
-        segments=[replace(segments[0], align=4096), replace(segments[1], align=128)],
-        log="",
-        operators=(),
-        peak=Peak(),
-    )
-    sizes = sorted({one.size_bytes for one in contexts})
-    assert len(sizes) == 2
-    assert (found.context_bytes, found.vtcm_mb, found.segment_align) == (sizes[1], 8, 128)
-
-
 def test_the_peak_is_that_of_the_block() -> None:
     big = 64 << 20
     held = bytearray(big)
@@ -156,23 +128,6 @@ def test_the_peak_is_that_of_the_block() -> None:
         pass
     assert peak.size_bytes - before.size_bytes > big // 2
     assert peak.size_bytes - after.size_bytes > big // 2
-
-
-def test_without_the_kernels_peak_that_of_the_whole_process_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "status").write_text("VmRSS:\t   1 kB\n")
-    monkeypatch.setattr(qnn_files, "STATUS", tmp_path / "status")
-    usage = SimpleNamespace(ru_maxrss=77)
-    monkeypatch.setattr("resource.getrusage", lambda _: usage)
-    with measure_peak() as peak:
-        assert peak.size_bytes == 0
-    assert peak.size_bytes == 77 << 10
-    (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t   55 kB\n")
-    monkeypatch.setattr(qnn_files, "RESET", tmp_path / "none" / "clear_refs")  # not ours to write
-    with measure_peak() as peak:
-        pass
-    assert peak.size_bytes == 55 << 10
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -217,20 +172,6 @@ def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
         texts = [one.headline for one in find_excesses(footprint, budget, Budget(spill_bytes=9))]
         (text,) = texts
         assert text == "over its budget: spill_bytes = 9 cannot be checked"
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_the_advice_about_what_is_not_known_is_of_where_the_figure_is_from(name: str) -> None:
-    origins = {"context_bytes": "context binary", "vtcm_mb": "context binary", LEAST: "segments"}
-    origins |= dict.fromkeys(
-        ("spill_bytes", "fill_bytes", "read_bytes", "write_bytes"), "DDR bandwidth summary"
-    )
-    budget = Budget(**{name: 1})
-    (found,) = find_excesses(Footprint(), budget, budget)
-    assert {one for one in origins.values() if one in found.remedies[0].text} == {
-        *origins.values()
-    } & {origins.get(name)}
-    assert "remove the limit" in found.remedies[0].text
 
 
 @pytest.mark.parametrize(
@@ -278,16 +219,6 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     assert "partitions is 2, 0 allowed" in both
 
 
-def test_a_case_over_its_budget_names_the_line_of_its_model(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text("import torch\n\n\ndef f():\n    return None\n")
-    engine = replace(LABELLER, footprint=TAKEN)
-    spec = replace(SPEC, model="net", source=Source(f"{file}:f"))
-    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
-    case = run_case(tmp_path, engine, runner, make_policy(program_bytes=800), spec).case
-    assert case.places == (Place(file="net.py", line=4),)
-
-
 def test_a_cached_case_keeps_its_figures_and_fails_again(tmp_path: Path) -> None:
     policy = make_policy(program_bytes=800)
     for _ in range(2):
@@ -306,49 +237,6 @@ def test_a_program_that_cannot_run_here_is_judged_by_its_budget(tmp_path: Path) 
 def test_budgets_are_those_of_htp(tmp_path: Path) -> None:
     policy = make_policy(program_bytes=800).for_backend(Backend.LPAI)
     assert judge(tmp_path, policy)[0] is Status.PASSED
-
-
-def test_the_report_shows_figures_limits_and_what_was_recorded(tmp_path: Path) -> None:
-    engine = replace(LABELLER, footprint=TAKEN)
-    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
-    recorded = Footprint(program_bytes=700, read_bytes=500, write_bytes=70)
-    db = run_case(tmp_path, engine, runner).case.sqnr_db or 0.0
-    baselines = {"mlp 8a8w SM8650": Baseline(db, None, recorded)}
-    case = run_case(tmp_path, engine, runner, baselines=baselines).case
-    assert case.recorded_footprint == recorded
-    named = {one.name: one for one in columns_of([case])}
-    assert named["spill"].show(case) == "40 B"
-    assert named["DDR read"].hint
-    assert named["DDR read"].hint(case) == "500 B recorded"
-    rule = Threshold(scheme="8a8w", budget=Budget(spill_bytes=50, read_bytes=700, write_bytes=90))
-    assert show_limit("spill", rule) == "50 B"
-    report = make_report([case], thresholds=(rule,))
-    assert "DDR traffic" in {one.chart for one in list_charts([report])}
-    (chart,) = [one for one in list_charts([report]) if one.chart == "DDR traffic"]
-    assert chart.draw
-    bar = chart.draw(case, rule)
-    assert (bar.segments, bar.limit, bar.marker) == (((670, "value"),), 790, 570)
-    assert "DDR traffic" in render_html(report)
-    bare = make_report([msgspec.structs.replace(case, footprint=None)])
-    assert "DDR traffic" not in {one.chart for one in list_charts([bare])}
-
-
-def test_a_case_of_which_qnn_takes_nothing_leaves_no_context_and_fails_alone(
-    tmp_path: Path,
-) -> None:
-    """Seen in test_onnx with a provider and libraries of different QNN."""
-
-    class Refused(FloatEngine):
-        def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-            compiled: Compiled = super().compile(spec, staging)
-            (staging.directory / compiled.binary).unlink()
-            left = Delegation(0, 1, 0, (Fallback("Gemm", "not offered to QNN"),))
-            return msgspec.structs.replace(compiled, delegation=left)
-
-    engine = Refused(LABELLER.compute, LABELLER.sets)
-    case = run_case(tmp_path, engine, EchoRunner(lambda sets: sets)).case
-    assert (case.status, case.question) == (Status.FAILED, Question.LOWERED)
-    assert "QNN accepted no node: Gemm" in case.headline
 
 
 PHONE = DeviceFigures(

@@ -15,7 +15,6 @@ from ci.cases.cache import (
     RECORD,
     Artifact,
     CompileJob,
-    CompileResult,
     artifact_path,
     hash_files,
     hash_words,
@@ -23,14 +22,11 @@ from ci.cases.cache import (
     read_artifact,
     write_artifact,
 )
-from ci.cases.engine import Compiled, Delegation, Staging, require_references
-from ci.cases.policy import read_emulator_policy
+from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
-from ci.facts.kinds import INVALID, NOT_LOWERED
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
-from provisioning.errors import StoreError, UsageError
 
 ROOT = Path(__file__).parents[4]
 LOWERING = {"models", "cases", "executorch", "onnx", "llm", "upstream"}
@@ -224,54 +220,6 @@ def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damag
     assert (entry / PROGRAM).stat().st_ino == first
     (entry / PROGRAM).write_bytes(b"rust")
     assert lower() == (entry, False, True)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_ours"), [(UsageError("no such option"), True), (RuntimeError("refused"), False)]
-)
-def test_a_refusal_tells_whether_it_is_this_project_s(
-    tmp_path: Path, error: Exception, is_ours: bool
-) -> None:
-    (tmp_path / "model").write_text("before")
-    engine: Any = ChangingEngine(tmp_path / "model")
-
-    def fail(spec: CaseSpec, staging: Staging) -> Compiled:
-        raise error
-
-    engine.compile = fail
-    engine.explain = lambda raised, log: NOT_LOWERED.find(f"{log.name}: {raised}")
-    job = CompileJob(
-        engine, CaseSpec("net", Scheme.FP16, "SM8650"), tmp_path / "cache", tmp_path / "log"
-    )
-    found = INVALID.find(str(error)) if is_ours else NOT_LOWERED.find(f"log: {error}")
-    assert job() == CompileResult(refused=found)
-    assert not [*(tmp_path / "cache").glob("*/*")]
-
-
-def test_an_entry_that_cannot_be_looked_up_is_a_fault_of_the_store(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.write_text("before")
-    engine: Any = ChangingEngine(model)
-    engine.key = lambda spec: "f" * 300  # too long for a name, which fails even for root
-    (tmp_path / "cache" / "ff").mkdir(parents=True)
-    job = CompileJob(
-        engine, CaseSpec("net", Scheme.FP16, "SM8650"), tmp_path / "cache", tmp_path / "log"
-    )
-    with pytest.raises(StoreError):
-        job()
-
-
-def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Path) -> None:
-    compiled = Compiled(
-        program="program.pte",
-        binary="program.pte",
-        size_bytes=1,
-        sets=0,
-        inputs=(),
-        outputs=(),
-        delegation=Delegation(1, 0, 1),
-    )
-    require_references(tmp_path, compiled, read_emulator_policy().reference)
 
 
 def test_words_that_only_read_alike_one_after_another_have_other_digests() -> None:

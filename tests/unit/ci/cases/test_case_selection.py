@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,11 @@ from ci.cases.spec import (
 from ci.facts.finding import Place
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
-from ci.models.source_lines import find_factory, find_suite_model, is_installed
+from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import say
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
 SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
@@ -99,12 +97,6 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
     assert caught.value.fix
 
 
-def test_a_name_that_is_near_no_other_has_no_nearest() -> None:
-    with pytest.raises(UsageError, match="no model 'zzzz'") as caught:
-        select_cases(SUITE_SCHEMES, SOCS, models=["zzzz"])
-    assert caught.value.why == ""
-
-
 FILE = """
 from models import big as imported
 import nets.small
@@ -170,14 +162,6 @@ def test_a_file_without_a_functions_name_is_refused_with_one(tmp_path: Path, col
 def test_what_only_an_import_can_tell_is_left_to_the_case(tmp_path: Path, text: str) -> None:
     (tmp_path / "net.py").write_text(text)
     assert select_cases({}, SOCS, models=[f"{tmp_path}/net.py:made"], schemes=["fp16"])
-
-
-def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text("def make(): ...")
-    (case,) = select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"], schemes=["8a8w"])
-    assert case.model == f"{file}:make"
-    assert "/" not in case.slug
 
 
 def test_an_onnx_file_is_taken_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +250,6 @@ def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
     assert find_suite_model("mlp:make_row").endswith("ci/models/suite/mlp.py:make_row")
 
 
-def test_a_file_is_installed_in_the_library_or_as_a_package() -> None:
-    assert all(map(is_installed, (os.__file__, pytest.__file__, "/x/dist-packages/net.py")))
-    assert not is_installed("/x/net.py")
-
-
 def test_the_default_suite_is_large_enough() -> None:
     policy = read_emulator_policy()
     cases = select_cases(policy.suite, SOCS)
@@ -300,15 +279,6 @@ def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
     file.write_text(text.format(""))
     with pytest.raises(ManifestError, match="reason"):
         read_emulator_policy(file)
-
-
-def test_only_a_known_refusal_with_its_reason_is_expected() -> None:
-    policy = read_emulator_policy()
-    said = "The SocModel doesn't support FP16; Failed to validate op"
-    assert policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", say(said))
-    assert not policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", say("out of memory"))
-    assert not policy.expects_refusal("mlp", Scheme.FP16, "SM8650", say(said))
-    assert not policy.expects_refusal("mlp", Scheme.A8W8, "QCM6490", say(said))
 
 
 def test_the_options_of_each_model_are_checked() -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import gc
 import os
 import signal
-import sys
-import threading
 import time
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +18,6 @@ from ci.cases.forked import (
     note_step,
     redirected,
     run_forked,
-    still_tqdm,
 )
 from ci.cases.pool import read_tail
 from provisioning.console.process import TAIL_LINES
@@ -43,11 +37,6 @@ def test_a_result_comes_back_and_what_the_fork_changes_does_not() -> None:
     here = [1]
     assert run_forked(lambda: [*here, here.append(2)]) == [1, None]
     assert here == [1]
-
-
-def test_a_fork_collects_no_garbage() -> None:
-    assert not run_forked(gc.isenabled)
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(
@@ -81,55 +70,6 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
         run_forked(lambda: os._exit(0))
 
 
-def write_in_a_grandchild(path: Path) -> int:
-    """Return the exit code of a process that a child forks. It writes to a file that the child
-    opened, which has the number of the descriptor for answers."""
-    if child := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code = 9
-    try:
-        opened = [os.open(path, os.O_CREAT | os.O_WRONLY) for _ in range(9)]
-        if not (grandchild := os.fork()):
-            for one in opened:
-                os.write(one, b"written")
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
-    finally:
-        os._exit(code)
-
-
-def test_a_file_of_a_process_that_the_function_forks_stays_open_in_its_own_forks(
-    tmp_path: Path,
-) -> None:
-    assert run_forked(lambda: write_in_a_grandchild(tmp_path / "file")) == 0
-
-
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_fork_in_a_fork_has_its_own_steps(*, dies: bool) -> None:
-    def work() -> str:
-        note_step("the model was quantized")
-        with pytest.raises(FailedError) as caught:
-            run_forked(lambda: die(signal.SIGKILL))
-        return caught.value.why if not dies else os._exit(3)
-
-    if not dies:
-        assert run_forked(work) == "while QNN compiled the graph"
-        return
-    with pytest.raises(FailedError) as caught:
-        run_forked(work)
-    assert caught.value.why == "while the model was quantized"
-
-
-def test_a_long_step_is_cut() -> None:
-    def work() -> None:
-        note_step("x" * 600)
-        os._exit(3)
-
-    with pytest.raises(FailedError) as caught:
-        run_forked(work)
-    assert caught.value.why == f"while {'x' * 256}"
-
-
 def test_a_result_does_not_wait_for_processes_that_the_fork_started() -> None:
     def leave() -> int:
         pid = os.fork()
@@ -142,20 +82,6 @@ def test_a_result_does_not_wait_for_processes_that_the_fork_started() -> None:
     pid = run_forked(leave)
     os.kill(pid, signal.SIGKILL)
     assert time.monotonic() - began < 20
-
-
-def test_a_fork_that_dies_tells_what_it_did() -> None:
-    with pytest.raises(FailedError, match=r"^lowering: the process exited with 3 without"):
-        run_forked(lambda: os._exit(3), "lowering")
-
-
-def test_a_fork_that_dies_after_its_answer_has_no_result() -> None:
-    def work() -> int:
-        sys.stdout = SimpleNamespace(flush=lambda: os._exit(3))  # type: ignore[assignment]
-        return 7
-
-    with pytest.raises(FailedError, match=r"^the process exited with 3 without"):
-        run_forked(work)
 
 
 @pytest.mark.parametrize(("size", "told"), [(288, "x" * 288), (289, "x" * 288 + "...")])
@@ -187,32 +113,6 @@ def test_what_c_code_prints_in_a_block_stays_in_its_log(tmp_path: Path) -> None:
     run_forked(work)
     assert sorted(log.read_text().splitlines()) == ["QNN's words", "an error"]
     assert sorted(outside.read_text().splitlines()) == ["a later error", "later words"]
-
-
-def test_tqdm_starts_no_thread_and_makes_no_semaphore(monkeypatch: pytest.MonkeyPatch) -> None:
-    locks: list[object] = []
-    tqdm = SimpleNamespace(monitor_interval=10, set_lock=locks.append)
-    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
-    still_tqdm()
-    (lock,) = locks
-    assert (tqdm.monitor_interval, type(lock)) == (0, type(threading.RLock()))
-    monkeypatch.setitem(sys.modules, "tqdm", None)  # it is not installed
-    still_tqdm()
-
-
-def test_each_line_that_a_process_and_its_fork_print_is_written_once(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-
-    def work() -> None:
-        with log.open("wb") as stream:
-            os.dup2(stream.fileno(), 1)
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        print("before the fork")
-        run_forked(partial(print, "in the fork"))
-        print("after the fork")
-
-    run_forked(work)
-    assert log.read_text().splitlines() == ["before the fork", "in the fork", "after the fork"]
 
 
 def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:

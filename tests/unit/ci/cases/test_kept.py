@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tarfile
@@ -24,18 +23,15 @@ from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
-from ci.cases.kept import KEPT_REMARK, judge_report, read_pulled
+from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.facts.finding import Question
 from ci.judging.figures import measure
-from ci.models.lowering_options import Choices, RunOptions
-from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelEntry
-from ci.report.schema import DeviceFigures, Phase, Report, Status
+from ci.report.schema import DeviceFigures, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
 from tests.stand_ins.reports import make_report, say
 
@@ -89,18 +85,6 @@ def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
     assert after.ok
 
 
-def test_remarks_of_the_run_follow_what_it_was_judged_from(kept: Path, tmp_path: Path) -> None:
-    report = read_report(kept)
-    phases = (Phase(name="cases", seconds=1.5),)
-    summary = replace(report.summary, wall_s=2.5, phases=phases)
-    write_report(replace(report, summary=summary, remarks=("first", "second")), kept)
-    judged = judge(kept)
-    assert judged.remarks == (KEPT_REMARK, "first", "second")
-    assert (judged.summary.wall_s, judged.summary.phases) == (2.5, phases)
-    pulled = judge_elsewhere(kept, run_elsewhere(kept, tmp_path / "farm"))
-    assert pulled.remarks == ("judged from outputs of farm:phone", "first", "second")
-
-
 def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
     """The program gave zeros, and the report of the run calls that a pass."""
     for path in (kept / SPEC.slug / "outputs").iterdir():
@@ -130,19 +114,6 @@ def test_a_figure_of_the_run_may_differ_in_its_last_digits(
 
 
 @pytest.mark.parametrize(
-    "figure",
-    ["sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs"],
-)
-def test_a_figure_that_only_one_of_the_two_has_is_a_contradiction(kept: Path, figure: str) -> None:
-    told = getattr(read_report(kept).cases[0], figure)
-    other = 1.0 if told is None else None
-    rewrite(kept, **{figure: other})
-    (case,) = judge(kept).cases
-    wanted = f"{figure} is {other} in the report, {told} for the kept outputs"
-    assert (case.status, case.reason.splitlines()) == (Status.FAILED, [f"{wanted} [QNN2704]"])
-
-
-@pytest.mark.parametrize(
     "error",
     [
         *(OSError, ValueError, TypeError, ZeroDivisionError, OverflowError, IndexError),
@@ -163,33 +134,6 @@ def test_whatever_malicious_files_cause_fails_their_case(
     assert f"the {told}: {error.__name__}: seven" in case.reason
 
 
-def test_an_output_of_a_device_that_cannot_be_read_fails_the_run(kept: Path) -> None:
-    folder = kept / SPEC.slug
-    record = (folder / "artifact" / RECORD).read_bytes()
-    compiled = msgspec.json.decode(record, type=Artifact).compiled
-    assert read_pulled(folder, compiled).failure == ""
-    file = folder / "outputs" / "output_0_0.raw"
-    file.unlink()
-    os.mknod(file, stat.S_IFSOCK | 0o600)
-    assert "No such device" in read_pulled(folder, compiled).failure
-
-
-def test_a_program_that_was_not_kept_cannot_be_judged_on_a_device(kept: Path) -> None:
-    shutil.rmtree(kept / SPEC.slug / "artifact")
-    (case,) = judge_elsewhere(kept, kept / "none").cases
-    assert case.headline == "the case passed in the run, but its outputs were not kept"
-
-
-@pytest.mark.parametrize("spare", [0, -1])
-def test_files_of_exactly_the_limit_are_read(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, spare: int
-) -> None:
-    folder = kept / SPEC.slug
-    size = sum(one.stat().st_size for one in (folder, *folder.rglob("*")))
-    monkeypatch.setattr("ci.cases.kept.LIMIT_BYTES", size + spare)
-    assert judge(kept).ok is (spare == 0)
-
-
 def test_a_user_s_program_is_of_its_case_wherever_its_model_was(kept: Path) -> None:
     """The record has the path of the model on the machine of the run."""
     other = dataclasses.replace(SPEC, model="net")
@@ -200,19 +144,6 @@ def test_a_user_s_program_is_of_its_case_wherever_its_model_was(kept: Path) -> N
     for changes in ({"scheme": "fp16"}, {"soc": "SM8750"}):
         reseal(place, **changes)
         assert "the kept files belong to mlp" in judge(kept).cases[0].reason
-
-
-def test_options_in_a_row_are_those_of_the_entry_of_its_model(kept: Path) -> None:
-    entry = ModelEntry("mlp", lowering=Choices(saver=True), run=RunOptions(warm_up=2))
-    (case,) = judge(kept, replace(POLICY, models={"mlp": entry})).cases
-    assert (case.status, case.choices, case.run_options) == (Status.PASSED, "saver", "warm_up 2")
-
-
-def test_limits_in_the_report_are_those_that_were_judged_by(kept: Path) -> None:
-    limits = Limits(min_sqnr_db=1.0)
-    policy = replace(POLICY, models={"mlp": ModelEntry("mlp", limits={SPEC.scheme: limits})})
-    found = judge(kept, policy).thresholds
-    assert [(one.model, one.min_sqnr_db) for one in found] == [("mlp", 1.0)]
 
 
 def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
@@ -356,11 +287,6 @@ def test_an_expected_refusal_stays_one(kept: Path) -> None:
     assert judge(kept).cases[0].status is Status.FAILED
 
 
-def test_a_combination_that_should_have_been_refused_fails(kept: Path) -> None:
-    policy = replace(POLICY, unsupported=(Unsupported(pattern=".", reason="QNN refuses it"),))
-    assert "expects it to be unsupported" in judge(kept, policy).cases[0].reason
-
-
 def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
     """Nor is its function run: it is a file of the run's."""
     limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
@@ -472,51 +398,6 @@ def test_nothing_else_is_green(harm: str, kept: Path) -> None:
     assert ("inputs is a symbolic link" in report.cases[0].reason) is (harm == "a linked folder")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"dtype": "O"},
-        {"dtype": "i4,i4"},
-        {"shape": (-3, -40)},
-        {"shape": (2**32, 2**32, 2**64)},
-        {"joined": (1, 1), "joined_axis": 7},
-        {},
-    ],
-)
-def test_an_output_or_input_that_cannot_be_is_named(changes: dict[str, Any], kept: Path) -> None:
-    if changes:
-        edit_output(kept / SPEC.slug, **changes)
-    else:
-        reseal(kept / SPEC.slug, inputs=(TensorInfo("O", (1,)),))
-    report = judge(kept)
-    assert report.exit_code is ExitCode.FAILED
-    assert f"{RECORD} describes an impossible tensor: " in report.cases[0].reason
-
-
-def test_each_case_of_a_run_is_judged_with_its_controls(kept: Path) -> None:
-    (before,), kinds = judge(kept).cases, [one.kind for one in judge(kept).controls]
-    report = read_report(kept)
-    write_report(replace(report, cases=report.cases * 2).recounted, kept)
-    twice = judge(kept)
-    assert [one.status for one in twice.cases] == [before.status] * 2
-    assert [one.kind for one in twice.controls] == [*kinds, *kinds]
-
-
-def test_a_program_of_another_soc_is_not_the_cases(kept: Path) -> None:
-    other = dataclasses.replace(SPEC, soc="SM8750")
-    (kept / SPEC.slug).rename(kept / other.slug)
-    rewrite(kept, soc=other.soc)
-    (case,) = judge(kept).cases
-    assert (case.status, "SM8650" in case.headline) == (Status.FAILED, True)
-
-
-@pytest.mark.parametrize("code", ["", "137", "0 1"])
-def test_an_exit_code_that_is_not_0_is_a_failure(code: str, kept: Path, tmp_path: Path) -> None:
-    pulled = run_elsewhere(kept, tmp_path / "b")
-    (pulled / SPEC.slug / "code.txt").write_text(f"{code}\n")
-    assert judge_elsewhere(kept, pulled).cases[0].status is Status.FAILED
-
-
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])
 def test_a_case_that_cannot_be_is_refused(changes: dict[str, str], kept: Path) -> None:
     rewrite(kept, **changes)
@@ -588,47 +469,6 @@ def test_figures_that_were_recorded_next_to_a_policy_are_judged_by(
         name = f"{case.model} {case.scheme} {case.soc}"
         recorded.write_text(f'[cases]\n"{name}" = {{ sqnr_db = {figure} }}\n')
         assert ci.__main__.main(words) == code
-
-
-@pytest.mark.parametrize(
-    ("words", "name"), [([], "a device elsewhere"), (["--by", "farm:phone"], "farm:phone")]
-)
-def test_the_verb_names_the_device_that_computed_the_outputs(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_report(replace(read_report(kept), command="./nox -s test_emulator --"), kept)
-    pulled = run_elsewhere(kept, tmp_path / "farm")
-    assert ci.__main__.main(["judge", "kept", "--pulled", str(pulled), *words]) == ExitCode.OK
-    report = read_report(tmp_path / "reports" / "judged" / "test_emulator")
-    assert [case.runner for case in report.cases] == [name]
-    assert report.command == "./nox -s test_emulator --"
-    (pulled / SPEC.slug / "outputs").rename(tmp_path / "moved")
-    assert ci.__main__.main(["judge", "kept", "--pulled", str(pulled), *words]) == ExitCode.USAGE
-
-
-def test_recorded_figures_of_another_backend_are_not_judged_by(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "qnn.toml").write_text('extends = "default"\n')
-    shutil.copytree(manifests_root(), tmp_path / "manifests")
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
-    write_report(replace(read_report(kept), backend="lpai"), kept)
-    (case,), tools = read_report(kept).cases, read_report(kept).toolchain
-    row = f'[cases]\n"{case.model} {case.scheme} {case.soc}" = {{ sqnr_db = 90.0 }}\n'
-    places = (tmp_path / "manifests" / "baselines", tmp_path / "qnn-baselines")
-    words = ["judge", "kept", "--policy", "qnn.toml", "--reports", "out"]
-    for place in places:
-        place.mkdir(exist_ok=True)
-        (place / name_figures(tools)).write_text(row)
-        assert ci.__main__.main(words) == ExitCode.OK
-        (place / name_figures(tools, "lpai")).write_text(row)
-        assert ci.__main__.main(words) == ExitCode.FAILED
-        (place / name_figures(tools, "lpai")).unlink()
-    for place, figure in zip(places, (90.0, case.sqnr_db), strict=True):
-        (place / name_figures(tools, "lpai")).write_text(row.replace("90.0", str(figure)))
-    assert ci.__main__.main(words) == ExitCode.OK, "those next to the policy go first"
 
 
 def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:

@@ -104,16 +104,6 @@ def test_a_refusal_that_the_policy_expects_names_nothing(tmp_path: Path) -> None
     assert (case.status, "known fault" in case.headline) == (Status.UNSUPPORTED, False)
 
 
-@pytest.mark.parametrize("noted", [b"", b'[{"name": "add"', b"[3]"])
-def test_a_compiler_that_dies_while_it_notes_the_graph_names_nothing(
-    tmp_path: Path, noted: bytes
-) -> None:
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, find_faults=match_faults)
-    engine = replace(LABELLER, steps=STEPS)
-    case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=Dying(noted)).case
-    assert (case.status, "known fault" in case.headline) == (Status.FAILED, False)
-
-
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.FP16W8])
 def test_a_scheme_that_does_not_meet_it_is_not_warned(tmp_path: Path, scheme: Scheme) -> None:
     case = judge(tmp_path, COARSE, CaseSpec("mlp", scheme, "SM8650")).case

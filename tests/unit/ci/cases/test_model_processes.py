@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from functools import partial
@@ -57,27 +56,6 @@ def test_a_fork_that_loses_its_streams_answers_and_ends(
     finally:
         if os.getpid() != parent:
             os._exit(1)
-
-
-def test_a_fork_of_a_fork_neither_answers_nor_keeps_its_parent_waiting() -> None:
-    def fork_twice() -> int:
-        if not os.fork():
-            time.sleep(30)
-        os.fork()
-        return os.getpid()
-
-    started = time.monotonic()
-    assert run_forked(fork_twice) > 1
-    assert time.monotonic() - started < 20
-
-
-def test_a_users_filter_of_warnings_is_not_for_the_packages_of_a_pool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "warnoptions", ["error"])  # Python's reading of PYTHONWARNINGS
-    with closing(Pool({**os.environ, "PYTHONWARNINGS": "error"}, tmp_path, ())) as pool:
-        given = "__import__('warnings').warn('old', DeprecationWarning) or 7"
-        assert pool.run(partial(eval, given), tmp_path / "log", 60.0).result == 7
 
 
 @pytest.fixture

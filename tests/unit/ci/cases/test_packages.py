@@ -127,18 +127,6 @@ def test_another_python_has_another_digest(
     assert digest_packages([NAME]) != before
 
 
-def test_a_copy_of_an_installation_is_not_hashed(
-    installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in an image: RECORD comes before the package's files, and their dates are kept."""
-    before = digest_packages([NAME])
-    time.sleep(0.02)  # the clock ticks slowly
-    for path in sorted(installed.glob(f"{NAME}/**/*.py")):
-        path.chmod(0o640)
-    monkeypatch.setattr(cache, "hash_file", None)
-    assert digest_packages([NAME]) == before
-
-
 def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
     before = digest_packages([NAME])
     (installed / OBSERVER).touch()
@@ -167,29 +155,6 @@ def test_what_is_imported_first_counts(
     assert digest_packages([NAME]) != before
 
 
-def test_a_directory_of_a_package_counts_alone(installed: Path) -> None:
-    before = digest_packages([f"{NAME}/pt2e"])
-    (installed / f"{NAME}/__init__.py").write_text("import os")
-    assert digest_packages([f"{NAME}/pt2e"]) == before
-    edit(installed)
-    assert digest_packages([f"{NAME}/pt2e"]) != before
-
-
-def test_what_a_link_in_a_package_leads_to_counts(installed: Path, tmp_path: Path) -> None:
-    digests = [digest_packages([NAME])]
-    write(tmp_path / "elsewhere/more.py", "a = 1", INSTALLED_S)
-    (installed / NAME / "linked").symlink_to(tmp_path / "elsewhere")
-    digests.append(digest_packages([NAME]))
-    write(tmp_path / "elsewhere/more.py", "a = 2", INSTALLED_S)
-    digests.append(digest_packages([NAME]))
-    assert len({*digests}) == 3
-
-
-def test_what_is_not_installed_has_no_files(installed: Path) -> None:
-    assert digest_packages(["not_installed"]) == digest_packages([f"{NAME}/none"])
-    assert digest_packages([]) != digest_packages([NAME])
-
-
 def test_files_are_known_by_the_record_of_their_installation(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,26 +175,3 @@ def test_files_are_known_by_the_record_of_their_installation(
     write(record, text, INSTALLED_S + 1)
     digest_packages([NAME])
     assert hashed == ["unrecorded.py"]
-
-
-def test_each_of_several_packages_and_directories_counts(installed: Path) -> None:
-    wanted = [f"{NAME}/none", f"{NAME}/pt2e", "not_installed"]
-    for names in (wanted, wanted[::-1]):
-        before = digest_packages(names)
-        assert before != digest_packages(["not_installed"])
-    edit(installed)
-    assert digest_packages(wanted) == digest_packages(wanted[::-1]) != before
-
-
-def test_each_place_of_a_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a package without __init__.py, which may be in two directories."""
-    places = [tmp_path / name / "spread" for name in ("one", "two")]
-    for place in places:
-        place.mkdir(parents=True)
-        (place / f"{place.parent.name}.py").write_text("")
-        monkeypatch.syspath_prepend(place.parent)
-    digests = {digest_packages(["spread"])}
-    for place in places:
-        (place / f"{place.parent.name}.py").write_text("changed = 1")
-        digests.add(digest_packages(["spread"]))
-    assert len(digests) == 3

@@ -19,11 +19,7 @@ import pytest
 from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
 from ci.cases.engine import (
-    INPUTS,
     NOISE,
-    Compiled,
-    Delegation,
-    Fallback,
     Program,
     RunError,
     RunNotes,
@@ -33,8 +29,6 @@ from ci.cases.engine import (
 from ci.cases.judged import (
     CaseJudge,
     JudgeSetup,
-    describe_choices,
-    list_program,
 )
 from ci.cases.outputs import (
     OUTPUT,
@@ -45,14 +39,12 @@ from ci.cases.outputs import (
 )
 from ci.cases.pipeline import CaseRun, SessionOptions
 from ci.cases.policy import Unsupported, read_emulator_policy
-from ci.cases.pool import Ended, Job
+from ci.cases.pool import Ended
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
-from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
-from ci.facts.finding import Origin, Place, Question
-from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
-from ci.judging.figures import Array
+from ci.cases.runners import INPUT_LIST, PooledRunner
+from ci.facts.finding import Origin
+from ci.facts.kinds import NOT_LOWERED
 from ci.judging.verdict import CaseFigures
-from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import Retyped
 from ci.models.tensors import TensorInfo, write_sets
@@ -64,7 +56,6 @@ from ci.models.user_models import (
 )
 from ci.report.columns import show_types
 from ci.report.schema import (
-    Digests,
     OpCount,
     Status,
     TypeShare,
@@ -78,52 +69,12 @@ from tests.build.cases import (
     MASK,
     METRIC,
     RIGHT,
-    SETS,
     MeasuringPool,
     give,
     give_options,
     make_engine,
 )
-from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
-
-
-def test_a_third_engine_and_runner_go_through_to_the_row(tmp_path: Path) -> None:
-    sets = [
-        [np.full((2, 3), number, np.float32) + np.eye(2, 3, dtype=np.float32)]
-        for number in range(1, 5)
-    ]
-    engine = FloatEngine(lambda x: [x * 2], sets)
-    runner = EchoRunner(lambda given: [[tensors[0] * 2] for tensors in given])
-    spec = replace(SPEC, scheme=Scheme.FP16)
-    cache = tmp_path / "not" / "there" / "yet"
-    case = run_case(tmp_path, engine, runner, spec=spec, cache=cache).case
-    assert (case.status, case.headline) == (Status.PASSED, "")
-    assert (case.runner, case.inputs, case.partitions, case.pte_bytes) == ("echo", 4, 1, 15)
-    assert (case.max_abs, case.cached) == (0, False)
-    assert runner.calls == ["open", "run"]
-    assert run_case(tmp_path, engine, runner, spec=spec, cache=cache).case.cached
-
-
-def test_a_row_tells_inputs_and_float_outputs_apart(tmp_path: Path) -> None:
-    """Bounds next to a reference depend on the scheme, and are no part of it."""
-
-    def run(name: str, engine: FloatEngine) -> Digests:
-        return run_case(tmp_path / name, engine, give(RIGHT)).case.digests
-
-    def negate(number: Array) -> list[Array]:
-        return [-LOGITS[number[0]], IDS[number[0]], MASK[number[0]]]
-
-    first = run("first", make_engine())
-    assert first.inputs
-    assert first.float_outputs
-    assert (first.weights, first.calibration) == (None, None)
-    assert run("bounds", make_engine(bounds={})) == first
-    other = run("outputs", replace(make_engine(), compute=negate))
-    assert other.differing(first) == ("float_outputs",)
-    assert run("inputs", replace(make_engine(), sets=SETS[::-1])).differing(first) == (
-        "inputs",
-        "float_outputs",
-    )
+from tests.stand_ins.lanes import SPEC, EchoRunner, run_case
 
 
 @pytest.mark.parametrize(
@@ -212,90 +163,6 @@ def test_what_a_program_wrote_is_read_with_care(
         read_outputs(folder, COMPILED, 4)
 
 
-def test_an_output_that_grows_while_it_is_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "outputs"
-    write_sets(folder, [list(one) for one in zip(*RIGHT, strict=True)], OUTPUT)
-    file, plain = folder / "output_3_2.raw", os.fstat
-    number = file.stat().st_ino
-
-    def grow(descriptor: int) -> os.stat_result:
-        status = plain(descriptor)
-        if status.st_ino == number:
-            file.write_bytes(file.read_bytes() + b"\0")
-        return status
-
-    before = len([*Path("/proc/self/fd").iterdir()])
-    monkeypatch.setattr(os, "fstat", grow)
-    with pytest.raises(ValueError, match=f"{file.name} is 7 bytes"):
-        read_outputs(folder, COMPILED, 4)
-    monkeypatch.undo()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
-
-
-@pytest.mark.parametrize(
-    ("compiled", "told"),
-    [
-        (None, "saver"),
-        (COMPILED, "saver"),
-        (
-            msgspec.structs.replace(COMPILED, unshared_bytes=16),
-            "saver (15 bytes, 16 without shared weights)",
-        ),
-        (
-            msgspec.structs.replace(COMPILED, unshared_bytes=14),
-            "saver (15 bytes, 14 without shared weights)",
-        ),
-    ],
-)
-def test_sizes_with_and_without_shared_weights_follow_the_options(
-    compiled: Compiled | None, told: str
-) -> None:
-    spec = replace(SPEC, source=Source(choices=Choices(saver=True)))
-    assert describe_choices(spec, compiled) == told
-
-
-def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
-    beside = tmp_path / "beside"
-    kept = tmp_path / "profile.csv"
-    kept.write_text("cycles")
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, files_directory=beside)
-    notes = RunNotes(("nobody ran it",), "made anew", (kept,), {"accelerator_us": 7})
-    result = run_case(tmp_path, make_engine(), give(RIGHT, notes=notes), options=options)
-    assert (result.case.status, result.remark) == (Status.FAILED, "made anew")
-    assert "nobody ran it" in result.case.reason
-    assert result.case.accelerator_us == 7
-    assert (beside / SPEC.slug / "profile.csv").read_text() == "cycles"
-
-
-def test_the_emulator_s_run_leaves_the_log_and_the_files_of_the_device_alone(
-    tmp_path: Path,
-) -> None:
-    """Its directory and log are its own; the row has the end of the device's log."""
-    opened: list[Program] = []
-
-    class Noting(EchoRunner):
-        @contextmanager
-        def open(
-            self, program: Program, timeout_s: float, *, fresh: bool = False
-        ) -> Iterator[EchoRunner]:
-            opened.append(program)
-            with super().open(program, timeout_s, fresh=fresh) as held:
-                program.log.write_text(f"the log of {self.name}")
-                yield held
-
-    device, emulator = (
-        Noting(give(made).answer, name=name)
-        for name, made in (("phone", [-COARSE, IDS, MASK]), ("emulator", RIGHT))
-    )
-    case = run_case(tmp_path, make_engine(), device, emulator=emulator).case
-    assert (case.status, case.log_tail) == (Status.FAILED, "the log of phone")
-    first, second = opened
-    assert first.path == second.path
-    assert first.directory != second.directory
-
-
 def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "made" / SAVER
     folder.mkdir(parents=True)
@@ -318,37 +185,6 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
     judge.note_program(tmp_path, artifact)  # QNN took no operator
     assert judge.evidence.compiler == ""
-
-
-def test_without_the_cache_a_program_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    assert run_case(tmp_path, make_engine(), give(RIGHT)).case.status is Status.PASSED
-    (record,) = (tmp_path / "cache").rglob("artifact.json")
-    before = record.stat().st_ino
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, use_cache=False)
-    other = replace(make_engine(bounds={}), sets=SETS[::-1])  # with the same key
-    outputs = [one[::-1] for one in RIGHT]
-    case = run_case(tmp_path, other, give(outputs), options=options).case
-    assert (case.status, case.cached) == (Status.PASSED, False), case.reason
-    assert record.stat().st_ino == before
-    (fresh,) = (tmp_path / "work").rglob("lowered/*/artifact.json")
-    assert fresh != record
-
-
-def test_a_damaged_program_is_compiled_again_and_a_hard_link_is_no_damage(tmp_path: Path) -> None:
-    engine, runner = make_engine(), give(RIGHT)
-    assert not run_case(tmp_path, engine, runner).case.cached
-    (directory,) = (tmp_path / "cache").glob("*/*")
-    for path in [path for path in directory.rglob("*") if path.is_file()]:
-        (tmp_path / f"{path.parent.name}-{path.name}").hardlink_to(path)
-    linked = run_case(tmp_path, engine, runner).case
-    assert (linked.status, linked.cached) == (Status.PASSED, True)
-    (directory / INPUTS / "0_0.raw").unlink()
-    again = run_case(tmp_path, engine, runner, emulator=EchoRunner(fail))
-    assert (again.case.status, again.case.cached) == (Status.PASSED, False)
-    assert [one[:25] for one in again.remark.split("; ")] == [
-        "a damaged cache entry was",
-        "the outputs were not comp",
-    ]
 
 
 def test_each_output_has_its_own_prediction_or_none(tmp_path: Path) -> None:
@@ -394,45 +230,6 @@ def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None
     np.save(file, runs * np.nan)
     with pytest.raises(ValueError, match="not a prediction"):
         read_noise(file, COARSE, info)
-
-
-def test_every_job_of_a_case_has_the_time_that_was_asked_for_and_its_own_log(
-    tmp_path: Path,
-) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    class NotingPool(MeasuringPool):
-        def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
-            asked.append(
-                (
-                    log.relative_to(tmp_path / "work" / SPEC.slug),
-                    timeout_s,
-                    given.get("fresh", False),
-                )
-            )
-            return super().run(job, log, timeout_s, **given)
-
-    class NotingRunner(EchoRunner):
-        @contextmanager
-        def open(
-            self, program: Program, timeout_s: float, *, fresh: bool = False
-        ) -> Iterator[EchoRunner]:
-            asked.append((program.log.relative_to(program.directory), timeout_s, fresh))
-            with super().open(program, timeout_s, fresh=fresh) as held:
-                yield held
-
-    models = {"mlp": ModelEntry("mlp", metric=METRIC)}
-    policy = msgspec.structs.replace(read_emulator_policy(), models=models)
-    options = SessionOptions(policy=policy, timeout_s=7.5)
-    pool = NotingPool(0.9, 0.9, 0.1, 0.9)
-    runner = NotingRunner(give(RIGHT).answer)
-    case = run_case(tmp_path, make_engine(), runner, options=options, pool=pool).case
-    assert case.status is Status.PASSED, case.reason
-    assert asked == [
-        (Path("lower.log"), 7.5, False),
-        (Path("run.log"), 7.5, False),
-        (Path("metric.log"), 7.5, True),
-    ]
 
 
 @pytest.mark.parametrize("quantizes", [True, False])
@@ -488,31 +285,6 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("scheme", "stage", "noted", "shown"),
-    [
-        (Scheme.A8W8, "export", None, "export (1 of 6)"),
-        (Scheme.A8W8, "export", "quantize", "quantize (2 of 6)"),
-        (Scheme.A8W8, "export", "lo", "export (1 of 6)"),  # half written
-        (Scheme.FP16, "export", "lower", "lower (3 of 5)"),
-        (Scheme.FP16, "run", "lower", "run (4 of 5)"),
-        (Scheme.A8W8, "judge", "lower", "judge (6 of 6)"),
-    ],
-)
-def test_a_case_knows_its_stage_from_its_worker(
-    tmp_path: Path, scheme: Scheme, stage: str, noted: str | None, shown: str
-) -> None:
-    setup: Any = SimpleNamespace(
-        options=give_options(), runner=give(RIGHT), baselines={}, work=tmp_path
-    )
-    run = CaseRun(replace(SPEC, scheme=scheme), setup)
-    run.directory.mkdir()
-    run.stage = stage
-    if noted:
-        Staging(tmp_path, run.directory / "lower.log", tmp_path).enter(noted)
-    assert run.describe_stage() == shown
-
-
 def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) -> None:
     made, place = tmp_path / "made", tmp_path / "place"
     place.mkdir()
@@ -528,45 +300,6 @@ def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) 
     assert program.path.is_relative_to(place)
     found = {path.name: path.read_text() for path in place.rglob("*") if path.is_file()}
     assert found == {"net.onnx": "model/net.onnx", "net.bin": "model/net.bin"}
-
-
-@pytest.mark.parametrize("fallback", [False, True])
-def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
-    tmp_path: Path, fallback: bool
-) -> None:
-    left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
-    engine = make_engine(delegation=left) if fallback else make_engine()
-    runner, beside = give(RIGHT), tmp_path / "beside"
-    options = give_options(files_directory=beside, keep=tmp_path / "kept")
-    case = run_case(tmp_path, engine, runner, options=options, device="an Adreno").case
-    assert runner.calls == []
-    assert (beside / SPEC.slug / "program.txt").read_text() == "the float model"
-    assert (tmp_path / "kept" / SPEC.slug / "artifact" / "artifact.json").is_file()
-    if fallback:
-        assert (case.status, case.lacks, case.question) == (Status.FAILED, "", Question.BUDGET)
-        assert case.headline.endswith("1 node falls back to the CPU: aten.erf")
-    else:
-        assert (case.status, case.lacks) == (Status.UNSUPPORTED, "an Adreno")
-        assert case.headline == "lowered; the program cannot run here: it needs an Adreno"
-        assert f"qnn/{SPEC.slug}" in case.reason
-
-
-@pytest.mark.parametrize(
-    ("program", "others", "listed"),
-    [
-        ("p.pte", ("b.bin", "float/0_0.raw"), ["p.pte"]),
-        ("a/p.pte", ("a/q.bin", "a/b.bin", "ab/x", "p.pte"), ["p.pte", "b.bin", "q.bin"]),
-    ],
-)
-def test_the_files_of_a_program_are_those_of_its_folder_and_it_comes_first(
-    program: str, others: tuple[str, ...], listed: list[str]
-) -> None:
-    compiled = msgspec.structs.replace(COMPILED, program=program)
-    files = dict.fromkeys(("artifact.json", *others), "0" * 64)
-    for held in (files | {program: "1" * 64}, files):
-        found = list_program(Artifact("key", "m", "s", "soc", compiled, 1.0, held))
-        assert [one.name for one in found] == (listed if program in held else listed[1:])
-        assert [one.sha256[0] for one in found].count("1") == (program in held)
 
 
 def test_what_a_policy_says_of_a_model_goes_by_its_name_not_by_its_file(tmp_path: Path) -> None:
@@ -609,27 +342,6 @@ class AnsweringPool:
         return self.answers.pop(0)
 
 
-@pytest.mark.parametrize(("alone", "fresh"), [(False, False), (False, True), (True, False)])
-def test_a_program_in_a_worker_gives_outputs_and_notes(
-    tmp_path: Path, alone: bool, fresh: bool
-) -> None:
-    pool = AnsweringPool([Ended(None, "", ""), Ended([["out"]], "", ""), Ended("told", "", "")])
-    noted = []
-
-    def note(program: PooledProgram, finished: Any) -> RunNotes:
-        noted.append((program.sets, program.outputs, finished))
-        return RunNotes(("a fault",))
-
-    runner = PooledRunner("python", pool, lambda program: None, note, alone)
-    program = Program(SPEC, tmp_path / "p", COMPILED, tmp_path, tmp_path / "log")
-    with runner.open(program, 3.0, fresh=fresh) as opened:
-        assert opened.used
-        assert opened.run([["in"]]) == [["out"]]
-        assert opened.finish() == RunNotes(("a fault",))
-    assert pool.leased == [("python", tmp_path / "log", 3.0, alone or fresh)]
-    assert noted == [([["in"]], [["out"]], "told")]
-
-
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
     dead = Ended(None, "was killed by SIGKILL", "", used=True)
@@ -646,18 +358,6 @@ def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
         run()
     assert caught.value.used
     assert pool.leased == [("python", tmp_path / "log", 3.0, False)]
-
-
-@pytest.mark.parametrize(("places", "lines"), [((), [3]), ((Place(file="b.py", line=2),), [2])])
-def test_a_failure_is_at_its_place_or_else_at_the_factory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: tuple[Place, ...], lines: list[int]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("net.py").write_text("#\n#\ndef make():\n    pass\n")
-    spec = replace(SPEC, model="net", source=Source(reference=f"{tmp_path}/net.py:make"))
-    judging = CaseJudge(spec, JudgeSetup(options=give_options(), runner="echo"), tmp_path)
-    case = judging.end(Status.FAILED, [NO_OUTPUTS.find("it failed", places=places)]).case
-    assert [one.line for one in case.findings[0].places] == lines
 
 
 @pytest.mark.parametrize(

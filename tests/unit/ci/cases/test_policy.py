@@ -9,26 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.cases.baselines import name_figures, users_folder
 from ci.cases.kept import LIMIT_BYTES, check_tensor
 from ci.cases.policy import (
-    LANES,
     EmulatorPolicy,
     Override,
     Unsupported,
-    drop_limits,
-    merge,
     read_emulator_policy,
 )
-from ci.cases.spec import CaseSpec, find_models
+from ci.cases.spec import find_models
 from ci.explain.rules import Advice
 from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Limits, Metric, ModelEntry, OutputLimits
-from ci.report.schema import Tool
-from ci.report.write import DROPPED_LIMITS
+from ci.models.user_models import Limits, ModelEntry
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import say
@@ -74,13 +68,6 @@ def test_a_refusal_is_known_of_a_whole_combination(
     lenient = msgspec.structs.replace(ROW, strict=False)
     assert with_rows(lenient, ROW).find_unmet(model, scheme, soc, choices) == expected
     assert with_rows(lenient).find_unmet(model, scheme, soc, choices) == ""
-
-
-def test_a_model_without_choices_is_the_usual_one() -> None:
-    policy = with_rows(ROW)
-    assert policy.expects_refusal("mlp", FP16, "SM8650", say("no such op")) == "known"
-    assert policy.find_unmet("mlp", FP16, "SM8650") == "known"
-    assert ROW.covers("mlp", "fp16", "SM8650")
 
 
 def test_the_first_advice_that_fits_is_given() -> None:
@@ -143,31 +130,7 @@ def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> 
     assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to the policy"
 
 
-def test_a_models_limits_carry_its_metric() -> None:
-    metric = Metric("net.py:score", "labels.npy", min=0.5, max_drop=0.1)
-    entry = ModelEntry("net.py:f", metric=metric)
-    policy = msgspec.structs.replace(DEFAULT, models={"m": entry})
-    found = policy.limits_of("m", FP16)
-    assert (found.model, found.scheme) == ("m", "fp16")
-    assert (found.min_metric, found.max_metric_drop) == (0.5, 0.1)
-    suite = policy.limits_of("mlp", FP16)
-    assert (suite.min_metric, suite.max_metric_drop) == (None, None)
-    specs = [CaseSpec(name, FP16, soc) for name in ("mlp", "mlp", "m") for soc in ("a", "b")]
-    assert policy.describe_limits(specs) == (suite, found)
-
-
 # -- a user's policy -----------------------------------------------------------------------------
-
-
-def test_tables_are_merged_and_own_rows_come_first() -> None:
-    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {
-        "a": {"b": 3, "c": 2},
-        "d": 4,
-    }
-    assert merge([1], [2, 3]) == [2, 3, 1]
-    assert merge({"a": 1}, [2]) == [2]
-    assert merge([1], {"a": 2}) == {"a": 2}
-    assert merge(None, 5) == 5
 
 
 def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -185,14 +148,6 @@ def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 # -- recorded figures, tensors, words --------------------------------------------------------------
-
-
-def test_figures_are_of_a_toolchain_and_a_folder() -> None:
-    tools = [Tool(name=name, version="1/2") for name in ("torch", "qnn-sdk", "executorch")]
-    assert name_figures(tools) == "executorch-1_2-qnn-sdk-1_2.toml"
-    assert name_figures(tools[:2], "lpai") == "qnn-sdk-1_2-lpai.toml"
-    assert users_folder(Path("/a/qnn.toml")) == Path("/a/qnn-baselines")
-    assert users_folder(None) is None
 
 
 def tensor(**changes: Any) -> TensorInfo:
@@ -237,56 +192,9 @@ def test_only_a_model_of_a_policy_is_relative_to_it(tmp_path: Path) -> None:
     assert "policy" not in of_command.value.fix
 
 
-def test_a_users_model_may_be_in_a_folder_with_a_colon(tmp_path: Path) -> None:
-    file = tmp_path / "a:b" / "net.py"
-    file.parent.mkdir()
-    file.write_text("def make(): ...\n", "utf-8")
-    (found,) = find_models(f"{file}:make", {})
-    assert found.endswith("a:b/net.py:make")
-
-
 @pytest.mark.parametrize("name", ["max_abs", "max_above_noise_db", "min_equal"])
 def test_a_limit_of_0_is_a_limit(name: str) -> None:
     assert Limits(**{name: 0.0}).given == {name: 0.0}
     entry = ModelEntry("net.py:make", limits={Scheme.FP16: Limits(**{name: 0.0})})
     policy = msgspec.structs.replace(DEFAULT, models={"net": entry})
     assert getattr(policy.limits_of("net", Scheme.FP16), name) == 0
-
-
-def test_limits_that_were_dropped_are_taken_out_of_each_entry_of_a_list() -> None:
-    name = min(DROPPED_LIMITS)
-    table = {"override": [{"limits": {name: 1}}, {"limits": {name: 2, "min_cosine": 0.5}}]}
-    assert list(drop_limits(table)) == [name, name]
-    assert table == {"override": [{"limits": {}}, {"limits": {"min_cosine": 0.5}}]}
-
-
-def test_each_output_has_its_own_limits() -> None:
-    outputs = {"0": OutputLimits(min_cosine=0.1), "7": OutputLimits(max_abs=0.7)}
-    entry = ModelEntry("net.py:f", limits={A8W8: Limits(min_sqnr_db=5.0, outputs=outputs)})
-    policy = msgspec.structs.replace(DEFAULT, models={"m": entry})
-    found = policy.limits_of("m", A8W8)
-    assert [(one.output, one.min_cosine, one.max_abs) for one in found.outputs] == [
-        (0, 0.1, None),
-        (7, None, 0.7),
-    ]
-    for index, cosine, most in ((0, 0.1, None), (7, None, 0.7), (3, None, None)):
-        own = found.of_output(index)
-        assert (own.min_sqnr_db, own.min_cosine, own.max_abs) == (5.0, cosine, most)
-
-
-@pytest.mark.parametrize("name", ["min_sqnr_db", "max_abs", "min_equal"])
-def test_each_limit_has_to_be_a_number(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is (inf|nan)"):
-        Limits(**{"min_cosine": 0.5, name: float("nan" if name == "max_abs" else "inf")})
-
-
-def test_each_session_has_the_policy_of_its_lane() -> None:
-    schemes = {name: {*read_emulator_policy(lane=lane).schemes} for name, lane in LANES.items()}
-    assert schemes.keys() == {"test_emulator", "test_onnx", "test_llm"}
-    for scheme, sessions in (
-        (Scheme.A8W4, {"test_emulator"}),
-        (Scheme.U8, {"test_onnx"}),
-        (Scheme.A8W8, {"test_emulator", "test_llm"}),
-        (Scheme.ASIS, {"test_onnx", "test_llm"}),
-    ):
-        assert {name for name, own in schemes.items() if scheme in own} == sessions

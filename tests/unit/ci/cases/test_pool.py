@@ -6,7 +6,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,15 +25,12 @@ from ci.cases.pool import (
     LATE,
     MAX_WORKER_BYTES,
     ROOT,
-    SOCKET,
     STARTER,
     TUNABLES,
     Ended,
     Lease,
     Pool,
-    ScratchPool,
     Worker,
-    list_python_path,
     open_scratch_pool,
 )
 from ci.models.numerics import VARIABLES
@@ -118,15 +114,6 @@ def test_workers_inherit_the_environment_and_what_they_need_themselves(
         Pool(environment, tmp_path / "own", ())
 
 
-def test_an_installed_project_needs_no_path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("site-packages", "dist-packages"):
-        monkeypatch.setattr(pool_module, "ROOT", Path("/env") / name)
-        assert list_python_path("/a::/b:/a") == "/a:/b"
-    monkeypatch.setattr(pool_module, "ROOT", Path("/own"))
-    assert list_python_path("") == "/own"
-    assert list_python_path("/own:/a") == "/own:/a"
-
-
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +178,6 @@ def make_pool(monkeypatch: pytest.MonkeyPatch, *workers: Any) -> Pool:
     return pool
 
 
-REFUSED = UsageError("no")
 GOOD, BAD = (7, ""), (None, "the process died")
 
 
@@ -223,26 +209,6 @@ def test_only_a_small_worker_that_answered_is_used_again(
     assert pool.run(rest, tmp_path / "log", 60.0).used is not bool(end)
 
 
-@pytest.mark.parametrize(
-    ("answer", "ended"),
-    [
-        (GOOD, Ended(7, "", "the end", used=True)),
-        (BAD, Ended(None, "the process died", "the end", used=True)),
-        ((REFUSED, ""), Ended(None, "no", "the end", used=True, error=REFUSED)),
-    ],
-)
-def test_what_a_worker_answers_is_noted_with_the_end_of_the_log(
-    tmp_path: Path, answer: tuple[Any, str], ended: Ended
-) -> None:
-    worker: Any = StubWorker(answer, GOOD)
-    worker.used = True
-    (tmp_path / "log").write_text("the end\n")
-    lease = Lease(worker, tmp_path / "log", Allowance(60))
-    assert lease.call(rest) == ended
-    again = GOOD if answer in (GOOD, (answer[0], "")) else (None, ABORTED)
-    assert lease.call(rest) == Ended(*again, "the end", used=True)
-
-
 @pytest.mark.parametrize("is_full", [True, False])
 def test_only_a_disk_that_is_full_for_the_session_too_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
@@ -252,32 +218,6 @@ def test_only_a_disk_that_is_full_for_the_session_too_ends_the_run(
     with pytest.raises(StoreError, match="no space") if is_full else nullcontext():
         ended = Lease(worker, tmp_path / "log", Allowance(60)).call(rest)
         assert "other processes can write there" in ended.advice.causes[0].text
-
-
-def test_limits_of_a_job_reach_its_worker_and_an_old_log_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    log.write_text("of an earlier job")
-    worker = StubWorker(GOOD)
-    ended = make_pool(monkeypatch, worker).run(rest, log, 60.0, max_bytes=9)
-    assert ended == Ended(7, "", "")
-    assert worker.asked == [(rest, log, Allowance(60.0, 9))]
-
-
-def test_each_thread_and_each_kind_has_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = [StubWorker(GOOD, GOOD) for _ in range(3)]
-    pool = make_pool(monkeypatch, *workers)
-    jobs: list[Any] = [rest, partial(rest)]
-    for job in (*jobs, *jobs):
-        pool.run(job, tmp_path / "log", 60.0)
-    other = threading.Thread(target=lambda: pool.run(rest, tmp_path / "log", 60.0))
-    other.start()
-    other.join()
-    asked = [[job for job, *_ in one.asked] for one in workers]
-    assert asked == [[jobs[0]] * 2, [jobs[1]] * 2, [rest]]
 
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError])
@@ -373,42 +313,6 @@ def test_a_process_that_ignores_its_end_is_killed(
     assert worker.process.exitcode == -signal.SIGKILL
 
 
-def test_closing_a_pool_kills_its_fork_server_if_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stopped: list[int] = []
-    server = SimpleNamespace(_forkserver_pid=None, _stop=lambda: stopped.append(1))
-    monkeypatch.setattr(pool_module, "FORK_SERVER", server)
-    pool = make_pool(monkeypatch)
-    pool.close()
-    assert (stopped, pool.aborted.is_set()) == ([], True)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        server._forkserver_pid = process.pid
-        pool.close()
-        assert process.wait(60) == -signal.SIGKILL
-    assert stopped == [1]
-
-
-def test_a_process_gets_time_to_leave_when_its_pipe_is_closed() -> None:
-    done: list[str] = []
-    made: Any = Worker.__new__(Worker)
-    made.connection = SimpleNamespace(close=lambda: done.append("close"))
-    made.process = SimpleNamespace(join=lambda _: done.append("join"), exitcode=0)
-    made.close()
-    assert done == ["close", "join"]
-
-
-def leave(*_: Any) -> None:
-    os._exit(7)
-
-
-def test_a_process_may_leave_before_it_is_killed(worker: Worker, tmp_path: Path) -> None:
-    lease = Lease(worker, tmp_path / "log", Allowance(60))
-    assert not lease.call(partial(signal.signal, signal.SIGTERM, leave)).failure
-    worker.end()
-    assert worker.process.exitcode == 7
-
-
 class StubPool:
     """Notes its arguments, and whether it was closed."""
 
@@ -453,37 +357,6 @@ def test_a_pool_is_replaced_if_the_variables_change_and_closed_at_the_end(
     ]
     assert config.get("tempdir") == before
     assert not scratch.exists()
-
-
-@pytest.mark.parametrize("spare", [0, 1])
-def test_sockets_are_elsewhere_if_the_path_of_the_scratch_directory_is_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool], spare: int
-) -> None:
-    scratch = tmp_path / "scratch"
-    size = len(str(scratch / SOCKET)) + spare
-    monkeypatch.setattr(pool_module, "MAX_SOCKET_PATH", size)
-    monkeypatch.setattr(pool_module, "scratch_directory", lambda *_: nullcontext(scratch))
-    config = vars(multiprocessing.current_process())["_config"]
-    before = config.get("tempdir")
-    with open_scratch_pool(()):
-        assert config.get("tempdir") == (str(scratch) if spare else before)
-    assert config.get("tempdir") == before
-    assert made == []
-
-
-@pytest.mark.parametrize("missing", [False, True])
-def test_a_pool_is_started_early_if_all_artifacts_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool], missing: bool
-) -> None:
-    def locate(profile: str, _: Any) -> Any:
-        if missing:
-            raise StoreError("it was not provisioned")
-        return SimpleNamespace(apply=lambda environ: {**environ, "PROFILE": profile})
-
-    monkeypatch.setattr(pool_module, "locate_profile", locate)
-    ScratchPool(tmp_path, ("torch",)).guess("emulator")
-    variables = {**os.environ, "PROFILE": "emulator", "TMPDIR": str(tmp_path)}
-    assert [one.given[0] for one in made] == [variables] * (not missing)
 
 
 def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:

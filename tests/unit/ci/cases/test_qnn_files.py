@@ -90,16 +90,5 @@ def test_a_profile_of_other_runs_gives_no_figure(tmp_path: Path, text: str) -> N
     assert read(tmp_path, text) == {}
 
 
-def test_a_profile_is_read_whatever_else_its_bytes_say(tmp_path: Path) -> None:
-    text = f"{HEAD}0,NODE,5,US,\N{LATIN SMALL LETTER E WITH ACUTE},ROOT,x\n{TIME.format(8)}"
-    (tmp_path / "profile.csv").write_bytes(text.encode("latin-1"))
-    assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {"accelerator_us": 8}
-
-
 def test_no_profile_gives_no_figure(tmp_path: Path) -> None:
-    assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}
-
-
-def test_a_profile_that_is_no_table_has_no_figures(tmp_path: Path) -> None:
-    (tmp_path / "profile.csv").write_text("Time," + "x" * 200_000 + "\n1,2\n")
     assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -201,34 +200,6 @@ def test_a_policy_that_will_not_do_is_an_error_that_names_it(
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "word"),
-    [
-        *((key, "gone.npy") for key in ("calibration", "inputs", "float_model", "metric.labels")),
-        *((key, "gone.py:f") for key in ("metric.function", "path")),
-        *((key, "gone.py:f") for key in ("lowering.annotation", "lowering.recipe")),
-    ],
-)
-def test_a_file_that_an_entry_lacks_is_named_with_its_key(
-    repository: Path, key: str, word: str
-) -> None:
-    (repository / "net.onnx").touch()
-    own = {"path": "nets/net.py:f" if key != "float_model" else "net.onnx"}
-    if key.startswith("metric."):
-        own |= {"metric.function": "metrics.py:f", "metric.labels": "data/labels.npy"}
-        own |= {"metric.max_drop": "0.1"}
-    rows = "".join(f"{name} = {json.dumps(value)}\n" for name, value in {**own, key: word}.items())
-    text = f"{EXTENDS}[models.net]\n{rows}".replace('"0.1"', "0.1")
-    with pytest.raises(ManifestError) as caught:
-        read(repository, text)
-    assert caught.value.what.startswith(f"{repository}/qnn.toml: models.net.{key}: no ")
-    assert "gone.py" in caught.value.what or "gone.npy" in caught.value.what
-    assert caught.value.why.endswith("gone.py is not a file" if "py:" in word else "is not a file")
-    assert caught.value.fix
-    with pytest.raises(ManifestError, match=r"models\.net\.float_model is only for an \.onnx file"):
-        read(repository, f'{EXTENDS}[models.net]\npath = "nets/net.py:f"\nfloat_model = "a.onnx"\n')
-
-
 def test_a_limit_that_was_dropped_is_accepted_and_named(repository: Path) -> None:
     text = """
 extends = "default"
@@ -299,40 +270,3 @@ def test_a_merged_budget_has_the_limits_of_both_and_its_own_first(name: str) -> 
         assert common.merge(Budget(**{name: own}, operators={"b": 3, "c": 4})) == Budget(
             **{name: merged}, operators={"a": 1, "b": 3, "c": 4}
         )
-
-
-def test_a_figure_that_several_budgets_limit_has_the_narrowest_place_s(repository: Path) -> None:
-    text = (
-        f"{WHOLE}\n[budget]\nprogram_bytes = 90\nspill_bytes = 9\nfill_bytes = 9\n"
-        "[models.net.budget]\nprogram_bytes = 80\nspill_bytes = 8\n"
-        "[models.net.budget.schemes.8a8w]\nprogram_bytes = 70\n"
-    )
-    policy = read(repository, text)
-    for scheme, program_bytes in ((Scheme.A8W8, 70), (Scheme.FP16, 80)):
-        found = policy.limits_of("net", scheme).budget
-        assert (found.program_bytes, found.spill_bytes, found.fill_bytes) == (program_bytes, 8, 9)
-
-
-@pytest.mark.parametrize("lane", ["emulator", "onnx"])
-def test_every_program_has_the_limit_that_qnn_has(lane: str) -> None:
-    policy = read_emulator_policy(lane=lane)
-    for scheme in policy.schemes:
-        assert policy.limits_of("mlp", scheme).budget == Budget(context_bytes=GRAPH_BYTES)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            "spil_bytes = 0",
-            "models.net.budget.spil_bytes: unknown key; did you mean spill_bytes",
-        ),
-        ("spill_bytes = -1", "`int` >= 0"),
-        ('spill_bytes = "1 MB"', "Expected `int | null`, got `str`"),
-    ],
-)
-def test_a_wrong_budget_is_named_with_its_line(repository: Path, line: str, words: str) -> None:
-    with pytest.raises(ManifestError) as caught:
-        read(repository, f"{WHOLE}\n[models.net.budget]\n{line}\n")
-    assert words in str(caught.value)
-    assert "line " in str(caught.value)
