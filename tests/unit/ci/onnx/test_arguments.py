@@ -5,7 +5,6 @@ The four steps and the session are stand-ins: nothing is provisioned, compiled o
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -79,22 +78,6 @@ def run(*words: str) -> int:
     return main(["test-onnx", "--model", "mlp", "--scheme", "u8", *words])
 
 
-def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
-    assert run() == ExitCode.OK
-    assert (steps.given["profile"], steps.given["offline"]) == ("onnx", False)
-    assert steps.given["choice"].is_usual
-    engine, options = steps.session["engine"], steps.session["options"]
-    assert (engine.embed, engine.saver, engine.direct, engine.log_level) == (True, False, False, "")
-    assert (engine.exports, engine.given, engine.sdk) == (True, {}, steps.root)
-    assert any("qnn-runtime" in part for part in engine.toolchain)
-    assert any("onnxruntime-qnn" in part for part in engine.toolchain)
-    assert (options.use_cache, options.record, options.keep, options.baselines) == (
-        True, False, None, None,
-    )  # fmt: skip
-    assert steps.session["runner"] == (engine, "a pool", "")
-    assert not Path("reports/test_onnx/compare.md").exists()
-
-
 def test_a_library_or_package_that_is_missing_is_named_before_a_case_runs(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,14 +130,6 @@ def test_every_option_reaches_the_run(steps: Steps) -> None:
     }
 
 
-def test_a_run_without_a_context_binary_needs_no_options_of_contexts(steps: Steps) -> None:
-    words = ["--option", "qnn_saver_path=libQnnSaver.so"]
-    assert run(*words) == ExitCode.USAGE
-    assert not steps.given
-    assert run(*words, "--direct") == ExitCode.OK
-    assert steps.session["engine"].direct
-
-
 def test_qnn_s_cpu_backend_takes_no_context_binary(steps: Steps) -> None:
     libraries = steps.root / "lib/x86_64-linux-clang"
     libraries.mkdir(parents=True)
@@ -176,19 +151,6 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
     assert main([*words, "--model", "mlp"]) == ExitCode.OK
     assert [one.source.shapes for one in steps.session["specs"]] == [(("x", (2, 3)),), ()]
     assert steps.session["engine"].exports  # a model of PyTorch is one of the two
-
-
-def test_a_list_has_the_models_of_the_policy(
-    steps: Steps, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("net.onnx").touch()
-    entry = '[models.own]\npath = "net.onnx"\nschemes = ["u16a8w", "u8"]\n'
-    Path("qnn.toml").write_text(f'extends = "default"\n{entry}')
-    assert main(["test-onnx", "--list", "--policy", "qnn.toml", "--json"]) == ExitCode.OK
-    listed = json.loads(capsys.readouterr().out)
-    assert listed["models"]["own"]["schemes"] == ["u16a8w", "u8"]
-    assert {"mlp", "own"} <= listed["models"].keys()
-    assert not steps.given
 
 
 def write_other(path: Path, sqnr_db: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pprint
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,19 +25,17 @@ from onnxruntime.quantization import QuantType
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Delegation, RunNotes
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
-from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy, Source
 from ci.onnx import compile as compiling
-from ci.onnx import engine, export, session, stages
+from ci.onnx import engine, session, stages
 from ci.onnx.engine import Executed, OnnxEngine, note_execution
 from ci.onnx.fallback import QNN
 from ci.onnx.preparation import (
     OLDEST_IR,
     find_joined,
     find_weights,
-    mend_constants,
     mend_names,
     override_weights,
     prepare_file,
@@ -46,7 +43,6 @@ from ci.onnx.preparation import (
     require_weights,
     write_normal_form,
 )
-from ci.onnx.session import FATAL, VERBOSE, WARNING, name_severity
 from ci.onnx.source import list_inputs
 from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError
 from provisioning.errors import FailedError, UsageError
@@ -359,56 +355,6 @@ def test_notes_on_a_run_are_its_restarts_lies_and_profile(tmp_path: Path) -> Non
     assert "1 restart " in note_execution(opened, Executed({QNN: ("a",)}, 1)).remark
 
 
-def test_an_output_may_be_a_single_number(tmp_path: Path) -> None:
-    node = make_node("ReduceMax", ["x"], ["y"], keepdims=0)
-    path = write_model(tmp_path / "m.onnx", [node], [tensor("x", (2,))], [tensor("y", ())])
-    ((output,),) = compiling.run_reference(path, [(np.float32([1, 2]),)])
-    assert (output.shape, output.item()) == ((), 2.0)
-
-
-def test_the_first_export_starts_no_thread_of_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    tqdm = SimpleNamespace(monitor_interval=10, set_lock=lambda _: None)
-    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
-    monkeypatch.setattr(export, "export_module", lambda *_: seen.append(tqdm.monitor_interval))
-    export.warm_exporter.__wrapped__()
-    assert seen == [0]
-
-
-@pytest.mark.parametrize("profile", [None, Path("profile")])
-def test_a_session_has_its_entries_options_and_no_fallback(
-    monkeypatch: pytest.MonkeyPatch, profile: Path | None
-) -> None:
-    entries: dict[str, str] = {}
-    devices: list[Any] = []
-    settings = SimpleNamespace(
-        enable_profiling=False,
-        profile_file_prefix="",
-        add_session_config_entry=entries.__setitem__,
-        add_provider_for_devices=lambda *given: devices.append(given),
-    )
-    stand_in = SimpleNamespace(
-        SessionOptions=lambda: settings, InferenceSession=lambda *given, **more: (given, more)
-    )
-    monkeypatch.setattr(session, "onnxruntime", stand_in)
-    monkeypatch.setattr(session, "find_device", lambda: "device")
-    asked = session.context_entries(Path("c.onnx"), embed=False)
-    options = {"soc_model": "57"}
-    more = {"profile": profile, "severity": VERBOSE} if profile else {}
-    made: Any = session.open_session(Path("m.onnx"), options, asked, **more)
-    assert made == (("m.onnx",), {"sess_options": settings, "enable_fallback": 0})
-    assert entries == {
-        "ep.context_enable": "1",
-        "ep.context_file_path": "c.onnx",
-        "ep.context_embed_mode": "0",
-    }
-    assert session.context_entries(Path("c"), embed=True)["ep.context_embed_mode"] == "1"
-    assert devices == [(["device"], options)]
-    assert settings.log_severity_level == (VERBOSE if profile else WARNING)
-    prefix = "profile" if profile else ""
-    assert (settings.enable_profiling, settings.profile_file_prefix) == (bool(profile), prefix)
-
-
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: list[Any] = []
     found = [SimpleNamespace(ep_name=name) for name in (session.CPU, session.PROVIDER)]
@@ -423,12 +369,6 @@ def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FailedError, match="no device for QNN's provider") as caught:
         session.find_device.__wrapped__()
     assert caught.value.fix
-
-
-def test_each_level_of_qnns_log_is_a_severity() -> None:
-    assert name_severity("") == WARNING
-    found = [name_severity(level) for level in LOG_LEVELS]
-    assert found == [FATAL, 3, WARNING, 1, VERBOSE, VERBOSE]
 
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
@@ -451,33 +391,6 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         del model.opset_import[-1]
         save(model, path)
         assert write_normal_form(path, tmp_path / "other.onnx") == path
-
-
-def test_a_recent_model_whose_weights_a_caller_may_replace_is_written_anew(tmp_path: Path) -> None:
-    model = build_model(
-        [make_node("Add", ["x", "w"], ["y"])],
-        [tensor("x", (1, 3)), tensor("w", (1, 3))],
-        [tensor("y", (1, 3))],
-        [constant("w", np.ones((1, 3), np.float32))],
-    )
-    assert model.opset_import[0].version >= 13
-    save(model, tmp_path / "m.onnx")
-    made = load(write_normal_form(tmp_path / "m.onnx", tmp_path / "other.onnx"))
-    assert [one.name for one in made.graph.input] == ["x"]
-    assert [one.name for one in made.graph.initializer] == ["w"]
-
-
-def test_weights_of_a_branch_have_the_type_before_they_are_dequantized() -> None:
-    nodes = [
-        make_node("DequantizeLinear", ["levels", "step"], ["w"]),
-        make_node("MatMul", ["x", "w"], ["z"], "inner"),
-    ]
-    weights = [constant("levels", np.ones((3, 3)), np.int8), constant("step", np.float32(1))]
-    branch = build_model(nodes, [], [tensor("z", (1, 3))], weights).graph
-    choice = make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    model = build_model([choice], [tensor("x", (1, 3))], [tensor("y", (1, 3))], [])
-    found = {name: int(kind) for name, kind in find_weights(model)}
-    assert found == {"MatMul 'inner' input 1": int(TensorProto.INT8)}
 
 
 def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
@@ -523,31 +436,6 @@ def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> 
     assert [one.name for one in graph.initializer] == renamed
     read = [[*node.input] for node in graph.node]
     assert read == [["x", *renamed], ["x"], ["x", "w", "b_weight"]]
-
-
-def test_infinite_constants_and_each_flat_bias_are_mended() -> None:
-    rows: dict[str, Any] = {"a": [[1.0, np.inf]], "b": [[-np.inf, 2.0]], "c": [[3.0, 4.0]]}
-    rows |= {"d": [[5.0], [6.0]], "e": [7.0], "f": [[8.0, 9.0]]}
-    nodes = [
-        make_node("Gemm", ["x", "w"], ["p"]),
-        make_node("Gemm", ["p", "w", "b"], ["q"]),
-        make_node("Gemm", ["q", "w", "c"], ["r"]),
-        make_node("Gemm", ["r", "w", "d"], ["t"]),
-        make_node("Gemm", ["t", "w", "e"], ["s"]),
-        make_node("Where", ["is", "s", "f"], ["last"]),
-    ]
-    weights = [constant(name, values) for name, values in rows.items()]
-    graph = build_model(nodes, [tensor("x", (1, 2))], [tensor("s", (1, 2))], weights).graph
-    mend_constants(graph)
-    held = {one.name: to_array(one).tolist() for one in graph.initializer}
-    assert held == {
-        "a": [[1.0, 65504.0]],
-        "b": [-65504.0, 2.0],
-        "c": [3.0, 4.0],
-        "d": [[5.0], [6.0]],
-        "e": [7.0],
-        "f": [[8.0, 9.0]],
-    }
 
 
 def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path: Path) -> None:
@@ -657,14 +545,3 @@ def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_s
     for name, top in (("x", 4), ("u", 20)):
         assert made[f"{name}_zero_point"].dtype.name == activations
         assert made[f"{name}_scale"] == pytest.approx(2 * top / levels, rel=1e-3)
-
-
-def test_the_reference_takes_every_input_of_every_set_and_gives_every_output(
-    tmp_path: Path,
-) -> None:
-    model = write_product(tmp_path / "m.onnx")
-    sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
-    (weight,) = map(to_array, load(model).graph.initializer)
-    for (y, z), (x, u) in zip(compiling.run_reference(model, sets), sets, strict=True):
-        np.testing.assert_allclose(y, x @ weight, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(z, x / u, rtol=1e-6)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import onnx
 
 from ci.__main__ import main
 from ci.onnx.contexts import (
-    COMPATIBILITY,
     check_context,
     measure_constant,
     read_context,
@@ -143,30 +141,6 @@ def fit(path: Path, asked: tuple[str, str]) -> str:
     return "fits {}, QNN {}".format(*asked)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_every_graph_of_the_model_has_to_be_in_its_binary(tmp_path: Path, place: int) -> None:
-    names = [GRAPH, GRAPH]
-    names[place] = "graph_of_another"
-    nodes = [
-        make_node(ep_cache_context=BLOB, embed_mode=1, partition_name=name, main_context=number)
-        for number, name in enumerate(names)
-    ]
-    with pytest.raises(FailedError) as caught:
-        read_context(write_nodes(tmp_path / "m_ctx.onnx", nodes))
-    assert "graph_of_another" in caught.value.why
-
-
-def test_an_archive_need_not_contain_a_qnn_version(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "graphs", "w") as archive:
-        archive.writestr("graph", b"\0" + GRAPH.encode() + b"\0")
-    blob = (tmp_path / "graphs").read_bytes()
-    context = read_context(write_embedded(tmp_path, blob))
-    assert (context.qnn, context.size_bytes, context.file) == ("", len(blob), None)
-    assert check_context(write_embedded(tmp_path, blob, ep_sdk_version=""), "SM8750", "2.1.0")
-    with pytest.raises(QnnCiError, match=r"with QNN 2\.49\.40, but the runtime is 2\.48\.40"):
-        check_context(write_embedded(tmp_path, blob), "SM8750", "2.48.40")
-
-
 def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
     path = write_context(tmp_path)
     (tmp_path / BINARY).chmod(0)
@@ -193,21 +167,6 @@ def test_what_is_no_context_model_of_qnn_is_refused(tmp_path: Path) -> None:
     cut.write_bytes(write_context(tmp_path).read_bytes()[:-9])
     calls["cut"] = partial(read_context, cut)
     check_results(SNAPSHOTS / "no contexts.txt", calls, tmp_path)
-
-
-def test_socs_are_read_from_metadata_of_the_known_version_only(tmp_path: Path) -> None:
-    path = write_context(tmp_path, soc="")
-    for value, socs in (
-        ("v2:6:2.49.40:5.49.0:0:57,x,0,69:0:0", (57, 69)),
-        ("v2:6:2.49.40:5.49.0:0:57", (57,)),
-        ("v2:6:2.49.40:5.49.0:0", ()),
-        ("v3:6:2.49.40:5.49.0:0:57:0:0", ()),
-    ):
-        model = onnx.load(path)
-        del model.metadata_props[:]
-        model.metadata_props.add(key=COMPATIBILITY, value=value)
-        onnx.save(model, path)
-        assert read_context(path).socs == socs
 
 
 def test_two_graphs_share_a_binary(tmp_path: Path) -> None:

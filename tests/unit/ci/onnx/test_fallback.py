@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
-from ci.cases.engine import Compiled, Delegation, Fallback, Program
-from ci.cases.qnn_files import PROFILE_CSV
-from ci.cases.spec import CaseSpec
-from ci.models.schemes import Scheme
+from ci.cases.engine import Compiled, Delegation, Fallback
 from ci.onnx import fallback
-from ci.onnx.engine import PROFILE, Executed, OnnxEngine, find_lies, open_program
+from ci.onnx.engine import Executed, find_lies
 from ci.onnx.fallback import (
     count_nodes,
     count_operators,
@@ -25,7 +18,6 @@ from ci.onnx.fallback import (
     read_profile,
     read_reasons,
 )
-from provisioning.errors import QnnCiError
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "
@@ -200,36 +192,3 @@ def test_a_profile_that_contradicts_the_compilation_is_a_lie(
     compiled = msgspec.structs.replace(COMPILED, delegation=Delegation(1, left, 1))
     wanted = [one.replace("{CPU}", CPU) for one in lies]
     assert list(find_lies(Executed(providers), compiled)) == wanted
-
-
-def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pytest.importorskip("onnx", reason="onnx is not installed in this environment")
-    opened: list[tuple[Any, ...]] = []
-    sessions = SimpleNamespace(
-        NO_FALLBACK={"fallback": "none"},
-        name_severity={"info": 7}.get,
-        open_session=lambda *given, **more: opened.append((*given, more)),
-    )
-    monkeypatch.setitem(sys.modules, "ci.onnx.session", sessions)
-    engine = OnnxEngine(toolchain=(), sdk=tmp_path, log_level="info")
-    spec = CaseSpec("net", Scheme.U8, "SM8650")
-    program = Program(spec, tmp_path / "net.onnx", COMPILED, tmp_path, tmp_path / "run.log")
-    with pytest.raises(QnnCiError):  # it is not there, and so for no SoC
-        open_program(program, engine, "")
-    assert not opened
-    engine = replace(engine, direct=True)
-    delegation = Delegation(3, 1, 2, (Fallback("Erf", "no"),))
-    left = replace(program, compiled=msgspec.structs.replace(COMPILED, delegation=delegation))
-    for one, level in ((program, ""), (left, "detailed")):
-        open_program(one, engine, level)
-    options, more = engine.options(spec), {"profile": tmp_path / PROFILE, "severity": 7}
-    detailed = {
-        "profiling_level": "detailed",
-        "profiling_file_path": str(tmp_path / PROFILE_CSV),
-    }
-    assert opened == [
-        (program.path, options, sessions.NO_FALLBACK, more),
-        (program.path, options | detailed, {}, more),
-    ]

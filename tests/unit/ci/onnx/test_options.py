@@ -16,14 +16,12 @@ from ci.onnx.options import (
     choose_options,
     find_backend,
     find_conflicts,
-    find_library,
     hash_option_files,
     parse_options,
-    profile_options,
     read_options,
 )
 from ci.verbs.lanes.onnx import check_sessions
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import read_socs
 from tests.stand_ins.snapshots import check_results, check_snapshot, try_call
@@ -49,43 +47,9 @@ REFUSED = {
 TAKEN = {Kind.SWITCH: "1", Kind.NUMBER: "1", Kind.FILE: "libQnnHtp.so", Kind.DIRECTORY: "."}
 
 
-def find_fault(values: Mapping[str, str], version: str = "2.6.0") -> str:
-    """What is wrong with options and entries by their names."""
-    entries = {option.name: values[option.name] for option in SESSION if option.name in values}
-    options = {name: value for name, value in values.items() if name not in entries}
-    with pytest.raises(UsageError) as caught:
-        check_options(options, entries, version=version)
-    assert "docs/reference/onnx.md" in caught.value.fix
-    return caught.value.what
-
-
 def take(option: Option) -> dict[str, str]:
     value = option.values[-1] if option.values else TAKEN.get(option.kind, option.example or "x")
     return {option.name: "1" if option.least else value}
-
-
-@pytest.mark.parametrize(("least", "most"), [(0, None), (1, None), (2, 7), (3, 3)])
-def test_a_number_may_be_its_lowest_and_its_highest(least: int, most: int | None) -> None:
-    option = Option("n", Kind.NUMBER, "", "", "", "", least=least, most=most)
-    top = 999_999_999 if most is None else most
-    numbers = {least - 1, least, top, top + 1}
-    assert {one for one in numbers if option.fits(str(one))} == {least, top}
-    told = f"a whole number, at least {least}" if most is None else f"{least} to {most}"
-    assert option.allowed == (str(least) if least == most else told)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [one for one in OPTIONS if one.kind in (Kind.SWITCH, Kind.CHOICE, Kind.NUMBER)],
-    ids=lambda option: option.name,
-)
-def test_a_list_is_accepted_where_there_is_one_value_per_soc(option: Option) -> None:
-    lists = {"soc_model": "57,69", "htp_arch": "75,79", "vtcm_mb": "4,8"}
-    if option.name in lists:
-        check_options({option.name: lists[option.name]}, CONTEXT)
-    else:
-        value = ",".join([*take(option).values()] * 2)
-        assert f"{option.name}={value}: not valid; allowed" in find_fault({option.name: value})
 
 
 @pytest.mark.parametrize(
@@ -281,15 +245,6 @@ def test_files_that_a_compilation_reads_are_hashed(
     assert hash_option_files({"backend_path": "libQnnHtp.so"}) == hash_option_files({}) == []
 
 
-def test_words_of_a_command_line() -> None:
-    assert parse_options(["vtcm_mb=8", "op_packages=A:b.so:I"]) == {
-        "vtcm_mb": "8",
-        "op_packages": "A:b.so:I",
-    }
-    # What it needs is added later, by the lane or by another word.
-    assert parse_options(["enable_htp_fp16_precision=1"]) == {"enable_htp_fp16_precision": "1"}
-
-
 def test_the_table_agrees_with_itself() -> None:
     table = read_options()
     rows = (*table.provider, *table.session, *table.run)
@@ -306,46 +261,6 @@ def test_the_table_agrees_with_itself() -> None:
     for name, soc in table.socs.items():
         assert name not in read_socs()
         assert soc.id not in {known.id for known in read_socs().values()}
-
-
-def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Path) -> None:
-    assert profile_options("", tmp_path) == {}
-    told = {"profiling_level": "basic", "profiling_file_path": str(tmp_path)}
-    assert profile_options("basic", tmp_path) == told
-    assert find_library(tmp_path, {}) == tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
-    assert find_library(tmp_path, {"backend_path": "/mine/libQnnCpu.so"}) == Path(
-        "/mine/libQnnCpu.so"
-    )
-    mine = Path("mine/libQnnCpu.so")
-    assert find_library(tmp_path, {"backend_path": str(mine)}) == mine
-    for given in ({"backend_type": "cpu"}, {"backend_path": "libQnnCpu.so"}):
-        with pytest.raises(UnfitError, match=r"has no libQnnCpu\.so") as caught:
-            find_library(tmp_path, given)
-        assert "--sdk" in caught.value.fix
-        assert "wheels" in caught.value.why
-        assert choose_options(Scheme.U8, "SM8650", given) == given  # none of HTP's
-    library = tmp_path / "lib/x86_64-linux-clang/libQnnCpu.so"
-    library.parent.mkdir(parents=True)
-    library.touch()
-    assert find_library(tmp_path, {"backend_type": "cpu"}) == library
-    for kind, name in (
-        *(("gpu", "libQnnGpu.so"), ("saver", "libQnnSaver.so"), ("ir", "libQnnIr.so")),
-        *(("htp", "libQnnHtp.so"), ("genie", "libQnnHtp.so")),
-    ):
-        library.with_name(name).touch()
-        assert find_library(tmp_path, {"backend_type": kind}) == library.with_name(name)
-
-
-def test_a_model_without_a_context_needs_no_options_of_contexts() -> None:
-    options = {**HTP, "enable_htp_prepare_only": "1"}
-    with pytest.raises(UsageError, match="without"):
-        check_sessions(options, "", saver=False)
-    check_sessions(HTP, "", saver=False, direct=True)
-
-
-@pytest.mark.parametrize("profile", ["", "basic", "detailed"])
-def test_a_profile_and_saver_go_together(profile: str) -> None:
-    check_sessions(HTP, profile, saver=True)
 
 
 def test_options_of_a_case_are_those_of_its_soc_and_scheme() -> None:

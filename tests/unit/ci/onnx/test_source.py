@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +22,9 @@ from ci.models.user_models import RANDOM, SHUFFLED
 from ci.onnx.source import (
     RANDOM_IDS,
     Source,
-    find_compared,
     find_rates,
     fit_sets,
     from_file,
-    from_torch,
     list_inputs,
     make_sets,
     read_beside,
@@ -74,16 +71,6 @@ def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> S
     onnx.save(model, folder / "net.onnx")
     given = user_models.Source("", data.get("calibration", ""), data.get("inputs", ""))
     return from_file(folder / "net.onnx", model, [], given)
-
-
-def test_each_row_of_an_archive_is_an_input_set(tmp_path: Path) -> None:
-    x = np.arange(12, dtype="float32").reshape(2, 2, 3)
-    ids = np.arange(8).reshape(2, 4)
-    sets = list(read_beside(write(tmp_path / "net.onnx", ids=ids, x=x), INPUTS))
-    assert len(sets) == 2
-    for row, (one, other) in enumerate(sets):
-        np.testing.assert_array_equal(one, x[row])
-        np.testing.assert_array_equal(other, ids[row])
 
 
 @pytest.mark.parametrize(("given", "made"), [("inputs", "calibration"), ("calibration", "inputs")])
@@ -204,108 +191,6 @@ def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     assert (source.made, source.evaluation[0][1].shape) == ("", ())
 
 
-def test_a_sampling_rate_is_one_integer_and_its_name_may_have_other_letters(
-    tmp_path: Path,
-) -> None:
-    ports = {
-        "Sample_Rate": (np.dtype("uint8"), (1, 1)),
-        "sr": (np.dtype("float32"), ()),
-        "sampling-freq": (np.dtype("int64"), (2,)),
-    }
-    model = onnx.ModelProto()
-    model.metadata_props.add(key="Sampling.Rate", value="16")
-    model.metadata_props.add(key="sr", value="fast")
-    assert find_rates(tmp_path, model, ports) == {"Sample_Rate": 16}
-    model.metadata_props.add(key="samplefreq", value="8")  # which contradicts the other
-    with pytest.raises(UsageError, match="'Sample_Rate'"):
-        find_rates(tmp_path / "net.onnx", model, ports)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["SR", "sr_0", "sampleRate", "sample-rate", "sampling.rate", "SampleFreq", "samplingfreq"],
-)
-def test_inputs_of_a_sampling_rate_and_their_metadata_have_several_names(
-    tmp_path: Path, name: str
-) -> None:
-    model = onnx.ModelProto()
-    model.metadata_props.add(key=name, value="16000")
-    port = (np.dtype("int64"), (1,))
-    assert find_rates(tmp_path, model, {name: port, "steps": port}) == {name: 16000}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "found"),
-    [
-        ([("Equal", ["sr", "a"], ["b"])], {8, 16}),
-        ([("Equal", ["a", "sr"], ["b"])], {8, 16}),
-        ([("Identity", ["sr"], ["r"]), ("Equal", ["r", "a"], ["b"])], {8, 16}),
-        *(
-            ([(name, ["sr"], ["r"]), ("Equal", ["r", "a"], ["b"])], {8, 16})
-            for name in ("Cast", "Reshape", "Squeeze", "Unsqueeze")
-        ),
-        ([("Gather", ["sr", "i"], ["r"]), ("Equal", ["r", "i"], ["b"])], {0}),
-        ([("Gather", ["a", "sr"], ["r"]), ("Equal", ["r", "i"], ["b"])], set()),
-        ([("Add", ["sr", "i"], ["r"]), ("Equal", ["r", "a"], ["b"])], set()),
-        ([("Less", ["sr", "a"], ["b"])], set()),
-        ([("Equal", ["x", "a"], ["b"])], set()),
-        ([("Equal", ["sr", "v"], ["b"])], set()),  # no tensor
-        ([("Equal", ["sr", "i"], ["b"]), ("Equal", ["sr", "a"], ["c"])], {0, 8, 16}),
-    ],
-)
-def test_what_an_input_is_compared_with(nodes: list[Any], found: set[int]) -> None:
-    held = {"a": [8, 16], "i": [0]}
-    constants = [onnx.numpy_helper.from_array(np.array(one), name) for name, one in held.items()]
-    made = [helper.make_node(*one) for one in nodes]
-    made.append(helper.make_node("Constant", [], ["v"], value_int=8))
-    graph = helper.make_graph(made, "graph", [], [], constants)
-    assert find_compared(helper.make_model(graph), "sr") == found
-
-
-def test_a_model_of_torch_gives_its_own_sets() -> None:
-    class Tensor:
-        def __init__(self, value: float) -> None:
-            self.value = np.float32([value])
-
-        def numpy(self) -> np.ndarray:
-            return self.value
-
-    model: Any = SimpleNamespace(
-        evaluation=[[Tensor(1), Tensor(2)]],
-        calibration=[[Tensor(3)], [Tensor(4)]],
-        reference=[[Tensor(5)]],
-        made="by us",
-        calibration_made="shuffled",
-    )
-    source = from_torch(model, "digest")
-    assert (source.origin, source.digest) == (model, "digest")
-    assert (source.made, source.calibration_made) == ("by us", "shuffled")
-    assert source.evaluation == ((np.float32([1]), np.float32([2])),)
-    assert source.calibration == ((np.float32([3]),), (np.float32([4]),))
-    assert source.reference == ((np.float32([5]),),)
-
-
-def test_inputs_to_judge_are_made_of_those_of_the_calibration(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", count(3, 100))
-    source = load(tmp_path, calibration=str(tmp_path / "x.npy"))
-    assert source.made == SHUFFLED
-    assert all(one.min() >= 100 for (one,) in source.evaluation)
-    write(tmp_path / "net.onnx", x=count(2))  # if there are any, of those to judge
-    source = load(tmp_path, calibration=str(tmp_path / "x.npy"))
-    assert (source.made, len(source.evaluation), len(source.calibration)) == (SHUFFLED, 4, 3)
-    assert all(one.max() < 100 for (one,) in source.evaluation)
-
-
-def test_seeded_sets_of_examples_take_turns() -> None:
-    ports = {"x": (np.dtype("float32"), (50,))}
-    examples = [(np.arange(50, dtype="float32"),), (np.arange(50, 100, dtype="float32"),)]
-    made = make_sets(ports, examples, {}, 3, 1)
-    assert [float(one[0].min()) for one in made] == [0, 50, 0]
-    assert made[0][0].tobytes() != made[2][0].tobytes()
-    again, other = make_sets(ports, examples, {}, 3, 1), make_sets(ports, examples, {}, 3, 2)
-    assert again[0][0].tobytes() == made[0][0].tobytes() != other[0][0].tobytes()
-
-
 def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_elements() -> None:
     ports = {
         "x": (np.dtype("float32"), (50,)),
@@ -373,14 +258,6 @@ def test_a_set_next_to_a_model_is_a_regular_file(
     plant(tmp_path / "test_data_set_0" / "input_0.pb")
     with pytest.raises(UsageError, match=r"input_0\.pb"):
         list(read_beside(tmp_path / "net.onnx", INPUTS))
-
-
-def test_a_weight_that_is_also_an_input_needs_no_data() -> None:
-    """As in files up to IR version 3."""
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "wxv"]
-    weights = [onnx.numpy_helper.from_array(np.ones(3, np.float32), name) for name in "vw"]
-    graph = helper.make_graph([helper.make_node("Sum", [*"xvw"], ["y"])], "g", ports, [], weights)
-    assert list_inputs(helper.make_model(graph)) == {"x": (np.dtype("float32"), (3,))}
 
 
 def test_each_set_is_put_in_the_order_of_the_inputs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from provisioning.errors import ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu
 
 POLICY = read_emulator_policy(lane="onnx")
-Fit = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -68,43 +67,6 @@ def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path)
     assert fit(plain, Scheme.ASIS, Scheme.U8, asked=True) == ["u8"]
     with pytest.raises(UsageError, match="is not quantized"):
         fit(plain, Scheme.ASIS, asked=True)
-
-
-def test_each_of_several_files_has_the_schemes_of_its_own_entry(
-    tmp_path: Path, quantized: Path
-) -> None:
-    plain = write_relu(tmp_path / "plain.onnx")
-    entries = {"net": ModelEntry(str(quantized)), "plain": ModelEntry(str(plain))}
-
-    def fit_both(**schemes: Scheme) -> list[tuple[str, str]]:
-        own = {
-            name: replace(one, schemes=(schemes[name],) if name in schemes else one.schemes)
-            for name, one in entries.items()
-        }
-        specs = [
-            CaseSpec(name, scheme, soc, one.make_source(scheme))
-            for name, one in own.items()
-            for scheme in one.schemes or (Scheme.FP16, Scheme.U8)
-            for soc in ("SM8650", "SM8750")
-        ]
-        fitted = fit_all(specs, replace(POLICY, models=own), [])
-        return [(one.model, one.scheme.value) for one in fitted if one.soc == "SM8750"]
-
-    every = [("net", "asis"), ("plain", "fp16"), ("plain", "u8")]
-    assert fit_both() == every
-    assert fit_both(net=Scheme.ASIS) == every
-    assert fit_both(plain=Scheme.U8) == [every[0], every[2]]
-    for wrong in ({"net": Scheme.U8}, {"net": Scheme.U8, "plain": Scheme.FP16}):
-        with pytest.raises(UsageError, match=r"^models\.net\.schemes: .* is quantized already"):
-            fit_both(**wrong)
-    for wrong in ({"plain": Scheme.ASIS}, {"net": Scheme.ASIS, "plain": Scheme.ASIS}):
-        with pytest.raises(UsageError, match=r"^models\.plain\.schemes: .* is not quantized"):
-            fit_both(**wrong)
-    policy = replace(POLICY, models={"net": replace(entries["net"], schemes=(Scheme.ASIS,))})
-    spec = CaseSpec("net", Scheme.U8, "SM8650", entries["net"].make_source())
-    with pytest.raises(UsageError, match=r"^--scheme: ") as caught:
-        fit_all([spec], policy, ["u8"])
-    assert "leave out --scheme:" in caught.value.fix
 
 
 def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
@@ -192,17 +154,6 @@ def test_the_cases_are_fitted_without_torch(
     assert fit(quantized, Scheme.FP16) == ["asis"]
     suite = [CaseSpec("mlp", Scheme.FP16, "SM8650")]
     assert fit_all(suite, POLICY, []) == suite
-
-
-def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) -> None:
-    entry = Source(str(tmp_path / "a.onnx"), shapes=(("x", (1,)), ("z", (2,))))
-    file, suite = CaseSpec("a", Scheme.U8, "SM8650", entry), CaseSpec("mlp", Scheme.U8, "SM8650")
-    fitted = list(fit_files([file, suite], {"x": (5,)}))
-    assert dict(fitted[0].source.shapes) == {"x": (5,), "z": (2,)}
-    assert fitted[1] == suite
-    assert list(fit_files([file, suite], {})) == [file, suite]
-    with pytest.raises(UsageError, match="--shape is for"):
-        list(fit_files([suite], {"x": (5,)}))
 
 
 @pytest.mark.parametrize(
