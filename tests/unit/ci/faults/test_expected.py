@@ -15,7 +15,6 @@ from ci.faults.expected import (
     GRAPH,
     MENDED,
     Rerun,
-    list_tried,
     make_matrix,
     render_matrix,
     rerun,
@@ -26,7 +25,6 @@ from ci.faults.known import (
     REFUSED,
     RIGHT,
     WRONG,
-    Tried,
     describe,
     find_pattern,
     read_faults,
@@ -99,17 +97,6 @@ def test_a_result_tells_how_it_differs_from_the_expected_one(
     assert Rerun(**{"expected": WRONG, **usual, **fields}).problem == problem
 
 
-def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
-    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
-        for one in items:
-            bad = "constant(16" in one.text or one.seed == 23
-            yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
-
-    graph, mended = rerun([PLANTED], "onnx", "2.49.40", attempt)
-    assert not graph.problem
-    assert mended.problem.startswith("the mended graph is wrong")
-
-
 @pytest.mark.parametrize(
     ("qnn", "ends", "end"),
     [
@@ -131,17 +118,6 @@ def test_a_graph_ends_as_the_first_seed_that_is_not_as_expected_or_as_the_first_
     seed = 21 + ends.index(end)
     figures = (None, None) if end == CRASHED else (float(seed), 60.0 + seed)
     assert (graph.end, graph.sqnr_db, graph.predicted_db) == (end, *figures)
-
-
-def test_the_figures_of_a_graph_are_those_of_the_seed_that_loses_most() -> None:
-    reached = {21: 9.0, 22: 2.0, 23: 5.0}
-
-    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
-        for one in items:
-            yield Result(one.text, one.seed, WRONG, reached[one.seed], 60.0 + one.seed)
-
-    for one in rerun([PLANTED], "onnx", "2.49.40", attempt):
-        assert (one.end, one.sqnr_db, one.predicted_db) == (WRONG, 2.0, 82.0)
 
 
 def test_a_worse_end_is_a_regression_and_a_better_one_a_fix() -> None:
@@ -203,45 +179,3 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
         "| b | graph | fp16 | not run | refused |\n"
     )
-
-
-def test_each_of_two_faults_is_run_in_each_scheme_and_form() -> None:
-    faults = [
-        replace(
-            PLANTED,
-            name=name,
-            graph=f"graph {name}",
-            mended=mended,
-            tried=tuple(Tried(frontend, scheme, wrong=("2.1",)) for frontend, scheme in tried),
-        )
-        for name, mended, tried in (
-            ("a", "mended a", (("onnx", "u8"), ("executorch", "8a8w"), ("onnx", "fp16"))),
-            ("b", "", (("onnx", "u8"),)),
-        )
-    ]
-    asked = []
-
-    def attempt(scheme: str, items: Sequence[Item]) -> list[Result]:
-        asked.append((scheme, items[0].text, len({one.seed for one in items})))
-        return [
-            Result(one.text, one.seed, WRONG, 9.0 - number, 50.0)
-            for number, one in enumerate(items)
-        ]
-
-    runs = list(rerun(faults, "onnx", "2.1", attempt))
-    assert asked == [
-        *(("u8", "graph a", 3), ("u8", "mended a", 3)),
-        *(("fp16", "graph a", 3), ("fp16", "mended a", 3), ("u8", "graph b", 3)),
-    ]
-    assert [(one.fault, one.scheme, one.form, one.expected) for one in runs] == [
-        ("a", "u8", GRAPH, WRONG),
-        ("a", "u8", MENDED, RIGHT),
-        ("a", "fp16", GRAPH, WRONG),
-        ("a", "fp16", MENDED, RIGHT),
-        ("b", "u8", GRAPH, WRONG),
-    ]
-    assert {(one.sqnr_db, one.predicted_db) for one in runs} == {(7.0, 50.0)}
-    problem = "the mended graph is wrong, not right (7.0 dB, 50.0 dB predicted)"
-    assert [one.problem for one in runs] == ["", problem, "", problem, ""]
-    listed = [(one.fault, one.scheme, one.end) for one in list_tried(faults, "onnx")]
-    assert listed == [("a", "u8", WRONG), ("a", "fp16", WRONG), ("b", "u8", WRONG)]

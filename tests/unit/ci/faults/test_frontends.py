@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-import onnx
 import torch
 
 from ci.faults import onnx_runner
@@ -26,7 +25,6 @@ from ci.faults.onnx_runner import list_left
 from ci.faults.render import write_script
 from ci.faults.results import Item
 from ci.faults.torch_graphs import (
-    CALLS,
     UNKNOWN,
     Bundle,
     Module,
@@ -216,69 +214,10 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
         try_items()
 
 
-def test_an_input_that_the_quantizer_removes_is_fed_to_no_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fold(source: Path, target: Path, _: Scheme, sets: Any) -> None:
-        model = onnx.load(source)
-        name = model.graph.input.pop(0).name
-        model.graph.initializer.append(onnx.numpy_helper.from_array(sets[0][0], name))
-        onnx.save(model, target)
-
-    def open_session(path: Path, *_: Any) -> Any:
-        run = open_reference(path).run
-        return SimpleNamespace(run=run, get_provider_graph_assignment_info=list)
-
-    monkeypatch.setattr(onnx_runner, "quantize_file", fold)
-    monkeypatch.setattr(onnx_runner, "open_session", open_session)
-    text = "v = input(2, 4)\nx = input(2, 8)\ny = abs(v)\nz = abs(x)\nreturn y, z\n"
-    (found,) = onnx_runner.run_items([Item(text, 1)], Scheme.U8, {})
-    assert (found.end, found.why) == (RIGHT, "")
-
-
 def test_an_operator_that_onnx_lacks_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     texts = (f"x = input(2, 4)\ny = {one}(x)\nreturn y" for one in ("relu", "rms_norm"))
     with pytest.raises(FailedError, match="the operator rms_norm does not exist in ONNX"):
         write_model([*map(parse_graph, texts)], [0, 0], tmp_path / "graph.onnx")
-
-
-@pytest.mark.parametrize(
-    ("start", "stop", "fits"),
-    [(0, 3, True), (2, 3, True), (0, 4, False), (-1, 2, False), (2, 2, False), (3, 2, False)],
-)
-def test_a_slice_is_within_its_axis_and_not_empty(start: int, stop: int, fits: bool) -> None:
-    x = torch.arange(6).reshape(2, 3)
-    if fits:
-        assert CALLS["slice"](x, 1, start, stop).tolist() == x[:, start:stop].tolist()
-    else:
-        with pytest.raises(ValueError, match="empty or exceeds the axis"):
-            CALLS["slice"](x, 1, start, stop)
-
-
-def test_every_operator_can_be_computed() -> None:
-    assert OPERATORS.keys() == CALLS.keys()
-
-
-def test_the_names_of_operators_in_torch_are_those_of_their_calls() -> None:
-    """A model's graph is searched for known faults by these names."""
-    others = {
-        "clip": "clamp",
-        "lp_norm": "linalg_vector_norm",
-        "conv": "conv2d",
-        "conv_transpose": "conv_transpose2d",
-        "max_pool": "max_pool2d",
-        "avg_pool": "avg_pool2d",
-        "transpose": "permute",
-        "pad": "constant_pad_nd",
-        "concat": "cat",
-        "upsample": "upsample_nearest2d",
-    }
-    assert all(others.get(name, name) in one.aten for name, one in OPERATORS.items())
-    names = [aten for one in OPERATORS.values() for aten in one.aten]
-    assert len(names) == len(set(names))
-    assert name_operators()["ConvTranspose"] == name_operators()["conv_transpose1d"]
-    for aten in names:
-        assert hasattr(torch.ops.aten, aten) or hasattr(torch.ops.aten, f"{aten}_copy")
 
 
 NETS: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
@@ -314,29 +253,6 @@ def draw_of(line: str, reader: str, seed: int = 3, number: int = 0) -> Any:
     return draw(parse_graph(text), "t", seed, number)
 
 
-@pytest.mark.parametrize(
-    ("line", "reader", "factor"),
-    [
-        ("constant(6, 4, 3, 3)", "add(x, t)", 1.0),
-        ("constant(6, 4, 3, 3)", "conv(x, t)", 1 / 6),
-        ("constant(6, 4, 3, 3)", "conv_transpose(x, t)", 1 / 6),
-        ("constant(6, 4, 3, 3)", "linear(x, t)", 1 / 6),
-        ("constant(6, 4, 3, 3)", "conv(t, x)", 1.0),
-        ("constant(6, 4, 3, 3)", "matmul(x, t)", 1.0),
-        ("input(6, 4, 3, 3)", "conv(x, t)", 1.0),
-        ("constant(216)", "conv(x, x, t)", 1.0),
-        ('constant(6, 4, 3, 3, like="large")', "add(x, t)", 16.0),
-    ],
-)
-def test_weights_of_layers_are_drawn_smaller_and_large_tensors_larger(
-    line: str, reader: str, factor: float
-) -> None:
-    drawn = draw_of(line, reader)
-    plain = draw_of("constant(6, 4, 3, 3)", "add(x, t)")
-    assert drawn.dtype == np.float32
-    np.testing.assert_allclose(drawn.reshape(-1), plain.reshape(-1) * factor, rtol=1e-6)
-
-
 def test_what_is_drawn_depends_on_name_seed_and_set_and_stays_in_its_range() -> None:
     line = "constant(100, 100)"
     first = draw_of(line, "add(x, t)")
@@ -357,14 +273,6 @@ def test_what_is_drawn_depends_on_name_seed_and_set_and_stays_in_its_range() -> 
         for name, array in zip("ux", one, strict=True):
             assert (array == draw(graph, name, 7, number)).all()
     assert len({array.tobytes() for one in sets for array in one}) == 4
-
-
-def test_a_tensor_without_axes_is_drawn_as_an_array() -> None:
-    text = "x = input(2, 4)\nc = constant({})\ny = mul(x, c)\nreturn y\n"
-    for words in ("", 'like="positive"', "value=2"):
-        graph = parse_graph(text.format(words))
-        assert draw_sets(graph, 1)[0][0].shape == (2, 4)
-        assert compute(graph, 1)[0]["y"].shape == (2, 4)
 
 
 def test_a_node_names_its_graph_of_a_bundle() -> None:

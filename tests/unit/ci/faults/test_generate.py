@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ import torch
 from ci.faults.generate import (
     MOST_RANK,
     MOST_SIZE,
-    Maker,
     _find_fault,
     generate,
-    make_concat,
-    make_norm,
     node,
 )
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
-from ci.faults.torch_graphs import Module, draw_sets
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "forms.txt"
@@ -67,35 +62,6 @@ def describe_forms(graph: Graph) -> Iterator[str]:
                 yield f"{operator} over the {'last' if value == -1 else 'second'} axis"
 
 
-def test_a_node_that_cannot_be_judged_or_is_too_large_is_not_added() -> None:
-    maker = Maker(random.Random(0), "onnx")
-    x = maker.declare((2, 8), is_input=True)
-    wide = maker.declare((1, MOST_SIZE // 2, 1))
-    maker.compute([x, wide], {})
-    for made, added in (
-        (node("relu", x), True),
-        (node("sqrt", x), False),  # of negative values
-        (node("add", wide, x), False),  # of other shapes
-        (node("add", x, wide), False),
-        (node("concat", wide, wide, axis=0), True),
-        (node("concat", wide, wide, wide, axis=0), False),
-        (node("reshape", x, shape=(1,) * (MOST_RANK - 2) + (2, 8)), True),
-        (node("reshape", x, shape=(1,) * (MOST_RANK - 1) + (2, 8)), False),
-    ):
-        name = f"n{len(maker.nodes)}"
-        assert maker.add(name, made) is added, made
-        assert (name in maker.nodes, name in maker.values) == (added, added)
-
-
-def test_an_operator_that_does_not_fit_leaves_nothing_behind() -> None:
-    for seed in range(8):
-        maker = Maker(random.Random(seed), "onnx")
-        maker.compute([maker.declare((2, 4, 8), is_input=True, like="large")], {})
-        for _ in range(8):
-            maker.extend()
-            assert {*maker.values} == {*maker.tensors, *maker.nodes}
-
-
 NORM = [[3.0, 1.0, -1.0, -3.0]] * 2
 
 
@@ -134,33 +100,6 @@ def test_what_depends_on_rounding_cannot_be_judged(
     made = node(operator, *map(str, range(len(given))), **attributes)
     values = [torch.tensor(one) for one in given]
     assert _find_fault(made, torch.tensor(value), values) == fault
-
-
-def test_a_graph_is_made_for_the_values_with_which_it_is_tried() -> None:
-    maker = Maker(random.Random(0), "onnx")
-    x, c = maker.declare((2, 8), is_input=True), maker.declare((2, 8))
-    value, other = maker.compute([x, c], {})
-    graph = Graph(maker.tensors, {"y": node("add", x, c)}, ("y",))
-    assert (draw_sets(graph, 0)[0][0] == value.numpy()).all()
-    assert (value + other == Module(graph, 0)(value)[0]).all()
-    assert maker.add("z", node("linear", x, maker.declare((4, 8))))
-    graph = Graph(maker.tensors, maker.nodes, ("z",))
-    assert (maker.values["z"] == Module(graph, 0)(value)[0]).all()
-
-
-def test_values_are_joined_along_any_axis_and_normed_over_the_last() -> None:
-    joined, sizes = set(), set()
-    for seed in range(40):
-        maker = Maker(random.Random(seed), "onnx")
-        x = maker.declare((2, 4, 8), is_input=True)
-        maker.compute([x], {})
-        made = make_concat(maker, "concat", x)
-        assert made
-        joined.add(made.attributes["axis"])
-        made = make_norm(maker, "layer_norm", x)
-        assert made
-        sizes |= {maker.tensors[one].shape for one in made.reads[1:]}
-    assert (joined, sizes) == ({0, 1, 2}, {(8,)})
 
 
 def test_every_form_of_every_operator_is_generated_and_no_other() -> None:

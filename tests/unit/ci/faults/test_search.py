@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from ci.faults.known import (
 from ci.faults.render import render_found, render_markdown
 from ci.faults.results import (
     LATE,
-    LEFT,
     UNJUDGED,
     UNTRIED,
     Finding,
@@ -39,10 +36,9 @@ from ci.faults.results import (
     Result,
     Searched,
 )
-from ci.faults.search import CONFIRM_S, MOST_SHRUNK, REPEATS, Search
+from ci.faults.search import MOST_SHRUNK, Search
 from ci.faults.shrink import (
     SEEDS,
-    fit_variations,
 )
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
@@ -264,20 +260,6 @@ def test_what_is_refused_waits_for_what_is_wrong_and_is_explained_by_a_refusal_a
     assert dict(finder.covered) == {0: 2, 2: 1}
 
 
-def test_the_worst_of_the_new_findings_comes_first() -> None:
-    finder = make_search(always(WRONG))
-    finder.run(1e18, 1)
-    (one,) = finder.findings
-    rows = [
-        replace(one, known="broadcast-add", sqnr_db=1.0),
-        replace(one, end=CRASHED, sqnr_db=None),
-        replace(one, sqnr_db=20.0),
-        replace(one, sqnr_db=-3.0),
-    ]
-    finder.findings = rows
-    assert [replace(found, suspects=1) for found in finder.run(0.0, 1).findings] == rows[::-1]
-
-
 def test_a_search_that_finds_nothing() -> None:
     right = make_search(always(RIGHT)).run(1e18, 40)
     assert (right.findings, right.ends, right.unconfirmed) == ((), {RIGHT: 40}, 0)
@@ -302,73 +284,6 @@ def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
     assert finder.unconfirmed == 1 - len(failed)
 
 
-@pytest.mark.parametrize(
-    ("end", "why", "bundle"),
-    [
-        (WRONG, "", 0),
-        (REFUSED, f"Tanh{LEFT}", 0),
-        (REFUSED, "ValueError: no", 1),
-        (CRASHED, "", 1),
-        (LATE, "", 1),
-    ],
-)
-def test_a_suspect_is_tried_alone_then_shrunk_with_others_if_they_can_run(
-    end: str, why: str, bundle: int
-) -> None:
-    """Every gelu behind a tanh fails, and every sigmoid ends otherwise. The program that is shrunk
-    is found again alone, varied and repeated."""
-    is_left = why.endswith(LEFT)
-    otherwise = LATE if end == CRASHED else CRASHED
-
-    def tell(one: Item, _: int) -> str:
-        is_bad = "gelu(x0)" in one.text and "tanh" in one.text
-        return end if is_bad else otherwise if "sigmoid" in one.text else RIGHT
-
-    finder = make_search(tell, sqnr_db=1.26, predicted_db=61.04, why=why, is_left=is_left)
-    finder.deadline, finder.started = 1e18, time.monotonic() - 7700
-    text = "x = input(2, 4)\na = abs(x)\nx0 = tanh(a)\ny = gelu(x0)\nreturn y\n"
-    assert finder.examine([(7, Result(text, 0, end, why=why, is_left=is_left))]) == []
-    (found,) = finder.findings
-    assert 7700 <= found.seconds < 7760
-    small = parse_graph(found.graph)
-    varied = fit_variations(small, "onnx")
-    bad = [tell(Item(str(one), 0), 0) != RIGHT for _, one in varied]
-    assert {*bad} == {True, False}
-    assert found == Finding(
-        graph=str(small),
-        end=end,
-        frontend="onnx",
-        scheme="fp16",
-        soc="SM8650",
-        sqnr_db=1.3 if end == WRONG else None,
-        predicted_db=61.0 if end == WRONG else None,
-        place="",
-        why=why,
-        operators=("tanh", "gelu"),
-        relations=(),
-        right=tuple(text for (text, _), one in zip(varied, bad, strict=True) if not one),
-        also_wrong=tuple(text for (text, _), one in zip(varied, bad, strict=True) if one),
-        failed=10,
-        repeats=10,
-        seed=5,
-        number=7,
-        seconds=found.seconds,
-    )
-    calls = finder.trial.calls  # type: ignore[attr-defined]
-    assert {until for _, until, _ in calls} == {1e18 + CONFIRM_S}
-    used = [(own, one.text, one.seed) for own, _, items in calls for one in items]
-    alone = [(1, str(parse_graph(text)), seed) for seed in SEEDS]
-    again = [(1, str(small), seed) for seed in SEEDS]
-    others = [(bundle, str(one), seed) for _, one in varied for seed in SEEDS]
-    last = [*again, *others, *((1, str(small), seed) for seed in REPEATS)]
-    assert used[:2] == alone
-    assert used[-len(last) :] == last
-    shrinking = used[2 : -len(last)]
-    assert {(one, seed) for one, _, seed in shrinking} == {(bundle, SEEDS[0])}
-    most = max(len(items) for *_, items in calls[1 : 1 + len(shrinking)] if len(items) > 1)
-    assert bundle or most > 2
-
-
 def test_a_suspect_is_shrunk_with_a_seed_with_which_it_fails() -> None:
     finder = make_search(
         lambda one, _: WRONG if "gelu" in one.text and one.seed != SEEDS[0] else RIGHT
@@ -389,87 +304,6 @@ def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> Non
     assert (found.graph, found.operators, found.failed) == (one.text, ("gelu", "tanh"), 10)
     assert "without gelu" in found.also_wrong
     assert "with sigmoid as the last operator" in found.right
-
-
-@pytest.mark.parametrize(
-    ("first", "most", "numbers"),
-    [(0, 0, range(96)), (96, 0, range(96, 192)), (96, 100, range(96, 100)), (100, 100, range(0))],
-)
-def test_the_graphs_of_a_round_are_numbered_up_to_the_last(
-    monkeypatch: pytest.MonkeyPatch, first: int, most: int, numbers: range
-) -> None:
-    monkeypatch.setattr("ci.faults.search.generate", lambda *given: given)
-    made = make_search(lambda _: False).make_items(first, most)
-    assert made == [Item(str((5, number, "onnx")), 0) for number in numbers]
-
-
-def test_everything_that_a_search_counts_is_in_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rounds of 48 and 12 graphs. The last ones are not tried; most suspects, which are more
-    than two rounds examine, are right when they are tried again, one is known, and one cannot be
-    tried again in time."""
-    clock = iter(range(100000))
-    monkeypatch.setattr("ci.faults.search.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(
-        "ci.faults.search.generate",
-        lambda _, number, __: f"x = input({number + 2})\ny = relu(x)\nreturn y\n",
-    )
-    ends = {4: UNJUDGED, 50: UNJUDGED, 6: WRONG, 7: WRONG, 51: CRASHED, 52: WRONG, 53: REFUSED}
-    ends |= dict.fromkeys((57, 58, 59), UNTRIED) | dict.fromkeys(range(10, 30), WRONG)
-
-    def tell(one: Item, bundle: int) -> str:
-        number = parse_graph(one.text).tensors["x"].shape[0] - 2
-        again = UNTRIED if number == 53 else RIGHT
-        return again if bundle else ends.get(number, RIGHT)
-
-    finder = make_search(tell, known=True, jobs=1, why="why" * 40, cpu_s=0.5)
-    finder.find_known = lambda one: "a" if one.tensors["x"].shape == (54,) else ""  # type: ignore[method-assign]
-    assert finder.run(1e18, 60) == Searched(
-        frontend="onnx",
-        scheme="fp16",
-        soc="SM8650",
-        seed=5,
-        graphs=57,
-        seconds=2.0,
-        per_minute=1710,
-        cpu_s=round(30 / 57, 4),
-        ends={RIGHT: 30, UNJUDGED: 2, WRONG: 23, CRASHED: 1, REFUSED: 1},
-        unjudged={"why" * 20: 2},
-        known={"a": 1},
-        unconfirmed=23,
-        unexamined=1,
-        findings=(),
-    )
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [3, 2])])
-def test_graphs_are_divided_among_the_jobs(count: int, sizes: list[int]) -> None:
-    finder = make_search(always(RIGHT))
-    items = [Item(f"x = input(2, {n + 2})\ny = relu(x)\nreturn y\n", 0) for n in range(count)]
-    assert [one.text for one in finder.try_items(items, 3, 9.0)] == [one.text for one in items]
-    calls = finder.trial.calls  # type: ignore[attr-defined]
-    asked = [(len(own), bundle, until) for bundle, until, own in calls]
-    assert sorted(asked, reverse=True) == [(size, 3, 9) for size in sizes]
-
-
-def test_a_finding_has_the_figures_of_the_worst_seed_that_is_not_right() -> None:
-    """Each seed fails with another SQNR; one has the lowest, which steps of 8 bits excuse."""
-
-    class Louder(StandIn):
-        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
-            for one in super().run(items, bundle, *late):
-                if one.seed == REPEATS[3]:
-                    yield replace(one, end=RIGHT, sqnr_db=-9.0)
-                else:
-                    sqnr_db, predicted_db = 2.0 - one.seed % 7, 60.0 - one.seed % 5
-                    yield replace(one, sqnr_db=sqnr_db, predicted_db=predicted_db)
-
-    finder = make_search(always(WRONG))
-    finder.trial = Louder(always(WRONG))
-    assert finder.examine([(0, suspect("relu"))]) == []
-    (one,) = finder.findings
-    worst = max((seed for seed in REPEATS if seed != REPEATS[3]), key=lambda seed: seed % 7)
-    assert (one.sqnr_db, one.predicted_db) == (2.0 - worst % 7, 60.0 - worst % 5)
-    assert (one.failed, one.repeats) == (9, 10)
 
 
 def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:
@@ -624,30 +458,6 @@ def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
     assert [one.end for one in results] == [RIGHT, RIGHT, end, RIGHT]
 
 
-@pytest.mark.parametrize("frontend", ["onnx", "executorch"])
-def test_a_job_runs_its_graphs_in_its_front_end(
-    monkeypatch: pytest.MonkeyPatch, frontend: str
-) -> None:
-    asked: list[Any] = []
-
-    def run(*given: Any) -> list[Result]:
-        asked.append(given)
-        if len(given[0]) > 1:
-            raise ValueError("one of the graphs fails")
-        return [Result(one.text, one.seed, RIGHT) for one in given[0]]
-
-    own = {"onnx": ("onnx_runner", "run_items"), "executorch": ("executorch_runner", "run_modules")}
-    for module, function in own.values():
-        stand_in = SimpleNamespace(**{function: run}) if module == own[frontend][0] else None
-        monkeypatch.setitem(sys.modules, f"ci.faults.{module}", stand_in)
-    options = {"vtcm_mb": "4"}
-    results = TrialJob(ITEMS[:2], frontend, Scheme.FP16, "SM8650", options)()
-    assert [one.text for one in results] == [one.text for one in ITEMS[:2]]
-    more = options if frontend == "onnx" else "SM8650"
-    parts = ITEMS[:2], ITEMS[:1], ITEMS[1:2]
-    assert asked == [(items, Scheme.FP16, more) for items in parts]
-
-
 def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
     trial = Trial(Noting(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
@@ -670,63 +480,6 @@ class Noting(Dying):
         self.logs.add(log)
         self.calls.append((len(job.items), timeout_s, max_bytes))
         return super().run(job, log, timeout_s, max_bytes=max_bytes)
-
-
-@pytest.mark.parametrize(
-    ("frontend", "bundle", "sizes"),
-    [("onnx", 0, [8, 8, 4]), ("executorch", 0, [16, 4]), ("onnx", 7, [7, 7, 6])],
-)
-def test_each_program_has_a_limit_for_its_graphs_and_a_log_for_a_while(
-    tmp_path: Path, frontend: str, bundle: int, sizes: list[int]
-) -> None:
-    workers = Noting()
-    trial = Trial(workers, frontend, Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
-    items = [ITEMS[0]] * 20
-    results = trial.run(items, bundle) if bundle else trial.run(items)
-    assert [one.end for one in results] == [RIGHT] * 20
-    assert workers.calls == [(size, 60.0 + 10.0 * size, 3 << 30) for size in sizes]
-    assert len(workers.logs) == len(sizes)
-    assert not list(tmp_path.iterdir())
-    workers.calls.clear()
-    [*trial.run(items, 20, time.monotonic() + 5)]
-    assert [(size, 4 < limit_s <= 5) for size, limit_s, _ in workers.calls] == [(20, True)]
-
-
-def test_a_graph_that_ends_its_worker_tells_how() -> None:
-    class Talking(Dying):
-        def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
-            return Ended(None, "its process was killed" + "!" * 300, "")
-
-    trial = Trial(Talking(), "onnx", Scheme.FP16, "SM8650", {}, Path())
-    (one,) = trial.run(ITEMS[1:2])
-    text, seed = ITEMS[1].text, ITEMS[1].seed
-    assert one == Result(text, seed, CRASHED, why="its process was killed" + "!" * 278)
-
-
-def test_graphs_of_a_job_share_its_time_and_each_has_its_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Raises(TrialJob):
-        def run_together(self, items: Any) -> list[Result]:
-            if any("tanh" in one.text for one in items):
-                raise StageError("QNN") from ValueError("no\n  tanh" + "!" * 300)
-            if any("sin" in one.text for one in items):
-                raise ValueError("no sin")
-            return [Result(one.text, one.seed, RIGHT) for one in items]
-
-    clock = iter((1.0, 4.5))
-    stand_in = SimpleNamespace(process_time=lambda: next(clock))
-    monkeypatch.setattr("ci.faults.trial.time", stand_in)
-    results = Raises(ITEMS, "onnx", Scheme.FP16, "SM8650", {})()
-    whys = {
-        "tanh": (REFUSED, ("ValueError: no tanh" + "!" * 300)[:300]),
-        "sin": (UNJUDGED, "ValueError: no sin"),
-    }
-    ends = [whys.get(one, (RIGHT, "")) for one in UNARY]
-    assert results == [
-        Result(one.text, one.seed, end, why=why, cpu_s=0.5)
-        for one, (end, why) in zip(ITEMS, ends, strict=True)
-    ]
 
 
 def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.shrink import (
-    SEEDS,
     fit_variations,
     is_fit,
-    list_relations,
     list_simpler,
     measure,
-    resize,
     shrink,
     vary,
     vary_last,
@@ -69,39 +65,6 @@ def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:
 def test_what_rounding_alone_decides_is_not_judged(text: str, word: str) -> None:
     fault = find_unfit(parse_graph(text), 1)
     assert any(one in fault for one in word.split("|"))
-
-
-def test_a_graph_is_unfit_if_any_of_its_input_sets_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    graph = parse_graph("x = input(4)\ny = relu(x)\nreturn y")
-    good, large = ({"x": one, "y": one} for one in (torch.ones(4), torch.full((4,), 1e3)))
-    for sets in ([good, large], [large, good], [good, good]):
-        monkeypatch.setattr("ci.faults.generate.compute", lambda *_, sets=sets: sets)
-        assert bool(find_unfit(graph, 0)) is any(one is large for one in sets)
-
-
-@pytest.mark.parametrize(
-    ("text", "relations"),
-    [
-        (
-            "x = input(2, 3, 8)\np = constant(3, 8)\ns = add(x, p)\nt = mul(p, s)\nreturn t\n",
-            ("add: over_batch", "add: batch", "mul: first", "mul: over_batch", "mul: batch"),
-        ),
-        ("x = input(1, 3, 8)\np = constant(1, 3, 8)\ns = add(x, p)\nreturn s\n", ("add: whole",)),
-        ("x = input(2, 3, 8)\ns = relu(x)\nreturn s\n", ()),
-    ],
-)
-def test_relations_of_constants_are_told_by_operator(text: str, relations: tuple[str, ...]) -> None:
-    assert list_relations(parse_graph(text)) == relations
-
-
-def test_the_batch_of_a_graph_is_that_of_its_first_input_with_axes() -> None:
-    graph = parse_graph(
-        "z = input()\np = constant(5, 1)\nx = input(2, 5, 4)\n"
-        "s = mul(x, z)\nt = add(s, p)\nreturn t"
-    )
-    single = dict(vary(graph))["with a first axis of size 1"].tensors
-    assert [one.shape for one in single.values()] == [(), (5, 1), (1, 5, 4)]
 
 
 @pytest.mark.parametrize("outputs", ["b, a", "a, b"])
@@ -181,74 +144,6 @@ def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
 
 
-def test_a_size_is_changed_where_it_is_one_and_not_in_axes_that_are_the_same_number() -> None:
-    text = (
-        "x = input({0}, 4, 3)\nc = constant({0}, 1)\nr = reshape(x, shape=[{0}, 3, 4])\n"
-        "s = mean(r, axes=[2], keep=0)\ny = add(s, c)\nreturn y\n"
-    )
-    assert resize(parse_graph(text.format(2)), 2, 1) == parse_graph(text.format(1))
-
-
-def test_a_round_tries_graphs_that_are_simpler_and_the_simplest_first() -> None:
-    graph = parse_graph(
-        "x = input(2, 3)\nc = constant(1, 3)\ne = expand(c, shape=[16, 3])\n"
-        "s = sum(e, axes=[0], keep=1)\ny = add(x, s)\nreturn y"
-    )
-    tried: list[Graph] = []
-
-    def fails(graphs: Sequence[Graph]) -> list[bool]:
-        tried.extend(graphs)
-        return [False] * len(graphs)
-
-    assert shrink(graph, fails) == graph
-    fit = [one for one in list_simpler(graph) if is_fit(one)]
-    simpler = [one for one in fit if measure(one) < measure(graph)]
-    assert len(simpler) < len(fit)
-    assert tried == sorted(simpler, key=measure) != simpler
-
-
-def test_graphs_are_tried_one_by_one_until_one_fails() -> None:
-    graph = parse_graph("x = input(2, 4)\na = tanh(x)\ny = gelu(a)\nreturn y\n")
-    tried: list[tuple[str, ...]] = []
-
-    def fails(graphs: Sequence[Graph]) -> list[bool]:
-        tried.extend(one.operators for one in graphs)
-        return ["tanh" in one.operators for one in graphs]
-
-    assert shrink(graph, fails, 1).operators == ("tanh",)
-    assert tried[0] == ("gelu",)  # the simplest, which is right
-
-
-def test_only_the_last_of_several_operators_is_replaced_and_rounds_are_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    one = parse_graph("x = input(2, 4)\ny = relu(x)\nreturn y")
-    assert [*vary_last(one, "onnx")] == []
-    assert fit_variations(one, "onnx") == []  # not even without its only operator
-    two = parse_graph(
-        "x = input(8)\nc = constant(4)\ns = sum(x, axes=[0], keep=1)\n"
-        "a = add(s, c)\ny = relu(a)\nreturn y"
-    )
-    norm = dict(vary_last(two, "onnx"))[
-        "with layer_norm as the last operator and a last axis of size 16"
-    ]
-    assert [tensor.shape for tensor in norm.tensors.values()] == [(16,), (4,)]
-    weighted = parse_graph(
-        "x = input(2, 8)\nc = constant(8)\nr = relu(x)\ny = layer_norm(r, c)\nreturn y"
-    )
-    assert {other.nodes["y"].reads for _, other in vary_last(weighted, "onnx")} == {("r",)}
-    monkeypatch.setattr("ci.faults.shrink.MOST_ROUNDS", 2)
-    rounds: list[int] = []
-
-    def fails(graphs: Sequence[Graph]) -> list[bool]:
-        rounds.append(len(graphs))
-        return [number == 0 for number, _ in enumerate(graphs)]
-
-    small = shrink(parse_graph(FIRST), fails, 1)
-    assert rounds == [1, 1]
-    assert measure(small) < measure(parse_graph(FIRST))
-
-
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
@@ -266,11 +161,3 @@ def test_only_a_graph_that_can_be_judged_is_fit(text: str, fits: bool) -> None:
     assert is_fit(graph) is fits
     assert not is_fit(Graph(graph.tensors, {}, ()))
     assert not is_fit(Graph({}, graph.nodes, graph.outputs))
-
-
-@pytest.mark.parametrize("bad", SEEDS)
-def test_a_graph_is_fit_only_if_it_is_with_every_seed(
-    monkeypatch: pytest.MonkeyPatch, bad: int
-) -> None:
-    monkeypatch.setattr("ci.faults.shrink.find_unfit", lambda _, seed: "why" if seed == bad else "")
-    assert not is_fit(parse_graph(FIRST))

@@ -16,18 +16,16 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from msgspec import structs
 
 from ci.__main__ import main
-from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import GRAPH, MENDED, Rerun
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
-from ci.faults.results import Finding, Item, Result, Searched
-from ci.faults.search import Search
+from ci.faults.results import Item, Result
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from ci.report.write import read_report
 from ci.verbs import fuzz, upgrade_report, versions_matrix
 from ci.verbs.lanes import faults
-from ci.verbs.lanes.faults import count_ends, make_case
+from ci.verbs.lanes.faults import make_case
 from ci.verbs.lanes.trials import Bench
 from ci.verbs.upgrade_report import Side
 from provisioning.artifacts.choice import QnnChoice
@@ -108,12 +106,6 @@ def test_a_graph_that_ends_otherwise_fails_its_case(one: Rerun, status: Status, 
     assert (case.model, case.scheme, case.soc) == (f"a {one.form} onnx", "fp16", "SM8650")
     assert (case.outcome, case.sqnr_db, case.predicted_sqnr_db) == (one.end, 2.0, 60.0)
     assert word in case.reason
-
-
-def test_graphs_without_a_row_are_counted_apart() -> None:
-    runs = [run(GRAPH, WRONG, WRONG), run(GRAPH, RIGHT, WRONG), run(GRAPH, WRONG, "")]
-    (line,) = count_ends(runs)
-    assert line.startswith("1 of 2 graphs have the result recorded in faults.toml; 1 ")
 
 
 @pytest.mark.parametrize(
@@ -209,14 +201,6 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
 
 
-def test_a_matrix_of_what_is_known_has_every_fault_that_is_named() -> None:
-    names = sorted(call(versions_matrix, "--known").data["runs"][n]["fault"] for n in (0, -1))
-    assert len({*names}) == 2
-    chosen = [word for name in names for word in ("--fault", name)]
-    found = call(versions_matrix, "--known", *chosen).data["runs"]
-    assert sorted({one["fault"] for one in found}) == names
-
-
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
 def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -235,33 +219,6 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["versions"] == [one for one in ("2.9.40", "2.10.0") if one in words]
     assert (len(matrix["regressions"]), matrix["fixes"]) == (len(set(words)) - 1, [])
-
-
-@pytest.mark.parametrize(
-    ("words", "tried"),
-    [
-        ((), versions_matrix.SIDES),
-        (("--sdk", "2.49"), ("2.49",)),
-        (("--with", "onnxruntime-qnn==2.7.0"), ("onnxruntime-qnn==2.7.0",)),
-        (("--sdk", "2.49", "--with", "one", "--with", "two"), ("one", "two", "2.49")),
-    ],
-)
-def test_the_wheels_that_are_asked_for_are_tried_and_without_any_all_known_ones(
-    words: tuple[str, ...],
-    tried: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found: list[str] = []
-
-    def refuse(word: str, *_: object) -> Side:
-        found.append(word)
-        raise DownloadError("no")
-
-    monkeypatch.setattr(versions_matrix, "find_side", refuse)
-    monkeypatch.setattr(versions_matrix, "check_word", lambda _: None)
-    call(versions_matrix, *words, "--reports", str(tmp_path))
-    assert found == [*tried]
 
 
 def test_no_version_is_tried_unless_all_can_be(
@@ -331,91 +288,6 @@ def test_the_least_numbers_of_a_search(
             call(fuzz, *words)
     else:
         assert call(fuzz, *words).exit_code == ExitCode.OK
-
-
-def make_searched(search: Search, *findings: Finding) -> Searched:
-    return Searched(
-        frontend=search.frontend,
-        scheme=search.scheme,
-        soc=search.soc,
-        seed=search.seed,
-        graphs=0,
-        seconds=0.0,
-        per_minute=0.0,
-        cpu_s=0.0,
-        ends={},
-        unjudged={},
-        unconfirmed=0,
-        unexamined=0,
-        findings=findings,
-    )
-
-
-@pytest.mark.parametrize(
-    ("frontend", "scheme", "told"),
-    [
-        ("onnx", "u8", "QNN 2.49.40, onnxruntime-qnn 2.5.9"),
-        ("executorch", "8a8w", "QNN 2.49.40, executorch 1.5.9"),
-    ],
-)
-def test_a_page_of_a_fault_names_the_versions_of_its_front_end(
-    frontend: str, scheme: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(search: Search, *_: float) -> Searched:
-        finding = Finding(
-            graph=PLANTED.graph,
-            end=WRONG,
-            frontend=search.frontend,
-            scheme=search.scheme,
-            soc=search.soc,
-            sqnr_db=1.0,
-            predicted_db=60.0,
-            place="output 0",
-            why="",
-            operators=("add", "mul"),
-            relations=(),
-        )
-        return make_searched(search, finding)
-
-    versions = {"onnxruntime-qnn": "2.5.9", "executorch": "1.5.9"}
-    monkeypatch.setattr(fuzz, "version", versions.__getitem__)
-    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
-    monkeypatch.setattr(Search, "run", run)
-    words = ("--frontend", frontend, "--scheme", scheme, "--reports", str(tmp_path))
-    assert call(fuzz, *words).exit_code == ExitCode.FAILED
-    (page,) = (tmp_path / "fuzz").glob("*.md")
-    assert page.name == f"{scheme}-01-add-mul.md"
-    assert f"{told}, SoC {DEFAULT_SOC}." in page.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("words", "known"), [((), True), (("--without-known", "--soc", "SM8750"), False)]
-)
-def test_schemes_share_the_minutes_of_a_search(
-    words: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deadlines = {}
-    soc = words[-1] if words else DEFAULT_SOC
-
-    def run(search: Search, deadline: float, graphs: int) -> Searched:
-        deadlines[search.scheme] = deadline
-        assert graphs == 7
-        assert (search.jobs, search.qnn, search.uses_known) == (3, "2.49.40", known)
-        trial: Any = search.trial
-        assert trial.made == (search.scheme, soc)
-        return make_searched(search)
-
-    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
-    monkeypatch.setattr(fuzz.time, "monotonic", lambda: 1000.0)
-    monkeypatch.setattr(Search, "run", run)
-    schemes = [word for one in ("fp16", "u8", "u16a8w") for word in ("--scheme", one)]
-    words += ("--minutes", "6", "--graphs", "7", "--seed", "5", "--reports", str(tmp_path))
-    outcome = call(fuzz, *schemes, *words, "--jobs", "3")
-    assert deadlines == {"fp16": 1120.0, "u8": 1240.0, "u16a8w": 1360.0}
-    found = [
-        (one["frontend"], one["scheme"], one["soc"], one["seed"]) for one in outcome.data["found"]
-    ]
-    assert found == [("onnx", scheme, soc, 5) for scheme in deadlines]
 
 
 @pytest.mark.parametrize(("is_wrong", "code"), [(has_planted, 1), (lambda _: False, 0)])
