@@ -77,26 +77,6 @@ def run(*words: str) -> int:
     return main(["audit", "--model", "mlp", "--scheme", "fp16", "--json", *words])
 
 
-def test_a_model_that_qnn_takes_passes_and_its_record_is_what_is_printed(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run() == ExitCode.OK
-    printed = capsys.readouterr()
-    data = json.loads(printed.out)
-    assert json.loads(Path("reports/audit/audit.json").read_text()) == data
-    assert "mlp" in Path("reports/audit/index.html").read_text()
-    assert "mlp fp16 SM8650" in printed.err
-    (case,) = data["cases"]
-    assert (case["model"], case["scheme"], case["soc"]) == ("mlp", "fp16", "SM8650")
-    assert (case["status"], case["seconds"]) == ("passed", 0.5)
-    assert [one["name"] for one in data["toolchain"]] == ["other", verb.LIBRARY]
-    assert data["started"]
-    assert (asked.given["profile"], asked.given["offline"]) == ("emulator", False)
-    assert asked.given["choice"].is_usual
-    assert asked.given["imports"] == verb.ExecutorchEngine.imports
-    assert not {"--sdk", "--adaptor", "--policy"} & {*shlex.split(data["command"])}
-
-
 def test_every_option_of_an_audit_reaches_it(
     asked: Asked,
     tmp_path: Path,

@@ -67,28 +67,6 @@ def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("executorch", "sdk", "named", "variable", "expected"),
-    [
-        ("1.5.1", "/sdk", "", "", "/sdk"),
-        ("1.5.1", "/sdk", "wheel", "", "wheel"),
-        ("1.5.1", "/sdk", "", "pinned", ""),
-        ("1.4.1", "/sdk", "", "", ""),
-        ("1.5.1", "", "", "", ""),
-    ],
-)
-def test_the_sdk_of_the_build_is_taken_if_both_versions_are_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-    executorch: str,
-    sdk: str,
-    named: str,
-    variable: str,
-    expected: str,
-) -> None:
-    monkeypatch.setenv("QNN_CI_SDK", variable)
-    assert follow_build(Built("build_android", executorch, "2.37", sdk), named) == expected
-
-
-@pytest.mark.parametrize(
     ("executorch", "qnn", "loads"),
     [
         ("1.5.1", WHEEL_QNN, True),

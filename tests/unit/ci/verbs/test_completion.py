@@ -6,16 +6,12 @@ import argparse
 import importlib
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from shtab import FILE
 
 from ci.__main__ import VERBS, main
-from ci.verbs.completion import make_whole_parser
 from provisioning.console.caller import Caller
 from provisioning.console.command import make_parser
 from provisioning.console.process import run_process
@@ -58,23 +54,6 @@ def test_bash_completes_every_verb(bash: Path) -> None:
 def test_bash_completes_options_and_choices(bash: Path) -> None:
     assert "--trust-first-use" in complete(bash, "fetch", "--t")
     assert complete(bash, "cache", "cl") == {"clean"}
-
-
-def test_files_are_completed_where_an_option_takes_a_path() -> None:
-    whole: Any = make_whole_parser()
-    verbs = whole._subparsers._group_actions[0].choices
-    for name, option in (("upgrade-report", "policy"), ("sign", "files"), ("judge", "pulled")):
-        (action,) = (one for one in verbs[name]._actions if one.dest == option)
-        assert action.complete == FILE
-    (choice,) = (one for one in verbs["sign"]._actions if one.dest == "json")
-    assert not hasattr(choice, "complete")
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_takes_its_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "zsh"]) == 0
-    (tmp_path / "_qnn-ci").write_text(capsys.readouterr().out)
-    run_process(["zsh", "-n", tmp_path / "_qnn-ci"], timeout_s=20)
 
 
 def test_zsh_gets_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from dataclasses import replace as copy
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +27,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Place
 from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
-from ci.report.merge import digest_names
-from ci.report.schema import Case, CaseName, Report, Status
+from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
 from ci.verbs import emulate
@@ -37,7 +35,7 @@ from ci.verbs.lanes import built
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.doctor import examine
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report, say
 
@@ -89,29 +87,6 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 def run(*words: str) -> int:
     return main(["test-emulator", "--model", "mlp", "--scheme", "fp16", *words])
-
-
-def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
-    assert run() == ExitCode.OK
-    options = steps.options
-    assert (options.use_cache, options.record, options.keep, options.baselines) == (
-        True, False, None, None,
-    )  # fmt: skip
-    assert (options.backend, options.files_directory) == (
-        Backend.HTP,
-        Path("reports/test_emulator/qnn").absolute(),
-    )
-    assert [(one.model, one.scheme.value, one.soc) for one in steps.ran["specs"]] == [
-        ("mlp", "fp16", "SM8650")
-    ]
-    assert (steps.ran["runner"], steps.ran["plain"]) == ("python", False)
-    assert options.find_faults is match_faults
-    assert steps.given["profile"] == "emulator"
-    assert steps.given["choice"].is_usual
-    assert (steps.given["offline"], steps.given["tolerated"]) == (False, ())
-    assert steps.given["imports"] == emulate.ExecutorchEngine.imports
-    assert steps.given["backend"] is Backend.HTP
-    assert not {"--plain", "--runner", "--backend", "--sdk"} & {*shlex.split(options.command)}
 
 
 def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
@@ -246,40 +221,6 @@ def test_what_a_runner_or_backend_cannot_do_is_said_before_anything_is_provision
     assert not steps.given
 
 
-@pytest.mark.parametrize(
-    ("choices", "run_options", "runner", "backend", "told"),
-    [
-        ({}, {}, "./run", Backend.HTP, ""),
-        ({"profile_level": "optrace"}, {}, "python", Backend.HTP, ""),
-        ({"profile_level": "optrace"}, {}, "cpp", Backend.HTP, "profile_level"),
-        ({"methods": ("prefill",)}, {}, "python", Backend.HTP, ""),
-        ({"methods": ("prefill",)}, {}, "./run", Backend.HTP, "methods"),
-        ({}, {"lpai_fps": 30}, "./run", Backend.LPAI, ""),
-        ({}, {"lpai_fps": 30}, "./run", Backend.HTP, "lpai_fps"),
-        ({}, {"lpai_fps": 30}, "python", Backend.LPAI, "lpai_fps"),
-    ],
-)
-def test_no_case_may_need_what_its_runner_or_backend_cannot_do(
-    choices: dict[str, Any],
-    run_options: dict[str, Any],
-    runner: str,
-    backend: Backend,
-    told: str,
-) -> None:
-    plain = CaseSpec("mlp", Scheme.FP16, "SM8650")
-    source = replace(
-        plain.source,
-        choices=replace(plain.source.choices, **choices),
-        run=replace(plain.source.run, **run_options),
-    )
-    specs = [plain, copy(plain, model="own", source=source), plain]
-    if not told:
-        emulate.check_runner(specs, runner, backend)
-        return
-    with pytest.raises(UsageError, match=rf"^models\.own\.\w+ sets .*{told}"):
-        emulate.check_runner(specs, runner, backend)
-
-
 def test_baselines_are_recorded_for_models_that_a_policy_lists(
     steps: Steps, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,25 +274,6 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
         found += [one.model for one in steps.ran["specs"]]
     assert sorted(found) == ["lstm", "mlp"]
-
-
-def test_shards_take_about_the_same_time_and_say_which_cases_of_which_run_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A case that takes as long as three others is alone."""
-    times = {("mlp", "16a8w"): 3.0}
-    monkeypatch.setattr(emulate, "expect_s", lambda *name: times.get(name, 1.0))
-    schemes = (Scheme.FP16, Scheme.A16W8)
-    specs = [CaseSpec(one, scheme, "SM8650") for one in ("lstm", "mlp") for scheme in schemes]
-    policy = read_emulator_policy()
-    parts = [emulate.take_shard(specs, f"{index}/2", policy, "python") for index in (1, 2)]
-    assert [mark.positions for _, mark in parts] == [(3,), (0, 1, 2)]
-    for number, (chosen, mark) in enumerate(parts, 1):
-        assert chosen == [specs[one] for one in mark.positions]
-        assert (mark.index, mark.count) == (number, 2)
-        names = [CaseName(one.model, one.scheme.value, one.soc) for one in specs]
-        assert mark.whole == digest_names(names)
-        assert mark.policy == emulate.digest_policy(policy, specs, "python")
 
 
 def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Path) -> None:
@@ -477,22 +399,6 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     assert "--device" not in shlex.split(steps.options.command)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--device", "adb:"],
-        ["--device", "adb:", "--bundle", "b", "--runner", "cpp"],
-        ["--device", "adb:", "--bundle", "b", "--soc", "SM8550"],
-    ],
-)
-def test_a_device_that_cannot_run_the_cases_is_refused_first(
-    steps: Steps, device: object, words: list[str]
-) -> None:
-    assert device
-    assert run(*words) == ExitCode.USAGE
-    assert not steps.given
-
-
 def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
     steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,39 +439,3 @@ def test_a_run_on_a_device_is_for_socs_of_its_bundle(
         return
     emulate.check_device(args)
     assert args.soc == socs
-
-
-@pytest.mark.parametrize(
-    ("wanted", "installed", "told"),
-    [
-        ("", "1.5.1", ""),
-        ("", None, ""),
-        ("1.5.1", "1.5.1", ""),
-        ("1.5.1", "1.5.1+cpu", ""),
-        ("1.4.1", "1.5.1", "--executorch 1.4.1: 1.5.1 is installed"),
-        ("1.5.1", None, "--executorch 1.5.1: executorch is not installed"),
-    ],
-)
-def test_the_wanted_executorch_is_the_installed_one(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, installed: str | None, told: str
-) -> None:
-    monkeypatch.setattr(emulate, "installed_executorch", lambda: installed)
-    if not told:
-        emulate.require_executorch(wanted)
-        return
-    with pytest.raises(UnfitError) as caught:
-        emulate.require_executorch(wanted)
-    assert caught.value.what == told
-    assert f"--executorch {wanted}" in caught.value.fix
-
-
-def test_a_host_that_lacks_a_library_reports_every_case_with_what_it_lacks(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run("--runner", "./own")
-    asked: list[Any] = []
-    monkeypatch.setattr(emulate, "report_unrun", lambda *words, **more: asked.append((words, more)))
-    steps.given["refuse"]("an environment", "a finding")
-    (words, more) = asked[0]
-    assert words == (steps.ran["specs"], "an environment", "./own", steps.options)
-    assert more == {"phases": steps.given["phases"], "lacks": "a finding"}

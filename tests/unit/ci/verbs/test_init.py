@@ -34,19 +34,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("words", "uses"), [(["--uses", USES], USES), ([], f"o/r@{'b' * 40}")])
-def test_a_workflow_uses_what_is_given_or_else_where_pip_got_this_package(
-    root: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], uses: str
-) -> None:
-    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: f"o/r@{'b' * 40}")
-    assert main(["init", *words]) == ExitCode.OK
-    owner, _, commit = uses.partition("@")
-    text = (root / WRITTEN[2]).read_text()
-    assert f"uses: {owner}/" in text
-    assert f"@{commit}" in text
-    assert len({*re.findall(r"@([0-9a-f]{40})", text)} & {commit, "b" * 40}) == 1
-
-
 def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,12 +246,6 @@ def test_a_policy_has_shapes_that_work_for_an_onnx_file(
     assert (found, len(said)) == (line, notes)
 
 
-def test_a_policy_alone_needs_no_commit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--policy-only"]) == ExitCode.OK
-    assert [name for name in WRITTEN if (root / name).exists()] == WRITTEN[:2]
-    assert "test-emulator --policy" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("url", "found"),
     [
@@ -295,25 +276,3 @@ def test_an_installation_from_github_knows_its_commit(
     (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
     assert ci.verbs.init.find_origin() == found
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"url": 7}', '{"url": "https://github.com/a/b"}']
-)
-def test_an_origin_in_another_form_is_not_known(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "direct_url.json").write_text(text)
-    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
-    assert ci.verbs.init.find_origin() == ""
-
-
-def test_the_choices_are_those_of_the_policy(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["init", "--policy-only", "--json"])
-    capsys.readouterr()
-    assert main(["test-emulator", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK
-    models = json.loads(capsys.readouterr().out)["models"]
-    assert models["qnn_model"]["schemes"] == ["8a8w", "16a8w"]
-    assert models["mlp"]["schemes"] == []

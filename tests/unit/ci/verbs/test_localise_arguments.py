@@ -72,26 +72,6 @@ class Engine:
         self.toolchain = toolchain
 
 
-def test_a_call_without_options_is_the_usual_one(
-    searched: list[Namespace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["localise", *ONE]) == ExitCode.FAILED
-    (one,) = searched
-    assert (one.spec.model, one.spec.scheme.value, one.spec.soc) == ("mlp", "fp16", "SM8650")
-    assert (one.limit, one.reproducer, one.qnn) == (verb.LIMIT, None, "2.49")
-    assert one.engine.toolchain == ["other", verb.LIBRARY]
-    options = one.setup.options
-    assert options.use_cache
-    assert one.setup.pool == ("pool", {"A": "1"})
-    assert one.setup.runner == (one.setup.pool, options.timeout_s)
-    assert one.setup.work == tmp_path / "localise-0"
-    (environment,) = entered
-    assert (environment.more["profile"], environment.more["offline"]) == ("emulator", False)
-    assert environment.more["imports"] == ("torch",)
-    assert environment.more["choice"].is_usual
-    assert capsys.readouterr().out == "1 cases\n"
-
-
 def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "sdk").mkdir()
     more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
@@ -110,14 +90,6 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
     assert environment.more["offline"]
     assert environment.more["choice"] == QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert environment.more["profile"] == environment.more["choice"].profile != "emulator"
-
-
-def test_several_cases_are_searched_in_turn_each_in_its_own_directory(
-    searched: list[Namespace],
-) -> None:
-    assert main(["localise", *ONE, "--model", "lstm"]) == ExitCode.FAILED
-    assert [one.spec.model for one in searched] == ["mlp", "lstm"]
-    assert [one.setup.work.name for one in searched] == ["localise-0", "localise-1"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from ci.__main__ import main
 from ci.verbs.lanes import onnx, steps
 from provisioning.documents import LIMIT_BYTES
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, UnfitError
 
 RANDOM = np.random.default_rng(4)
 ENTRY = 'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
@@ -98,24 +98,6 @@ def test_wrong_data_is_refused_first(
     assert "qnn.toml" in err or ".np" in err
 
 
-@pytest.mark.parametrize(
-    ("verb", "word", "said"),
-    [
-        ("test-emulator", "x.onnx", "test-onnx"),
-        ("test-emulator", "net.py", "net.py:factory"),
-        ("test-onnx", "net.py", "net.py:factory"),
-        ("test-emulator", "net.py:gone", "gone"),
-    ],
-)
-def test_a_model_that_is_none_is_named_as_it_was_given(
-    repository: Path, verb: str, word: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([verb, "--model", word]) == ExitCode.USAGE
-    err = capsys.readouterr().err
-    assert said in err
-    assert "net.pynet.py" not in err
-
-
 def test_right_data_is_not_refused(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,29 +164,3 @@ def test_numbers_that_no_run_can_have_are_refused(
 ) -> None:
     assert main([*words, "--offline", *wrong]) == ExitCode.USAGE
     assert " ".join(wrong) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("check", "words"),
-    [
-        ("require_options", []),
-        ("check_device", ["--device", "adb:"]),
-        ("check_device", ["--any", "soc=SM8650"]),
-        ("require_backend", []),
-        ("check_runner", []),
-        ("require_executorch", []),
-    ],
-)
-def test_a_run_is_checked_in_every_respect_before_it_is_provisioned(
-    repository: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    check: str,
-    words: list[str],
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise UsageError(f"{check} refuses it")
-
-    monkeypatch.setattr(f"ci.verbs.emulate.{check}", refuse)
-    assert main(["test-emulator", "--model", "mlp", "--offline", *words]) == ExitCode.USAGE
-    assert f"{check} refuses it" in capsys.readouterr().err

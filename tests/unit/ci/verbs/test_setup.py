@@ -6,7 +6,6 @@ Provisioning and the doctor's survey are stand-ins; export and outputs are real.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -110,21 +109,6 @@ def test_a_job_gets_variables_and_outputs(
     assert github("PATH") == ""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT", "QNN_SRC_DIR"),
-        *("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH", "SNPE_TARGET_ARCH"),
-    ],
-)
-def test_no_variable_of_another_qnn_stays(
-    world: World, github: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "/another/QNN")
-    assert main(["setup"]) == ExitCode.OK
-    assert f"{name}=" in github("ENV").splitlines()
-
-
 @pytest.mark.parametrize(("name", "is_own"), [("qnn-ci", True), ("python", False)])
 def test_later_steps_find_the_program_of_this_call(
     world: World,
@@ -216,20 +200,6 @@ def test_a_cache_that_was_not_good_is_seen(
     assert main(["setup", *(f"--cached={one}" for one in paths)]) == ExitCode.OK
     outputs = read_outputs(github("OUTPUT"))
     assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
-
-
-def test_a_file_is_another_if_it_was_replaced_or_written_anew(tmp_path: Path) -> None:
-    path, other = tmp_path / "a", tmp_path / "b"
-    assert verb.identify(path) is None
-    for one in (path, other):
-        one.write_text("x")
-        os.utime(one, ns=(5, 5))
-    first = verb.identify(path)
-    assert first == verb.identify(path)
-    os.utime(path, ns=(5, 6))
-    assert verb.identify(path) != first
-    other.rename(path)
-    assert verb.identify(path) != first
 
 
 def test_what_was_dropped_is_warned_about(

@@ -76,29 +76,6 @@ def test_each_option_is_asked_for(asked: dict[str, Any], tmp_path: Path) -> None
     assert asked["needed"] == {"qnn_sdk", "hexagon_tools"}
 
 
-@pytest.mark.parametrize(
-    ("words", "needed"),
-    [
-        (["x.so"], {"hexagon_sdk"}),
-        (["x.so", "--signer", "mine"], set()),
-        (["--lpai-arch", "v6"], {"qnn_sdk", "hexagon_tools", "hexagon_sdk"}),
-    ],
-)
-def test_only_what_a_run_uses_is_needed(
-    asked: dict[str, Any], words: list[str], needed: set[str], tmp_path: Path
-) -> None:
-    assert main(["sign", *words, "--dry-run"]) == ExitCode.OK
-    assert asked["needed"] == needed
-    request = asked["request"]
-    assert (request.serial, request.force, request.accept_unrecognised) == ("", False, False)
-    assert (request.signer_command, request.signer_python) == (
-        "mine" if "mine" in words else "",
-        "",
-    )
-    assert (request.timeout_s, asked["build"].name) == (300, "build-direct")
-    assert request.target == tmp_path / "signed"
-
-
 def test_a_device_is_asked_only_for_a_signature_that_is_made(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@ entries. No test runs."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from dataclasses import dataclass, field
@@ -12,22 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.report.schema import Case, Report, Status, Tool
+from ci.report.schema import Report, Status, Tool
 from ci.report.write import read_report
-from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.suites import SOURCE, SUITE, SUITES
 from ci.verbs.emulate import FAULTS
 from ci.verbs.lanes import faults
 from ci.verbs.lanes import upstream as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
-from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import make_report, say
 
 TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49.40"))
 TESTS = tuple(f"C::test_{name}" for name in "abcd")
@@ -147,15 +142,6 @@ def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> Non
     assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
 
 
-@pytest.mark.parametrize("name", SUITES)
-def test_a_suite_runs_for_its_own_soc(suite: Suite, name: str) -> None:
-    run(name=name)
-    (given,) = suite.runs
-    assert (given.header.soc, suite.opened["QNN_SOC_MODEL"]) == (SUITES[name].soc,) * 2
-    assert os.environ[SUITE] == given.header.suite == name
-    assert read_report(Path("reports") / name).session == name
-
-
 def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) -> None:
     places = []
     for name in ("", "one", "two"):
@@ -177,16 +163,6 @@ def test_a_test_has_at_least_the_time_that_the_policy_grants(suite: Suite) -> No
     assert (least, most) == (suite.runs[0].ratchet.timeout_s, 99999)
 
 
-def test_results_depend_on_this_project_s_own_part_of_a_run(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for digest in "ab":
-        monkeypatch.setattr(verb, "digest_rooms", lambda _, digest=digest: digest)
-        run()
-    first, second = (one.header.identity for one in suite.runs)
-    assert first != second
-
-
 def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
     suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,16 +175,6 @@ def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
     assert asked == [tmp_path / "own.toml"]
     (given,) = suite.runs
     assert given.header.every == given.header.tests == (names[0], names[2])
-
-
-def test_shards_of_a_suite_take_about_the_same_time(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A test that takes as long as three others is alone."""
-    monkeypatch.setattr(Ratchet, "expect_s", lambda _, test: 3.0 if test.endswith("_b") else 0.0)
-    for index in (1, 2):
-        run("--shard", f"{index}/2")
-    assert {one.header.tests for one in suite.runs} == {TESTS[1:2], (TESTS[0], *TESTS[2:])}
 
 
 def test_shards_of_a_suite_have_each_test_once(suite: Suite) -> None:
@@ -280,63 +246,3 @@ def test_what_a_suite_cannot_use_is_refused(
 def test_a_suite_runs_with_the_executorch_that_is_asked_for(suite: Suite, name: str) -> None:
     assert run("--executorch", "1.0.7", name=name) == ExitCode.ENVIRONMENT
     assert not suite.steps
-
-
-def test_a_long_list_of_failures_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [
-        Case(model=f"t{n}", scheme="-", soc="S", status=status, findings=say(f"first {n}\nsecond"))
-        for n, status in enumerate([Status.PASSED, *[Status.FAILED] * (verb.SHOWN + 2)])
-    ]
-    cases.append(replace(cases[0], model="other", status=Status.UNSUPPORTED))
-    done = []
-
-    def publish(report: Report, *more: Any) -> Report:
-        done.append(more)
-        return report
-
-    monkeypatch.setattr(verb.publishing, "publish_run", publish)
-    args: Any = "args"
-    progress: Any = "progress"
-    for count in (verb.SHOWN + 2, verb.SHOWN + 3):
-        shown = [*cases[:count], cases[-1]]
-        outcome = verb.publish_suite(make_report(shown), tmp_path, args, progress)
-        lines = outcome.text.splitlines()
-        assert lines[: verb.SHOWN] == [f"  | t{n}: first {n}" for n in range(1, verb.SHOWN + 1)]
-        more = [f"and {count - 1 - verb.SHOWN} more, see the report"]
-        assert lines[verb.SHOWN : verb.SHOWN + 1] == more
-        assert outcome.exit_code == ExitCode.FAILED
-        assert len(outcome.data["cases"]) == count + 1
-    assert done == [(tmp_path, "args", "progress")] * 2
-    short = verb.publish_suite(make_report(cases[:3]), tmp_path, args, progress)
-    assert "more, see the report" not in short.text
-    assert json.dumps(short.data)
-
-
-@pytest.mark.parametrize("words", [["--judge-again", *one] for one in ([], ["zeros"], ["noise"])])
-def test_what_a_run_kept_is_judged_again_without_a_run(
-    suite: Suite,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-) -> None:
-    asked: list[Any] = []
-    kept = {str(Path("reports/upstream").absolute()): ("a header", "entries")}
-    monkeypatch.setattr(verb, "read_journal", lambda place: kept.get(str(place), ()))
-
-    def judge(*given: Any, **more: Any) -> Outcome:
-        asked.append((*given, more["args"].judge_again))
-        return Outcome(exit_code=7)
-
-    monkeypatch.setattr(verb, "judge_again", judge)
-    assert run(*words) == 7
-    assert asked == [
-        (
-            Path("reports/upstream").absolute(),
-            "a header",
-            "entries",
-            words[1] if words[1:] else "outputs",
-        )
-    ]
-    assert run(*words, "--reports", "other") == ExitCode.USAGE
-    assert "has no journal" in capsys.readouterr().err
-    assert suite.runs == []

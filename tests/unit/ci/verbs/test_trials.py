@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ from ci.faults.known import read_faults
 from ci.models.schemes import Scheme
 from ci.onnx.options import HTP
 from ci.verbs.lanes import trials
-from ci.verbs.lanes.onnx import EXPORTING, PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
-from provisioning.artifacts.choice import WHEEL, QnnChoice
+from ci.verbs.lanes.onnx import RUNTIMES
+from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.android_apps import BUILD, library
@@ -59,41 +58,6 @@ def put_library(place: Path, build: str) -> Path:
     data = library("libQnnHtp.so").replace(BUILD.encode(), build.encode().ljust(len(BUILD)))
     (root / HTP).write_bytes(data)
     return root
-
-
-FOR_GRAPHS = (*PACKAGES, *EXPORTING)
-SDK = QnnChoice("/sdk", "/overlay")
-
-
-@pytest.mark.parametrize(
-    ("frontend", "choice", "profile", "used", "packages"),
-    [
-        ("onnx", QnnChoice(WHEEL, WHEEL), "", QnnChoice(WHEEL, WHEEL), (FOR_GRAPHS, "onnx-torch")),
-        ("onnx", SDK, SDK_PROFILE, QnnChoice("/sdk", WHEEL), (FOR_GRAPHS, "onnx-torch")),
-        ("executorch", SDK, SDK.profile, SDK, (("torch", "executorch"), "lowering")),
-    ],
-)
-def test_a_bench_has_the_environment_of_its_front_end(
-    entered: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    frontend: Any,
-    choice: QnnChoice,
-    profile: str,
-    used: QnnChoice,
-    packages: tuple[tuple[str, ...], str],
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/before")
-    put_library(tmp_path, "")
-    with trials.open_bench(frontend, choice, Progress(), packages=(Path("/a"), Path("/b"))) as made:
-        assert (made.frontend, made.workers, made.qnn) == (frontend, "workers", "unknown")
-    usual = PROFILE if used.is_usual else SDK_PROFILE
-    assert entered["profile"] == (profile or usual)
-    assert (entered["choice"], entered["packages"]) == (used, packages)
-    assert (entered["offline"], entered["imports"]) == (False, trials.IMPORTS[frontend])
-    variables = entered["variables"]
-    assert variables["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/before"]
-    assert variables["APPLIED"] == "1"
 
 
 def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(

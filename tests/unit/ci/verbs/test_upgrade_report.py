@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ci.audit.upgrade import Difference, note
-from ci.faults.known import FRONTENDS
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import read_report, write_report
 from ci.verbs import upgrade_report
@@ -27,9 +26,7 @@ from ci.verbs.upgrade_report import (
     find_qnn,
     find_side,
     lay_out_libraries,
-    list_ends,
     run_side,
-    split_pins,
 )
 from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
 from provisioning.console.progress import Progress
@@ -69,11 +66,6 @@ def test_a_version_is_an_sdk_of_the_store_unless_a_directory_has_its_name(
     assert find("2.49.0") == named
 
 
-def test_the_name_of_a_side_is_that_of_a_directory() -> None:
-    names = {"/an sdk/2.49/": "an_sdk_2.49", "x==1.0+y==2": "x==1.0_y==2", "2.49.0": "2.49.0"}
-    assert {name: Side(name).slug for name in names} == names
-
-
 def test_a_report_is_a_file_or_in_a_directory(place: Path) -> None:
     write_report(make_report([]), place / "out")
     for word in ("out", "out/report.json"):
@@ -97,15 +89,6 @@ def test_all_packages_of_an_argument_are_fetched_and_the_first_sdk_in_them_is_th
     tree = place / "onnxruntime-qnn-2.7" / SDK
     assert side.packages == tuple(place / pin.replace("==", "-") for pin in pins)
     assert (side.session, side.tree, side.sdk) == (ONNX, tree, str(tree))
-
-
-def test_a_directory_may_be_named_like_a_package(place: Path) -> None:
-    assert split_pins("onnxruntime==1.2+executorch==1") == [
-        ("onnxruntime", "1.2"),
-        ("executorch", "1"),
-    ]
-    (place / "onnxruntime==1.2").mkdir()
-    assert split_pins("onnxruntime==1.2") == []
 
 
 # -- the runs -------------------------------------------------------------------------------------
@@ -208,12 +191,6 @@ def test_a_run_without_a_report_is_a_difference_that_names_its_log(
     assert one.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
 
 
-def test_a_side_that_is_a_report_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade_report, "run_process", None)
-    report = make_report([])
-    assert run_side(Side("a", report), NONE, Progress(), []) is report
-
-
 def test_a_side_s_qnn_is_that_of_its_libraries_else_of_its_report(place: Path) -> None:
     named = make_report([], toolchain=(Tool(name="x", version="1"), Tool(name=HTP, version=BUILD)))
     path = place / LIBRARIES / HTP
@@ -228,31 +205,6 @@ def test_a_side_s_qnn_is_that_of_its_libraries_else_of_its_report(place: Path) -
 
 
 # -- packages -------------------------------------------------------------------------------------
-
-
-def test_a_package_is_fetched_once_without_its_dependencies(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QNN_CI_HOME", str(place / "home"))
-    runs = Runs(lambda argv: (Path(argv[-2]) / "executorch").mkdir(parents=True))
-    monkeypatch.setattr(upgrade_report, "run_process", runs)
-    found = fetch_package("executorch", "1.4.1", Progress())
-    start = runs.argv.index("pip")
-    assert runs.argv[:start] == upgrade_report.module_command("pip")[:start]
-    assert runs.argv[start : start + 4] == [
-        *("pip", "--disable-pip-version-check", "--no-input", "install")
-    ]
-    assert found.name == f"executorch-1.4.1-{python_tag()}"
-    assert found.parent.name == FETCHED
-    assert [one.name for one in found.iterdir()] == ["executorch"]
-    assert [*found.parent.iterdir()] == [found]
-    assert "--no-deps" in runs.argv
-    assert runs.argv[runs.argv.index("--only-binary") :][:3] == [
-        *("--only-binary", ":all:", "--target"),
-    ]
-    assert runs.argv[-1] == "executorch==1.4.1"
-    monkeypatch.setattr(upgrade_report, "run_process", None)
-    assert fetch_package("executorch", "1.4.1", Progress()) == found
 
 
 def test_a_package_that_cannot_be_fetched_leaves_nothing(
@@ -447,39 +399,3 @@ def test_what_a_run_needs_is_looked_for_before_anything_is_fetched(
         with pytest.raises(UnfitError):
             upgrade_report.execute(args, Progress())
     assert asked == (needed or [])
-
-
-def test_known_faults_come_from_the_list_else_from_a_run_else_the_reason_is_noted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    listed = [SimpleNamespace(qnn=qnn) for qnn in ("2.49.0", "2.50.0", "2.49.0")]
-    by_frontend = {FRONTENDS[0]: listed[:2], FRONTENDS[1]: listed[2:]}
-    monkeypatch.setattr(upgrade_report, "read_faults", lambda: "faults")
-    monkeypatch.setattr(
-        upgrade_report,
-        "list_tried",
-        lambda faults, name: by_frontend.get(name, []) if faults else 0,
-    )
-    ran: list[Any] = []
-
-    def rerun(side: Side, faults: Any, _: Progress) -> Any:
-        ran.append((side, faults))
-        if side.name == "broken":
-            raise UsageError("no libraries")
-        return "2.51.0", ["a result"]
-
-    monkeypatch.setattr(upgrade_report, "rerun_faults", rerun)
-    report, sdk = Side("a report"), Side("sdk", sdk="/sdk")
-    packages, broken = Side("packages", packages=(Path("/p"),)), Side("broken", sdk="/sdk")
-    noted: list[Difference] = []
-    assert list_ends(sdk, "2.49.0", Progress(), noted) == [listed[0], listed[2]]
-    assert ran == noted == []
-    for side in (sdk, packages):
-        assert list_ends(side, "2.51.0", Progress(), noted) == ["a result"]
-    assert (ran, noted) == ([(sdk, "faults"), (packages, "faults")], [])
-    for side, why in ((report, "only a report"), (broken, "no libraries")):
-        assert list_ends(side, "2.51.0", Progress(), noted) == []
-        assert (noted[-1].subject, noted[-1].before) == ("known faults", "")
-        assert "not tried with QNN 2.51.0" in noted[-1].now
-        assert why in noted[-1].now
-    assert len(noted) == 2
