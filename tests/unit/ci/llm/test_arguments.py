@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.llm.foreign import ForeignJob
 from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs.lanes import llm
@@ -114,18 +112,6 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
         tuple(int(one) if one.isdigit() else ord(one) for one in window) for window in windows
     )
     assert llm.find_windows(args, make_tokenizer(bos)) == ids
-
-
-def test_a_program_is_run_with_the_files_and_options_that_are_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "m.pte"
-    program.write_bytes(PTE)
-    words = ["--program", str(program), *BOTH, "--prompt", "hi", "--tokens", "1"]
-    wanted = ForeignJob(program, Path(TOKENIZER), "hi", 1, Path(WEIGHTS))
-    assert llm.find_program(parse(*words)) == wanted
-    plain = [word for word in words if word not in BOTH[:2]]
-    assert llm.find_program(parse(*plain)) == replace(wanted, weights=None)
 
 
 def parse(*words: str) -> Namespace:

@@ -17,8 +17,8 @@ from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noq
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import make_decoder
-from ci.llm.generation import Loop, count_same, run_windows
-from ci.llm.interface import Border, Coding, Interface, describe_methods
+from ci.llm.generation import Loop
+from ci.llm.interface import Border, Coding, Interface
 from ci.llm.lowering import (
     RUNS,
     DecoderLowering,
@@ -68,11 +68,6 @@ def test_a_value_becomes_the_nearest_integer_within_the_range(
     assert CACHE.decode(made).tolist() == [back]
 
 
-def test_sixteen_bits_have_their_own_range_and_steps() -> None:
-    made = LOGITS.encode(np.array([-1e9, 0, 1e9], np.float32))
-    assert (made.dtype, made.tolist()) == (np.uint16, [0, 30_000, 65_535])
-
-
 def test_a_step_converts_on_both_sides() -> None:
     opened = Opened()
     tokens, caches = np.array([[7]], np.int32), np.array([[1.0, -2.0]], np.float32)
@@ -81,12 +76,6 @@ def test_a_step_converts_on_both_sides() -> None:
     assert opened.given[1].tolist() == [[102, 96]]
     assert logits.tolist() == pytest.approx(np.full((1, 2), 10.0))
     assert made.tolist() == caches.tolist()
-
-
-def test_floats_are_left_as_they_are() -> None:
-    opened = Opened()
-    caches = np.array([[1.25]], np.float32)
-    assert program_step(opened, {})([np.array([[7]]), caches])[1] is caches
 
 
 @pytest.mark.parametrize("wrong", [None, Coding(0.5, 99, "uint8"), Coding(0.51, 100, "uint8")])
@@ -127,15 +116,6 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
         (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16"), None),
         (Coding(0.25, 7, "uint16"), None, None, None),
     )
-
-
-def test_each_norm_of_a_decoder_divides_by_no_less_than_its_eps(own: Tiny) -> None:
-    decoder = make_decoder(replace_struct(own.config, norm_eps=0.5), own.weights, CONTEXT)
-    norms = {
-        name: one.eps for name, one in decoder.named_modules() if isinstance(one, torch.nn.RMSNorm)
-    }
-    assert {*norms.values()} == {0.5}
-    assert len(norms) == 2 * own.config.layers + 1
 
 
 def test_empty_caches_are_bytes_of_zero_as_in_upstreams_runner(
@@ -191,41 +171,9 @@ def test_runs_that_are_cut_short_cannot_be_read(own: Tiny, tmp_path: Path, size:
         read_runs(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("other", "alike"),
-    [
-        (CACHE, True),
-        (replace_struct(CACHE, scale=0.5 * (1 + 0.09 / 256)), True),
-        (replace_struct(CACHE, scale=0.5 * (1 - 0.09 / 256)), True),
-        (replace_struct(CACHE, scale=0.5 * (1 + 0.11 / 256)), False),
-        (replace_struct(CACHE, scale=0.5 * (1 - 0.11 / 256)), False),
-        (replace_struct(CACHE, zero_point=101), False),
-        (replace_struct(CACHE, dtype="uint16"), False),
-    ],
-)
-def test_codings_are_alike_to_a_tenth_of_a_step(other: Coding, alike: bool) -> None:
-    assert CACHE.is_like(other) is other.is_like(CACHE) is alike
-    near = replace_struct(LOGITS, scale=LOGITS.scale * (1 + 0.09 / 2**16))
-    assert LOGITS.is_like(near)
-
-
 # -- the loop of the host --------------------------------------------------------------------------
 
 SMALL = Interface.of(CONFIG, 6, 3, masked=-9.0)
-
-
-def test_an_interface_has_the_sizes_of_its_decoder() -> None:
-    assert Interface.of(CONFIG, 6, 3).masked == -255.0
-    two = replace_struct(SMALL, layers=2, kv_heads=3, empty=(1.0, 2.0, 3.0, 4.0))
-    caches = two.empty_caches()
-    assert [one.shape for one in caches] == [(1, 3, 4, 6)] * 2 + [(1, 3, 6, 4)] * 2
-    assert [float(one.min()) for one in caches] == [float(one.max()) for one in caches]
-    assert [float(one.max()) for one in caches] == [1, 2, 3, 4]
-    assert [one.dtype for one in caches] == [np.float32] * 4
-    key, value = np.arange(24.0).reshape(1, 1, 4, 6), np.arange(24.0).reshape(1, 1, 6, 4)
-    assert (two.cut_cache(1, key, 2) == key[..., :4]).all()
-    assert (two.cut_cache(2, value, 2) == value[:, :, :4]).all()
-    assert two.cut_cache(1, key, 2).flags.c_contiguous
 
 
 def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None:
@@ -260,89 +208,3 @@ def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None
         loop.feed([1])
     with pytest.raises(ValueError, match="6 cached and 3 new tokens exceed"):
         Loop(SMALL, step).feed([1, 2, 3, 4, 5, 6, 7])
-
-
-def test_the_padding_of_a_call_has_room_in_the_context_too() -> None:
-    def step(arrays: Sequence[Array]) -> list[Array]:
-        size = arrays[0].shape[1]
-        return [np.zeros((1, size, 9)), np.zeros((1, 1, 4, size)), np.zeros((1, 1, size, 4))]
-
-    loop = Loop(SMALL, step)
-    loop.feed([1, 2, 3])
-    loop.feed([4])
-    with pytest.raises(ValueError, match="4 cached and 3 new tokens exceed a context of 6"):
-        loop.feed([5, 6])
-
-
-def test_each_window_of_a_text_is_a_loop_of_its_own() -> None:
-    made: list[Loop] = []
-
-    def start() -> Loop:
-        def step(arrays: Sequence[Array]) -> list[Array]:
-            size = arrays[0].shape[1]
-            logits = np.repeat(arrays[0][..., None], 9, axis=2)
-            return [logits, np.zeros((1, 1, 4, size)), np.zeros((1, 1, size, 4))]
-
-        made.append(Loop(SMALL, step))
-        return made[-1]
-
-    rows = run_windows(start, [[1, 2, 3], [4, 5]])
-    assert rows[:, 0].tolist() == [1, 2, 4]
-    assert [one.position for one in made] == [3, 2]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "others", "same"),
-    [([1, 2], [1, 2], 2), ([1, 2], [1], 1), ([1], [1, 2], 1), ([1, 2], [1, 3], 1), ([], [1], 0)],
-)
-def test_texts_are_the_same_up_to_where_they_differ_or_end(
-    tokens: list[int], others: list[int], same: int
-) -> None:
-    assert count_same(tokens, others) == same
-
-
-def test_each_dimension_of_a_decoder_has_its_method_and_its_place() -> None:
-    """All numbers differ, so that no two can be swapped."""
-    config = DecoderConfig(
-        dim=48,
-        hidden=96,
-        layers=5,
-        heads=6,
-        kv_heads=3,
-        vocabulary=70,
-        most_context=256,
-        head_dim=8,
-    )
-    logits, cache = Coding(0.25, 7, "uint16"), Coding(0.5, 9, "uint8")
-    plain = describe_methods(config, 32, 11, 13, None)
-    quantized = describe_methods(config, 32, 11, 13, Border((), (logits, cache)))
-    coded = {"get_kv_io_bit_width": 8, "get_logits_scale": 0.25, "get_logits_zero_point": 7}
-    assert quantized == {**plain, **coded}
-    no_caches = describe_methods(config, 32, 11, 13, Border((), (None, logits)))
-    assert no_caches == {**plain, "get_kv_io_bit_width": 16}
-    assert plain == {
-        "get_ar_len": 1,
-        "get_bos_id": 11,
-        "get_eos_id": 13,
-        "get_dim": 48,
-        "get_head_dim": 8,
-        "get_max_batch_size": 1,
-        "get_max_seq_len": 32,
-        "get_max_context_len": 32,
-        "get_n_bos": 1,
-        "get_n_eos": 1,
-        "get_n_kv_heads": 3,
-        "get_n_layers": 5,
-        "get_vocab_size": 70,
-        "get_use_kv_cache": True,
-        "get_kv_io_bit_width": 32,
-    }
-    assert Interface.of(config, 32, 16, -40.0) == Interface(
-        layers=5,
-        kv_heads=3,
-        head_dim=8,
-        vocabulary=70,
-        context=32,
-        prefill=16,
-        masked=-40.0,
-    )

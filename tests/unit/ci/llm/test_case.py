@@ -25,9 +25,7 @@ from ci.llm.case import LlmRun
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Generated, Step
 from ci.llm.lowering import RUNS, ReferenceRuns, Subject
-from ci.llm.verdict import Verdict
 from ci.models.schemes import Scheme
-from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Footprint, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
@@ -174,18 +172,6 @@ def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
     assert "free:" not in result.case.reason
 
 
-def test_prefill_is_compared_with_decode_alone_however_loud_that_is(
-    judge: Judge, right: Step, own: Tiny
-) -> None:
-    calls = 1 + len(own.runs.model.run.tokens)
-    loud = replace(own.runs.alone, noise=own.runs.alone.noise + 1e3)
-    result = judge(
-        swap_best(right, calls + len(own.runs.prompt)), replace(own.runs, alone=loud)
-    ).case
-    assert (result.status, result.question) == (Status.FAILED, Question.FAITHFUL)
-    assert f"step 0: token {own.runs.model.run.tokens[0]} after prefill, but " in result.headline
-
-
 def test_a_wrong_program_of_a_poor_model_is_not_faithful(
     judge: Judge, right: Step, own: Tiny
 ) -> None:
@@ -246,16 +232,6 @@ def test_the_perplexity_of_a_text_has_a_limit(
     quantized = f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
     assert quantized is scheme.quantized
     assert "1.004 with float32" in result.noted
-
-
-def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
-    ids = own.runs.model.run.fed
-    whole = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=(ids,))
-    halves = replace(whole, text=(ids[:20], (1, *ids[20:])))
-    one, two = (made.perplexity(own.interface, right) for made in (whole, halves))
-    assert one is not None
-    assert two is not None
-    assert 1 < one < two  # what follows an early token is known less well
 
 
 def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path) -> None:
@@ -367,58 +343,6 @@ def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -
     assert compare(wrong, replace(own.runs, alone=as_wrong)) == []
 
 
-def test_where_the_text_leaves_that_of_float32_is_noted(
-    judge: Judge, right: Step, own: Tiny
-) -> None:
-    tokens = own.runs.model.run.tokens
-    for text, noted in (
-        ((*tokens[:3], 0, *tokens[4:]), "the text differs from float32's after 3 tokens"),
-        (tokens, ""),
-        (tokens[:3], ""),
-        ((*tokens, 0), ""),
-    ):
-        told = judge(right, replace(own.runs, text=text)).noted
-        assert noted in told
-        assert ("differs from float32" in told) is bool(noted)
-    assert (
-        f"{len(tokens)} of {len(tokens)} tokens equal the model's; top-1 100% and KL 0.000" in told
-    )
-
-
-def test_figures_are_those_of_program_and_model_against_float32(
-    judge: Judge, right: Step, own: Tiny
-) -> None:
-    def louder(arrays: Sequence[Array]) -> list[Array]:
-        logits, *caches = right(arrays)
-        return [logits * np.float32(1.0001), *caches]
-
-    runs = make_quantized(own, 0.2)
-    figures = judge(louder, runs, Scheme.A8W8).case
-    assert figures.sqnr_db == pytest.approx(14, abs=0.5)
-    assert figures.sqnr_db_scheme == pytest.approx(figures.sqnr_db, abs=0.01)
-    assert figures.sqnr_db_quantized == pytest.approx(80, abs=0.1)
-    plain = judge(louder, runs).case
-    assert plain.sqnr_db == pytest.approx(14, abs=0.5)
-    assert (plain.sqnr_db_scheme, plain.sqnr_db_quantized) == (None, None)
-    assert plain.predicted_sqnr_db == figures.predicted_sqnr_db
-    assert plain.metric is not None
-    assert 0 < plain.metric <= 1
-
-
-def test_a_text_without_an_end_is_a_warning(
-    judge: Judge, right: Step, own: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
-    result = judge(right)
-    assert result.case.status is Status.PASSED
-    told = "there is no control with endless text, because the correct text does not end either"
-    assert result.case.warnings == (told,)
-    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
-    first, second = judge(right, replace(own.runs, model=loud)).case.warnings
-    assert ("steps have a margin" in first, second) == (True, told)
-    assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
-
-
 @pytest.mark.parametrize("data", [None, b"damaged"])
 def test_references_that_are_not_there_fail_the_case(
     judge: Judge, right: Step, tmp_path: Path, data: bytes | None
@@ -428,35 +352,3 @@ def test_references_that_are_not_there_fail_the_case(
     result = judge(right, None)
     assert result.case.status is Status.FAILED
     assert "the reference runs cannot be read" in result.case.reason
-
-
-@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.FP16])
-def test_shares_of_tokens_with_and_without_ties_are_two_figures(own: Tiny, scheme: Scheme) -> None:
-    run: Any = SimpleNamespace(
-        spec=CaseSpec("tiny", scheme, "SM8650"), evidence=SimpleNamespace(), remarks=[]
-    )
-    verdict = Verdict((), steps=8, equal=5, tied=2, sqnr_db=31.0, predicted_db=32.0)
-    forced = own.runs.model.run
-    LlmRun.note_figures(run, verdict, forced, make_quantized(own, 0.2))
-    LlmRun.note_agreement(run, verdict, forced, make_quantized(own, 0.2))
-    figures = run.evidence.figures
-    assert (figures.equal_quantized, figures.equal) == (5 / 8, 7 / 8)
-    assert figures.predicted_sqnr_db == 32.0
-    assert figures.sqnr_db_quantized == (31.0 if scheme.quantized else None)
-    told = "5 of 8 tokens equal the model's, 2 ties; top-1 "
-    assert [one.startswith(told) for one in run.remarks] == [True]
-    LlmRun.note_agreement(run, replace(verdict, tied=0), forced, make_quantized(own, 0.2))
-    assert run.remarks[1].startswith("5 of 8 tokens equal the model's; top-1 ")
-    assert figures.sqnr_db == pytest.approx(14, abs=1)
-    assert figures.sqnr_db_scheme == (figures.sqnr_db if scheme.quantized else None)
-    assert run.remarks[0].startswith("5 of 8 tokens equal the model's, 2 ties; top-1 ")
-    signs = np.ones((len(forced.tokens), 1), np.float32)
-    signs[::4] = -1  # a token of four is another
-    odd = replace(forced, logits=forced.logits * signs)
-    LlmRun.note_figures(run, verdict, odd, own.runs)
-    LlmRun.note_agreement(run, verdict, odd, own.runs)
-    share = float(np.mean(signs == 1))
-    assert run.evidence.metric == MetricResult(pytest.approx(share), 1.0, 0.0, 1.0)
-    figures = run.evidence.figures
-    assert figures.sqnr_db < 10
-    assert figures.sqnr_db_scheme == (math.inf if scheme.quantized else None)

@@ -26,11 +26,10 @@ from ci.llm.foreign import (
     Shape,
     find_faults,
     read_border,
-    read_declared,
     read_interface,
 )
 from ci.llm.generation import Loop, Step
-from ci.llm.interface import DECODE, PREFILL, Border, Coding
+from ci.llm.interface import DECODE, PREFILL
 from ci.llm.runtime import code_step
 from ci.llm.session import judge_program
 from ci.llm.verdict import Likeness
@@ -102,20 +101,6 @@ def test_its_masks_caches_and_logits_are_integers() -> None:
     assert mask[0, 0, 0].tolist() == [65535] + [0] * 126 + [65535]
     assert (keys.dtype, keys.shape, values.shape) == (np.uint8, (1, 4, 8, 127), (1, 4, 127, 8))
     assert (keys[0, 0, 0, :2].tolist(), values[0, 0, :2, 0].tolist()) == ([7, 0], [250, 0])
-
-
-def test_logits_whose_zero_point_is_not_told_start_at_zero() -> None:
-    told = replace(DECLARED, constants={"get_logits_scale": 0.5})
-    assert read_border(told, DECODE).outputs[0] == Coding(0.5, 0, "uint16")
-
-
-def test_a_program_in_floats_has_nothing_to_code() -> None:
-    shapes = [replace(one, dtype="float32") for one in list_inputs(1)]
-    inputs = {**DECLARED.inputs, DECODE: tuple(shapes)}
-    outputs = {**DECLARED.outputs, DECODE: (Shape("float32", (1, 1, 512)),)}
-    floats = replace(DECLARED, constants={}, inputs=inputs, outputs=outputs)
-    assert read_border(floats, DECODE) == Border((None,) * 5, (None,))
-    assert read_interface("m.pte", floats).vocabulary == 512  # which needs no get_logits_scale
 
 
 LOGITS = np.eye(6, dtype=np.float32)
@@ -359,57 +344,6 @@ def test_a_mistake_of_ours_is_no_fault_of_the_program(
     monkeypatch.setattr(foreign, name, throw)
     with pytest.raises(DefectError, match="could not be computed: KeyError"):
         make_job()()
-
-
-class Meta:
-    """What a method of ExecuTorch says of itself."""
-
-    def __init__(self, inputs: Any, outputs: Any) -> None:
-        self.inputs, self.outputs = inputs, outputs
-
-    def num_inputs(self) -> int:
-        return len(self.inputs)
-
-    def num_outputs(self) -> int:
-        return len(self.outputs)
-
-    def input_tensor_meta(self, number: int) -> Any:
-        return self.make(*self.inputs[number])
-
-    def output_tensor_meta(self, number: int) -> Any:
-        return self.make(*self.outputs[number])
-
-    @staticmethod
-    def make(dtype: int, sizes: Any) -> Any:
-        return SimpleNamespace(dtype=lambda: dtype, sizes=lambda: sizes)
-
-
-def test_what_a_program_declares_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ci.executorch import internals
-
-    metas = {
-        DECODE: Meta([(3, [1, 1]), (6, [1, 4])], [(27, [1, 1, 9]), (0, [2]), (15, [3])]),
-        "get_eos_id": Meta([], [(4, [])]),
-        "get_eos_ids": Meta([], [(4, []), (4, [])]),
-    }
-    results = {"get_eos_id": [2], "get_eos_ids": [2, 3]}
-
-    def load_method(name: str) -> Any:
-        return lambda given: results[name] if given == [] else None
-
-    program = SimpleNamespace(
-        num_methods=lambda: 3,
-        get_method_name=[*metas].__getitem__,
-        method_meta=metas.__getitem__,
-        load_method=load_method,
-    )
-    opened = SimpleNamespace(_load_program={"m.pte": program}.__getitem__)
-    monkeypatch.setattr(internals, "pybindings", opened, raising=False)
-    declared = read_declared(Path("m.pte"))
-    assert declared.constants == {"get_eos_id": 2, "get_eos_ids": (2, 3)}
-    assert declared.inputs == {DECODE: (Shape("int32", (1, 1)), Shape("float32", (1, 4)))}
-    kinds = (Shape("uint16", (1, 1, 9)), Shape("uint8", (2,)), Shape("type 15", (3,)))
-    assert declared.outputs == {DECODE: kinds}
 
 
 # -- sessions -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ci.verbs.lanes import llm as known
 from ci.verbs.lanes.llm import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
-from provisioning.manifest.decoders import KnownDecoder, PinnedFile, read_decoders
+from provisioning.manifest.decoders import KnownDecoder, PinnedFile
 from provisioning.store.store import store_home
 
 CONTENT = {"w.bin": b"weights", "t.bin": b"tokenizer"}
@@ -77,9 +77,3 @@ def test_a_fetched_file_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert (weights.read_bytes(), tokenizer.read_bytes()) == (b"weights", b"tokenizer")
     assert find({}) == find({"QNN_CI_STORY": ""}) == (weights, tokenizer)
     assert fetched == ["https://example.org/a/w.bin", "https://example.org/a/t.bin"]
-
-
-def test_the_manifest_is_read() -> None:
-    story = read_decoders()["stories260k"]
-    assert (story.weights.name, story.tokenizer.name) == ("stories260K.bin", "tok512.bin")
-    assert story.weights.sha256.startswith("b0a507e7")

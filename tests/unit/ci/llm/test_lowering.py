@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
@@ -22,7 +17,6 @@ from ci.llm.lowering import (
     Subject,
 )
 from ci.llm.recipes import RECIPES
-from ci.models import noise
 from ci.models.schemes import Scheme
 from provisioning.errors import FailedError
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny
@@ -38,11 +32,6 @@ def make_spec(scheme: Scheme = Scheme.FP16) -> CaseSpec:
 
 def make(scheme: Scheme = Scheme.FP16, **changes: Any) -> DecoderLowering:
     return DecoderLowering(replace(SUBJECT, **changes), make_spec(scheme), NOTHING)
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, **held: Any) -> None:
-    """Importing this module would take seconds, because it imports ExecuTorch."""
-    monkeypatch.setitem(sys.modules, f"ci.executorch.{module}", SimpleNamespace(**held))
 
 
 @pytest.fixture
@@ -117,21 +106,6 @@ def test_a_text_ends_where_the_context_has_room_for_no_more_calls(own: Tiny, dec
     assert "--prefill" in caught.value.fix
 
 
-def test_inputs_are_kept_as_they_were_where_the_caches_are_views_too(own: Tiny) -> None:
-    """Those of the values are, with a single head."""
-    interface = structs.replace(own.interface, layers=1, kv_heads=1, head_dim=2, vocabulary=3)
-
-    def decoder(tokens: Any, *_: Any) -> tuple[Any, ...]:
-        count = tokens.shape[1]
-        keys, values = torch.ones(1, 1, 2, count), torch.ones(1, 1, count, 2)
-        return torch.ones(1, count, 3), keys, values
-
-    found = make(prompts=((1,),), eos=-1).collect_inputs(decoder, interface)
-    for size, calls in found.items():
-        for number, (*_, keys, values) in enumerate(calls):
-            assert keys.sum() == values.sum() == 2 * min(number * size, CONTEXT - size)
-
-
 def always_choose(decoder: Any, token: int) -> Any:
     """The decoder, with this token as the most likely one."""
 
@@ -144,42 +118,3 @@ def always_choose(decoder: Any, token: int) -> Any:
 
 
 # -- references and the program -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
-def test_a_float_model_is_traced_and_a_quantized_one_is_disturbed_as_it_is(
-    own: Tiny, decoder: Any, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    traced: list[Any] = []
-    disturbed: list[Any] = []
-
-    def trace(module: Any, inputs: Any) -> Any:
-        traced.append((module, inputs))
-        return {"forward": module}
-
-    def disturb(module: Any, dice: Any) -> Any:
-        disturbed.append((module, dice))
-        return lambda *inputs: [one + 0.5 for one in module(*inputs)]
-
-    monkeypatch.setattr(noise, "trace_methods", trace)
-    monkeypatch.setattr(noise, "Disturbed", disturb)
-    monkeypatch.setattr(noise, "Dice", lambda seed, _, *, float16: (seed, float16))
-    text = (own.runs.model.run.fed, own.runs.model.run.fed[:9])
-    one = make(scheme, prompts=(own.runs.prompt, (1,)), text=text)
-    converted = copy.deepcopy(decoder)
-    modules: Any = dict.fromkeys((1, SIZE), converted)
-    sets: Any = {1: ["one", "two"], SIZE: ["three", "four"]}
-    runs = one.run_references(decoder, modules, own.interface, sets, {})
-    is_float = scheme is Scheme.FP16
-    assert traced == [(decoder, "one"), (decoder, "three")] * is_float
-    noisy = decoder if is_float else converted
-    assert disturbed == [(noisy, (seed, is_float)) for seed in range(3) for _ in range(2)]
-    assert (runs.interface, runs.prompt, runs.borders) == (own.interface, own.runs.prompt, {})
-    assert runs.model.run.tokens == own.runs.model.run.tokens == runs.text
-    assert runs.alone.run.fed == runs.model.run.fed[: len(own.runs.prompt) + 2]
-    np.testing.assert_array_equal(runs.float32, runs.model.run.logits)
-    for reference in (runs.model, runs.alone):
-        assert reference.noise.shape == (3, len(reference.run.tokens))
-        assert reference.noise.min() > 0.2
-    made, plain = runs.perplexity
-    assert made == plain == one.subject.perplexity(own.interface, own.step(decoder))

@@ -14,7 +14,7 @@ import pytest
 from ci.llm.foreign import Shape, read_interface
 from ci.llm.interface import DECODE, PREFILL
 from ci.llm.tokenizers import read_tokenizer
-from ci.llm.weights import HEADER, HuggingFaceConfig, read_weights
+from ci.llm.weights import HEADER, read_weights
 from ci.verbs.lanes import llm as known
 from ci.verbs.lanes.llm import find_files
 from provisioning.console.progress import Progress
@@ -186,23 +186,3 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             make()
         lines.append(str(caught.value).replace(str(tmp_path), "PLACE"))
     check_snapshot(Path(__file__).parent / "snapshots" / "messages.txt", "\n".join(lines) + "\n")
-
-
-def test_what_a_config_leaves_out_has_transformers_values() -> None:
-    plain = HuggingFaceConfig(model_type="llama", **SIZES).convert()
-    assert (plain.heads, plain.kv_heads, plain.head_dim) == (8, 8, 8)
-    assert (plain.norm_eps, plain.rope_base, plain.rope_scaling) == (1e-6, 10000.0, None)
-    assert (plain.dim, plain.hidden, plain.layers) == (64, 96, 2)
-    assert (plain.vocabulary, plain.most_context, plain.tied) == (57, 128, False)
-    given = HuggingFaceConfig(
-        model_type="llama",
-        **SIZES,
-        num_key_value_heads=2,
-        head_dim=16,
-        rms_norm_eps=1e-4,
-        rope_theta=500.0,
-        rope_scaling={"rope_type": "default"},
-        tie_word_embeddings=True,
-    ).convert()
-    assert (given.kv_heads, given.head_dim, given.norm_eps) == (2, 16, 1e-4)
-    assert (given.rope_base, given.rope_scaling, given.tied) == (500.0, None, True)

@@ -13,7 +13,7 @@ from ci.llm import projection
 from ci.llm.config import DecoderConfig
 from ci.llm.projection import MOST_BYTES, cut, project, render_projection
 from ci.models.schemes import Scheme
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode
 from tests.stand_ins.snapshots import check_snapshot
 
 TINY = DecoderConfig(
@@ -115,16 +115,3 @@ def test_a_projection_of_two_decoders_reads_as_its_snapshot() -> None:
         for one, context in ((TINY, 1), (STORIES, 64), (wide, 4096))
     )
     check_snapshot(Path(__file__).parent / "snapshots" / "projection.txt", f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ([Scheme.A16W2], "16a2w"),
-        ([Scheme.FP16W8], "fp16a8w"),
-        ([Scheme.FP16, Scheme.U8, Scheme.A8W4], "u8, 8a4w"),
-    ],
-)
-def test_schemes_without_a_recipe_are_all_named(wrong: list[Scheme], named: str) -> None:
-    with pytest.raises(UsageError, match=f"no decoder can be lowered in {named}$"):
-        project(TINY, wrong, 64)

@@ -70,16 +70,3 @@ def test_the_tokens_of_a_call_select_its_method(program: Any) -> None:
     assert program.asked == [(name, number) for name in (PREFILL, DECODE) for number in range(2)]
     again = program.run([decode, [3 * one for one in decode]])
     assert [made[0].tolist() for made in again] == [[[2]], [[6]]]
-
-
-def test_the_time_of_a_step_is_the_mean_of_decode(
-    program: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert program.finish() == 0
-    clock = iter([0.0, 100.0, 103.0, 200.0, 201.0])
-    monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    for size in (4, 1, 1):
-        program.call([np.ones((1, size), np.int32)] * 2)
-    assert program.finish() == 2.0
-    pool: Any = None
-    assert runtime.make_runner(pool).note(None, 0.25).run_ms == 250.0

@@ -11,8 +11,6 @@ import pytest
 
 from ci.llm.tokenizers import PieceTable, read_tokenizer
 from provisioning.errors import UsageError
-from tests.stand_ins.tiny_decoder import BOS, EOS, PIECES, list_ids, write_tokenizer
-from tests.unit.ci.llm.decoders import PLACE
 
 PAIRS = [
     ("<unk>", 0.0),
@@ -68,22 +66,6 @@ def test_pieces_end_with_the_file(header: tuple[int, ...], tmp_path: Path) -> No
             read_tokenizer(path)
 
 
-def test_only_a_piece_of_the_whole_form_is_a_byte() -> None:
-    words = ("<0x41>", "<0x41]", "[0x41>", "<0x4>", "<0x041>")
-    table = PieceTable([(word.encode(), 0.0) for word in words], -1, -1)
-    assert [table.decode([number]) for number in range(5)] == ["A", *words[1:]]
-    twice = PieceTable([(b" ", 0.0), (b"a", 0.0), (b"a", 0.0)], -1, -1)
-    assert twice.encode("a") == [0, 1]
-
-
-def test_a_piece_may_be_empty(tmp_path: Path) -> None:
-    rows = ((b"a", 1), (b"", 0), (b"b", 1))
-    data = b"".join(struct.pack("<fi", 0.0, length) + piece for piece, length in rows)
-    (tmp_path / "t.bin").write_bytes(struct.pack("<i", 1) + data)
-    tokenizer = read_tokenizer(tmp_path / "t.bin")
-    assert (tokenizer.vocabulary, tokenizer.decode([0, 0])) == (3, "aa")
-
-
 def test_the_best_pair_is_merged_first_and_of_two_equal_ones_the_first_as_run_c_does() -> None:
     """Not the first pair: a and b could be merged, too."""
     scores = {" ": 0.0, "a": 0.0, "b": 0.0, "c": 0.0, "ab": 1.0, "bc": 2.0, "ca": 2.0}
@@ -112,14 +94,6 @@ def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
     assert tokenizer.decode([-1, 7, len(PAIRS) - 1, len(PAIRS)]) == "\ufffdaabc\ufffd"
     assert tokenizer.decode([0]) == "<unk>"
     assert tokenizer.decode([4, 7]) == "\ufffda"  # a text may end within a character
-
-
-def test_tiny_has_the_tokenizer_of_its_script(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path / "t.bin")
-    assert (tmp_path / "t.bin").read_bytes() == (PLACE / "tokenizer.bin").read_bytes()
-    tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
-    assert [*tokenizer.prompt("Ben has a"), EOS] == list_ids("Ben has a")
-    assert (tokenizer.vocabulary, tokenizer.bos) == (len(PIECES), BOS)
 
 
 def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:

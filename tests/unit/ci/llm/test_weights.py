@@ -12,9 +12,9 @@ import pytest
 import torch
 from msgspec import structs
 
-from ci.llm.config import DecoderConfig, RopeScaling
+from ci.llm.config import RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
-from ci.llm.weights import _llama2c_shapes, parse_scaling, read_weights
+from ci.llm.weights import parse_scaling, read_weights
 from tests.stand_ins.tiny_decoder import CONFIG, write_weights
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
@@ -170,32 +170,6 @@ def test_llama_3_stretches_the_slow_frequencies_alone() -> None:
     assert scaling.scale(middle) == pytest.approx(middle * (2 / 3 / 32 + 1 / 3))
 
 
-def test_pairs_of_a_head_turn_by_the_base_and_its_scaling(own: Tiny) -> None:
-    plain = structs.replace(own.config, rope_base=500_000.0, head_dim=8)
-    wanted = [500_000.0 ** (-place / 4) for place in range(4)]
-    assert plain.frequencies() == pytest.approx(wanted)
-    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
-    scaled = structs.replace(plain, rope_scaling=scaling).frequencies()
-    assert scaled == pytest.approx([scaling.scale(one) for one in wanted])
-    assert (scaled[0], scaled[-1]) == pytest.approx((1.0, wanted[-1] / 32))
-    turns = make_decoder(structs.replace(own.config, rope_base=100.0), own.weights, 4)
-    assert turns.freqs_cos[3].tolist() == pytest.approx(
-        [math.cos(3 * 100.0 ** (-place / 4)) for place in range(4)], abs=1e-6
-    )
-    assert turns.freqs_sin[3].tolist() == pytest.approx(
-        [math.sin(3 * 100.0 ** (-place / 4)) for place in range(4)], abs=1e-6
-    )
-
-
-def test_the_shapes_are_those_of_upstreams_static_llama(own: Tiny) -> None:
-    decoder = make_decoder(own.config, own.weights, 64)
-    outputs = decoder(*example_inputs(own.config, 64, 8))
-    shapes = [tuple(one.shape) for one in outputs]
-    assert shapes == [(1, 8, 57), *[(1, 2, 8, 8)] * 4]
-    shapes = [tuple(one.shape) for one in example_inputs(own.config, 64, 1)]
-    assert shapes == [(1, 1), (1, 1, 1, 64), (1, 1), *[(1, 2, 8, 63)] * 2, *[(1, 2, 63, 8)] * 2]
-
-
 def test_scores_are_divided_by_the_root_of_the_size_of_a_head() -> None:
     """Which need not be the width of the decoder divided by the number of heads."""
     config = structs.replace(CONFIG, dim=8, heads=3, kv_heads=1, head_dim=16)
@@ -209,37 +183,3 @@ def test_scores_are_divided_by_the_root_of_the_size_of_a_head() -> None:
         keys, values = (part.expand(1, 3, 5, 16) for part in (k.transpose(2, 3), v))
         mixed = torch.nn.functional.scaled_dot_product_attention(q, keys, values)
         torch.testing.assert_close(made, one.wo(mixed.transpose(1, 2).reshape(1, 5, -1)))
-
-
-def test_rows_of_each_layer_are_reordered_by_its_own_number_of_heads(tmp_path: Path) -> None:
-    """Two layers with more heads of queries than of keys, in llama2.c's format."""
-    dim, heads, keys, layers = 16, 4, 2, 2
-    sizes = (dim, 8, layers, heads, keys, 5, 6)
-    header = struct.pack("<7i", *sizes)
-    config = DecoderConfig(
-        dim=dim,
-        hidden=8,
-        layers=layers,
-        heads=heads,
-        kv_heads=keys,
-        vocabulary=5,
-        most_context=6,
-        head_dim=dim // heads,
-    )
-    count = sum(math.prod(shape) for _, shape in _llama2c_shapes(config))
-    numbers = torch.arange(count, dtype=torch.float32)
-    path = tmp_path / "m.bin"
-    path.write_bytes(header + numbers.numpy().tobytes())
-    found, weights = read_weights(path)
-    assert (found.heads, found.kv_heads, found.layers) == (heads, keys, layers)
-    assert found.tied
-    assert torch.equal(weights["output.weight"], numbers[: 5 * dim].reshape(5, dim))
-    assert weights["output.weight"] is weights["tok_embeddings.weight"]
-    start = 5 * dim + layers * dim  # after embeddings and norms
-    for name, rows in (("wq", dim), ("wk", keys * dim // heads)):
-        for layer in range(layers):
-            own = numbers[start : start + rows * dim].reshape(rows, dim)
-            start += rows * dim
-            halves = [own[head * 4 + place] for head in range(rows // 4) for place in (0, 2, 1, 3)]
-            held = weights[f"layers.{layer}.attention.{name}.weight"]
-            assert torch.equal(held, torch.stack(halves)), (name, layer)

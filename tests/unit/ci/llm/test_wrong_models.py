@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ci.judging.figures import Array
 from ci.llm import decoder as decoders
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
-from ci.llm.generation import Loop, Step, run_decode, run_free
+from ci.llm.generation import Loop, run_decode, run_free
 from ci.llm.verdict import judge_forced, judge_free
 from ci.report.schema import ControlKind
 from tests.unit.ci.llm.decoders import CONTEXT, Tiny
@@ -114,96 +112,10 @@ def test_controls_of_tokens_choose_what_their_names_say(own: Tiny) -> None:
     ]
 
 
-def test_controls_of_inputs_change_what_their_names_say_and_nothing_else() -> None:
-    """Two layers: a cache of keys, [1, 1, 2, 3], then one of values, [1, 1, 3, 2], for each."""
-    mask = np.array([0, -65535.0], np.float32)
-    keys = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
-    values = keys.reshape(1, 1, 3, 2)
-    asked: list[Any] = []
-    one: Any = SimpleNamespace(repeat=lambda spoil, **options: asked.append((spoil, options)))
-
-    def spoil(kind: ControlKind, tokens: int) -> list[np.ndarray]:
-        MAKERS[kind](one)
-        place = np.full((1,), 7, np.int32)
-        given = [np.ones((1, tokens), np.int32), mask, place, keys, keys, values, values]
-        made = asked[-1][0](given, 2)
-        assert [array.dtype for array in made] == [array.dtype for array in given]
-        return [array.tolist() for array in made]
-
-    tokens, position = [[1, 1, 1, 1]], [7]
-    caches = [array.tolist() for array in (keys, keys, values, values)]
-    rolled = [np.roll(array, 1, axis).tolist() for array, axis in ((keys, 3), (values, 2))]
-    shifted = [rolled[0], rolled[0], rolled[1], rolled[1]]
-    rows = {
-        ControlKind.MASK_INVERTED: [tokens, [-65535.0, 0], position, *caches],
-        ControlKind.MASK_INFINITE: [tokens, [-np.inf, -np.inf], position, *caches],
-        ControlKind.POSITION_OFF: [tokens, mask.tolist(), position, *caches],
-        ControlKind.CACHES_SHIFTED: [tokens, mask.tolist(), position, *shifted],
-    }
-    assert {kind: spoil(kind, 4) for kind in rows} == rows
-    assert spoil(ControlKind.POSITION_OFF, 1) == [[[1]], mask.tolist(), [8], *caches]
-    decode_alone = {"in_prefill": False}
-    assert [options for _, options in asked] == [{}, {}, decode_alone, {}, decode_alone]
-
-
 def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:
     runs = list(repeated(own).repeat(spoil=lambda arrays, _: arrays))
     assert len(runs) == 2 * own.runs.model.decided()[1:].sum()
     assert not judge_control(runs, own.runs.model)[0]
-
-
-def test_a_fault_of_decode_alone_is_tried_once_at_each_step(own: Tiny) -> None:
-    decided = own.runs.model.decided()[1:].sum()
-    one = repeated(own)
-    given = list(one.repeat(caches=lambda loop: loop.caches))
-    spoiled = list(one.repeat(spoil=lambda arrays, _: arrays, in_prefill=False))
-    assert len(given) == len(spoiled) == decided
-    margins = [own.runs.model.margins()[len(run.tokens) - 1] for run in given]
-    assert margins == sorted(margins, reverse=True)
-    assert margins[-1] > 1
-    assert not judge_control(given, own.runs.model)[0]
-
-
-def test_the_position_is_one_too_far_in_decode_alone(own: Tiny) -> None:
-    taken: dict[str, list[tuple[int, list[int]]]] = {"right": [], "off": []}
-
-    def note(kind: str) -> Step:
-        def step(arrays: Sequence[Array]) -> Sequence[Array]:
-            taken[kind].append((arrays[0].shape[1], arrays[2].ravel().tolist()))
-            return own.step(make(own))(arrays)
-
-        return step
-
-    one = repeated(own)
-    next(replace(one, step=note("right")).repeat())
-    next(MAKERS[ControlKind.POSITION_OFF](replace(one, step=note("off"))))
-    *prefill, (size, (position,)) = taken["right"]
-    assert prefill
-    assert taken["off"] == [*prefill, (size, [position + 1])]
-
-
-def test_the_other_prompt_is_the_text_in_reverse_after_its_start(own: Tiny) -> None:
-    calls: list[list[int]] = []
-
-    def step(arrays: Sequence[Array]) -> Sequence[Array]:
-        calls.append(arrays[0].ravel().tolist())
-        return own.step(make(own))(arrays)
-
-    made = next(MAKERS[ControlKind.OTHER_PROMPT](replace(repeated(own), step=step)))
-    *text, last = made.fed
-    fed = [calls.pop()]
-    size = own.interface.prefill
-    for _ in range(2):
-        count = -(-len(text) // size)
-        fed.insert(0, [token for call in calls[-count:] for token in call][: len(text)])
-        del calls[-count:]
-    assert fed == [text, [text[0], *reversed(text[1:])], [last]]
-
-
-def test_a_fault_is_tried_at_steps_with_a_margin_alone(own: Tiny) -> None:
-    one = repeated(own)
-    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
-    assert not list(replace(one, reference=loud).repeat(spoil=lambda arrays, _: arrays))
 
 
 def test_a_text_without_an_end_has_no_control_for_it(own: Tiny) -> None:
@@ -233,14 +145,6 @@ def test_prefill_of_a_long_prompt_takes_several_calls(own: Tiny) -> None:
     alone = run_decode(Loop(own.interface, own.step(make(own))), tokens)
     assert sizes == [8, 8, 8]
     np.testing.assert_allclose(chunks, alone.logits, atol=1e-4)
-
-
-def test_each_kind_of_control_is_made_by_its_own_function() -> None:
-    kinds = [*ControlKind]
-    assert {*MAKERS} == {*kinds[kinds.index(ControlKind.TOKEN_ZERO) :]}
-    assert {kind: f"_{kind.name.lower()}" for kind in MAKERS} == {
-        kind: getattr(maker, "__name__", "") for kind, maker in MAKERS.items()
-    }
 
 
 def test_a_text_ends_with_any_of_several_tokens(own: Tiny) -> None:
