@@ -17,22 +17,16 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
-from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
+from ci.models.eager import compute_reference, run_eager  # noqa: E402
 from ci.models.factory import unpack  # noqa: E402
 from ci.models.model import (  # noqa: E402
-    before_forks,
     derive_inputs,
-    digest_graph,
     load_model,
     read_source,
 )
-from ci.models.numerics import THREADS  # noqa: E402
-from ci.models.suite import SUITE  # noqa: E402
-from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_code import (  # noqa: E402
     call_function,
     import_file,
-    is_users_file,
     load_function,
     own_packages_hidden,
     users_code,
@@ -43,9 +37,7 @@ from ci.models.user_models import (  # noqa: E402  # noqa: E402
     RANDOM,
     SHUFFLED,
     Metric,
-    MetricResult,
     Source,
-    name_made,
 )
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
@@ -81,14 +73,6 @@ def test_a_missing_file_is_looked_for_where_the_command_was_started(
     with pytest.raises(FailedError) as caught, users_code("net.py"):
         Path("weights.pt").read_bytes()
     assert str(tmp_path.resolve()) in (caught.value.fix or "")
-
-
-@pytest.mark.parametrize(
-    ("place", "users"),
-    [("nets/net.py", True), ("cid/net.py", True), ("ci/models/suite/mlp.py", False)],
-)
-def test_a_model_in_the_checkout_is_the_users(place: str, users: bool) -> None:
-    assert is_users_file(str(Path(loading.__file__).parents[2] / place)) is users
 
 
 @pytest.mark.parametrize("given", [0, 1, 2, 3, 6])
@@ -186,21 +170,6 @@ def test_weights_and_data_of_any_layout_become_row_major(
         assert (one.is_contiguous(), one.requires_grad) == (True, False)
 
 
-def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    export = torch.export.export
-
-    def note(*words: Any, **more: Any) -> Any:
-        made.append(export(*words, **more))
-        return made[-1]
-
-    monkeypatch.setattr(torch.export, "export", note)
-    torch.set_num_threads(2)
-    before_forks()
-    assert torch.get_num_threads() == THREADS
-    assert len(made) == 1  # and it did not fail
-
-
 class Gives(nn.Module):
     """Any function of one input as a module."""
 
@@ -248,35 +217,6 @@ def test_every_refusal_of_a_models_outputs_says_what_why_and_what_to_do() -> Non
     check_snapshot(Path(__file__).with_name("snapshots") / "outputs.txt", text)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_random_output_is_found_next_to_one_that_is_not(place: int) -> None:
-    def draw_one(x: Tensor) -> list[Tensor]:
-        return [torch.rand_like(x) if number == place else x for number in range(2)]
-
-    with pytest.raises(QnnCiError, match="different outputs for the same inputs"):
-        compute_reference("net.py:f", Gives(draw_one), [(draw(1),)])
-
-
-@pytest.mark.parametrize(
-    ("names", "left"), [(None, [0, 0]), ({"weight"}, [0, 1]), (frozenset(), [1, 1])]
-)
-def test_of_the_buffers_of_a_model_those_that_are_named_are_restored(
-    names: Any, left: list[int]
-) -> None:
-    module = nn.Module()
-    for name in ("weight", "other"):
-        module.register_buffer(name, torch.zeros(1))
-    with keep_state(module, names):
-        for buffer in module.buffers():
-            buffer.add_(1)
-    assert [int(buffer) for buffer in module.buffers()] == left
-
-
-def test_an_output_that_is_not_a_number_is_the_same_each_time() -> None:
-    (output,) = compute_reference("net.py:f", Gives(lambda x: x * float("nan")), [(draw(1),)])[0]
-    assert output.isnan().all()
-
-
 # Of each model of the suite: how many weights it has, and the RMS of each output for the example
 # and for the last calibration set. The recorded baselines are of these models.
 MODELS: dict[str, tuple[int, list[float], list[float]]] = {
@@ -304,51 +244,10 @@ def test_a_model_of_the_suite_is_the_one_whose_figures_are_recorded(name: str) -
     assert (module.training, len(calibration)) == (False, 7)
 
 
-def test_a_decoder_s_past_ends_where_its_mask_begins() -> None:
-    _, example, calibration = unpack("decoder", call_function("decoder"))
-    for _, _, mask, *past in (example, *calibration):
-        is_masked = mask[0, 0, 0, :-1] < 0
-        for one in past:
-            assert ((one == 0).all(-1) == is_masked).all()
-
-
-def test_a_function_of_the_suite_gets_its_arguments() -> None:
-    assert call_function("decoder:heads", "", torch.ones(1, 1, 64)).shape == (1, 4, 1, 16)
-
-
-def test_every_model_of_the_suite_is_known_by_its_figures() -> None:
-    assert {name for name in MODELS if ":" not in name} == {*SUITE}
-
-
 def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None:
     x = draw(0)
     for made in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):
         assert same(compute_reference("net", Gives(lambda x, made=made: made), [(x,)]), [(x,)])
-
-
-def test_a_constant_that_is_no_tensor_is_in_the_digest_by_its_type(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    export = torch.export.export
-    digests = set()
-    for constant in (None, 3, "text"):
-
-        def add(*words: Any, constant: Any = constant, **more: Any) -> Any:
-            program = export(*words, **more)
-            program.constants["own"] = constant
-            return program
-
-        monkeypatch.setattr(torch.export, "export", add)
-        digests.add(digest_graph(nn.Identity(), (torch.ones(1),)))
-    assert len(digests) == 3
-
-
-def test_the_only_array_of_a_file_has_no_name_that_must_fit(tmp_path: Path) -> None:
-    np.save(tmp_path / "one.npy", np.ones((4, 2)))
-    np.savez(tmp_path / "two.npz", np.ones((4, 2)), np.zeros((4, 2)))
-    assert len(read_sets(f"{tmp_path}/one.npy", ("x",))) == 4
-    (first, second), *_ = read_sets(f"{tmp_path}/two.npz", ("x", "y"))
-    assert (first.sum(), second.sum()) == (2, 0)
 
 
 def node_of(value: Any) -> fx.Node:
@@ -364,27 +263,6 @@ def test_what_a_node_gives_is_in_the_digest_of_its_graph() -> None:
     assert same_shape[0] == same_shape[1]
     values = [ones, ones[0], ones.half(), 3, 4, None, (ones, 3), (ones, 4), (ones, ones)]
     assert len({loading._describe_node(node_of(value)) for value in values}) == len(values)
-
-
-def test_a_function_is_in_the_digest_by_its_module_and_name() -> None:
-    class Calls(nn.Module):
-        def __init__(self, function: Any) -> None:
-            super().__init__()
-            self.function = function
-
-        def forward(self, values: Tensor) -> Tensor:
-            result: Tensor = self.function(values)
-            return result
-
-    functions = (torch.sin, torch.cos, nn.functional.relu, torch.relu)
-    digests = [digest_graph(Calls(one), (torch.ones(2),)) for one in functions]
-    assert len({*digests[:3]}) == 3
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    shown = [loading._describe_node(graph.call_function(one, (x,))) for one in (torch.sin, abs)]
-    assert "builtins.abs" in shown[1]
-    assert "sin" in shown[0]
-    assert "relu_" in loading._describe_node(graph.call_method("relu_", (x,)))
 
 
 METRICS = """
@@ -422,22 +300,6 @@ def test_how_inputs_were_made_is_in_the_digest_of_a_model() -> None:
     assert len({loading.digest_model(one) for one in (*models, *models)}) == len(models)
 
 
-@pytest.mark.parametrize(
-    ("judged", "calibration", "quantized", "told"),
-    [
-        (RANDOM, SHUFFLED, True, RANDOM),
-        ("", SHUFFLED, True, f"calibrated on {SHUFFLED}"),
-        ("", SHUFFLED, False, ""),
-        ("", "", True, ""),
-        (SHUFFLED, "", False, SHUFFLED),
-    ],
-)
-def test_inputs_that_a_program_is_judged_by_are_told_before_those_of_calibration(
-    judged: str, calibration: str, quantized: bool, told: str
-) -> None:
-    assert name_made(judged, calibration, quantized=quantized) == told
-
-
 def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> None:
     square = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     made = (
@@ -449,17 +311,6 @@ def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> N
         digests.append(hashlib.sha256())
         loading.update_tensor(digests[-1], tensor)
     assert len({one.digest() for one in digests}) == len(made)
-
-
-def test_each_tensor_of_each_set_counts_in_a_digest() -> None:
-    sets = [[np.zeros(2, np.float32), np.ones(2, np.float32)] for _ in range(3)]
-    digests = {digest_sets(sets)}
-    for number in range(3):
-        for index in range(2):
-            other = [[*one] for one in sets]
-            other[number][index] = np.full(2, 9, np.float32)
-            digests.add(digest_sets(other))
-    assert len(digests) == 7
 
 
 def test_each_input_of_an_example_is_varied() -> None:
@@ -479,26 +330,6 @@ def test_each_input_of_an_example_is_varied() -> None:
         assert float(one[2].std()) > 0
         assert torch.equal(one[3], example[3])
     assert len({tuple(one[0].flatten().tolist()) for one in others}) == len(others)
-
-
-def test_data_are_calibration_or_inputs() -> None:
-    given = [Source(), Source(calibration="c.npy"), Source(inputs="i.npy"), Source("net.py:f")]
-    assert [one.has_data for one in given] == [False, True, True, False]
-
-
-def test_a_metric_gets_every_output_of_every_model(tmp_path: Path) -> None:
-    """The digits of a result: its first output, its second output and its labels."""
-    (tmp_path / "m.py").write_text(
-        "def digits(outputs, labels):\n"
-        "    first, second = outputs\n"
-        "    return float(100 * first[0] + 10 * second[0] + labels[0])\n"
-    )
-    np.save(tmp_path / "labels.npy", np.array([7, 8]))
-    metric = Metric(f"{tmp_path}/m.py:digits", f"{tmp_path}/labels.npy", max_drop=0.1)
-    made, exact, coarse = ([np.array([n, n + 1]), np.array([n + 2, n + 3])] for n in (1, 3, 5))
-    result = run_metric(metric, made, exact, coarse)
-    assert result == MetricResult(value=137, float32=357, shifted=467, quantized=577)
-    assert run_metric(metric, made, exact, None).quantized is None
 
 
 def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

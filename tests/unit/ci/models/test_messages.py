@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ from ci.models.user_models import (  # noqa: E402  # noqa: E402
     is_function,
     read_arrays,
 )
-from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
+from provisioning.errors import FailedError, QnnCiError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -301,17 +300,6 @@ def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str)
     assert found == line
 
 
-def test_the_module_of_a_node_is_its_place_if_no_line_of_the_users_is() -> None:
-    model = torch.nn.Sequential(
-        torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4)), torch.nn.Sigmoid()
-    )
-    graph = torch.export.export(model, (torch.ones(1, 4),), strict=True).graph
-    places = [
-        user_code.find_origin(node).mark for node in graph.nodes if node.op == "call_function"
-    ]
-    assert places == [" [module 0.0]", " [module 0.1]", " [module 1]"]
-
-
 @pytest.mark.parametrize(
     "fails", ["return json.loads('{')", "raise SyntaxError('of no file')", "int('a')"]
 )
@@ -325,142 +313,6 @@ def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(
         user_code.call_function(f"{tmp_path}/net.py:f")
     assert caught.value.why == "net.py, line 5, in g"
     assert describe_error(caught.value).places == (Place(file="net.py", line=5),)
-
-
-@pytest.mark.parametrize(
-    ("file", "is_users"),
-    [
-        ("/home/me/ci/net.py", True),
-        ("/home/me/net.so", False),
-        ("<string>", False),
-        (np.__file__, False),
-        (user_code.__file__, False),
-        (__file__, True),  # as a user's file next to this project's packages
-    ],
-)
-def test_a_user_s_file_is_python_that_is_neither_installed_nor_this_project_s(
-    file: str, is_users: bool
-) -> None:
-    assert user_code.is_users_file(file) is is_users
-
-
-def test_choices_are_named_as_they_were_chosen() -> None:
-    part = Part(Scheme.A16W8, module="body")
-    chosen = Choices(
-        skip_ops=("a", "b"), parts=(part,), recipe="/x/r.py:f", saver=True, profile_level="optrace"
-    )
-    assert (
-        str(chosen)
-        == "skip_ops a + b, parts body 16a8w, recipe r.py:f, profile_level optrace, saver"
-    )
-    assert (str(Choices()), Choices().functions, Choices().traces) == ("", (), False)
-    assert (chosen.functions, chosen.traces) == (("/x/r.py:f",), True)
-    assert Choices(annotation="a.py:f", recipe="r.py:f").functions == ("a.py:f", "r.py:f")
-    assert Choices(dump_intermediate_outputs=True).traces
-    with pytest.raises(ValueError, match="have one of module, type, node, op, line and tensor"):
-        Part(A8W8)
-    assert str(Part(A8W8, module="a", op="b")) == "a b 8a8w"
-    check_choices(
-        chosen := Choices(parts=(part,), methods=("encode",), weight_sharing=True), A8W8, "m"
-    )
-    assert chosen.weight_sharing
-    with pytest.raises(UsageError, match=r"^models\.m\.lowering: "):
-        check_choices(Choices(weight_sharing=True), A8W8, "m")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("parts", (Part(A8W8, node="linear"),)),
-        ("annotation", "a.py:f"),
-        ("recipe", "r.py:f"),
-        ("discard_nodes", ("relu",)),
-        ("block_size", 16),
-    ],
-)
-def test_options_of_a_quantization_need_a_scheme_that_quantizes(name: str, value: Any) -> None:
-    choices = Choices(**{name: value})
-    with pytest.raises(UsageError, match=f"{name} cannot be used with fp16") as caught:
-        check_choices(choices, Scheme.FP16, "m")
-    assert caught.value.why == "fp16 quantizes nothing"
-    check_choices(choices, Scheme.A16W4_BLOCK if name == "block_size" else A8W8, "m")
-
-
-def test_blocks_need_a_scheme_of_blocks() -> None:
-    with pytest.raises(UsageError, match="block_size cannot be used with 8a8w"):
-        check_choices(Choices(block_size=16), A8W8, "m")
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.complex128],
-    ids=str,
-)
-def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(UsageError):
-        factory.check_tensor("net", "the example", torch.ones(2).to(dtype))
-    factory.check_tensor("net", "the example", torch.ones(2))
-
-
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
-def test_a_metric_that_is_no_finite_number_is_refused(value: float) -> None:
-    assert user_data.read_value("net.py:score", 0.5) == 0.5
-    with pytest.raises(FailedError):
-        user_data.read_value("net.py:score", value)
-
-
-@pytest.mark.parametrize("many", [3, 5])
-def test_labels_are_those_of_the_sets_that_are_judged(many: int, place: Path) -> None:
-    np.save(place / "labels.npy", np.ones(many))
-    with pytest.raises(UsageError):
-        user_data.read_labels(str(place / "labels.npy"), 4)
-    assert len(user_data.read_labels(str(place / "labels.npy"), many)) == many
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (EOFError(), "EOFError"),
-        (ValueError("one\ntwo"), "one"),
-        (zlib.error("invalid block type"), "invalid block type"),
-        (MemoryError("Unable to allocate 238. GiB"), "Unable to allocate 238. GiB"),
-    ],
-)
-def test_an_error_is_told_by_its_first_line_or_by_its_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
-) -> None:
-    def load(stream: Any, *, allow_pickle: bool) -> Any:
-        assert not allow_pickle  # which would run code of the file's
-        raise error
-
-    (tmp_path / "a.npy").touch()
-    monkeypatch.setattr(np, "load", load)
-    with pytest.raises(UsageError, match=r"a\.npy cannot be read") as caught:
-        read_arrays(tmp_path / "a.npy")
-    assert caught.value.why == why
-
-
-def test_each_array_of_a_file_is_checked(tmp_path: Path) -> None:
-    good = np.ones((4, 2), np.float32)
-    bad = {
-        "NaN": np.full((4, 2), np.inf, np.float32),
-        "dtype": np.ones((4, 2), np.complex64),
-        "not contain input sets": np.ones((3, 2), np.float32),
-        "input sets": np.ones((4, 0), np.float32),
-        "does not contain": np.ones((), np.float32),
-    }
-    assert count_sets([good, good], "data.npz") == 4
-    for word, other in bad.items():
-        for arrays in ((good, other), (other, good)):
-            with pytest.raises(UsageError, match=word):
-                count_sets(arrays, "data.npz")
-    named = {"arr_0": good, "x": 2 * good}
-    path = tmp_path / "data.npz"
-    np.savez(path, **named)
-    read = user_data.read_sets(str(path), ["x", "arr_0"])
-    assert [float(one[0, 0]) for one in (read[0][0][None], read[0][1][None])] == [2.0, 1.0]
-    with pytest.raises(UsageError, match="does not match the model"):
-        user_data.read_sets(str(path), ["x", "y"])
 
 
 def test_what_a_factory_changes_in_python_and_numpy_is_undone(place: Path) -> None:

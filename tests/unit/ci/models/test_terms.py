@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.models.rounding import FLOAT16, NO_TERM, find_version, list_files, read_terms, take_term
+from ci.models.rounding import FLOAT16, NO_TERM, list_files, read_terms, take_term
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 
 
@@ -41,7 +41,3 @@ def test_the_measured_terms_are_errors_of_known_types() -> None:
         assert take_term(terms, "gelu", "16").steps > take_term(terms, "neg", "16").steps
         assert take_term(terms, "gelu", "16", "layer") == take_term(terms, "gelu", "16")
         assert take_term(terms, "unknown", "16") == NO_TERM
-
-
-def test_a_library_without_a_version_has_none(tmp_path: Path) -> None:
-    assert find_version(tmp_path / "libQnnHtp.so") == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ci.models import user_models
 from ci.models.lowering_options import Choices
-from ci.models.source_lines import is_installed
 from ci.models.tensors import describe_tensor, read_sets, write_sets
 from ci.models.user_models import (
     Metric,
@@ -114,22 +111,6 @@ def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
     (place / "mlp").touch()
     found = resolve_entry("a", ModelEntry("mlp", calibration="mlp", inputs="mlp"), place)
     assert found == ModelEntry("mlp", calibration=f"{place}/mlp", inputs=f"{place}/mlp")
-
-
-@pytest.mark.parametrize(
-    ("file", "installed"),
-    [
-        (np.__file__, True),
-        (user_models.__file__, False),
-        (shutil.__file__, True),
-        ("/other/venv/lib/python3.9/site-packages/nets/net.py", True),
-        ("/other/lib/python3/dist-packages/net.py", True),
-        ("/home/me/my-site-packages/net.py", False),
-        ("/home/me/nets/net.py", False),
-    ],
-)
-def test_files_of_any_environment_are_installed(file: str, installed: bool) -> None:
-    assert is_installed(file) is installed
 
 
 @pytest.mark.parametrize(("labels", "fits"), [(4, False), (5, True), (6, False)])
