@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 import torch
-from torch import nn
 
 from ci.upstream import capture as module
 from ci.upstream.capture import Capture, Seen, wrap
@@ -80,15 +77,6 @@ def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -
     own.begin(source, [], is_own=False)
     own.compare([], [])
     assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
-
-
-def test_a_quantized_module_stays_alive_so_that_no_other_has_its_id() -> None:
-    own, program = Capture(), nn.Linear(1, 1)
-    alive = weakref.ref(program)
-    own.note_quantized(program, "float")
-    del program
-    gc.collect()
-    assert alive() is not None
 
 
 def test_comparisons_of_the_delegate_s_tests(

@@ -13,11 +13,8 @@ from ci.facts.kinds import LOST, NOISE, PROOFLESS, Kind
 from ci.report.schema import Status
 from ci.upstream import suites
 from ci.upstream.expectations import (
-    WORDS,
     Cause,
-    Checked,
     Expectations,
-    Known,
     Ratchet,
     Row,
     UpstreamPolicy,
@@ -26,7 +23,7 @@ from ci.upstream.expectations import (
 )
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
-from ci.upstream.suites import SUITES, Suite, choose_tests
+from ci.upstream.suites import Suite, choose_tests
 from ci.verbs.lanes.upstream import check_all, count_causes, make_case, make_suite_case
 from provisioning.errors import ManifestError, UnfitError, UsageError
 
@@ -48,12 +45,6 @@ def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
 
 
 ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, PROOFLESS)
-
-
-def test_a_row_may_be_about_a_version_of_qnn_or_a_soc() -> None:
-    for glob, known in (("2.49.40", True), ("2.49.40*", True), ("2.50*", False)):
-        assert bool(make(structs.replace(GOOD, qnn=(glob,))).check(ONE_SIDED).known) is known
-    assert make(structs.replace(GOOD, socs=("SM8750",))).check(ONE_SIDED).fault
 
 
 def test_a_test_that_ends_as_expected_is_no_fault() -> None:
@@ -103,30 +94,6 @@ def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() ->
     assert expectations.check(end("C::test_abs", Ending.PASSED)).judged.outcome is Ending.PASSED
 
 
-def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
-    late = Row(suite="upstream", tests=("*_acos",), outcome="timed-out", pattern="within 7")
-    both = make(late, GOOD)
-    first, second = both.known
-    assert both.find("C::test_acos") == [first, second]
-    assert both.find("C::test_abs") == []
-    assert both.check(ONE_SIDED) == Checked(ONE_SIDED, second)
-    in_time = end("C::test_acos", Ending.LATE, "did not end within 7 s")
-    assert both.check(in_time) == Checked(in_time, first)
-    passed = end("C::test_acos", Ending.PASSED)
-    told = "the test passed, although it is listed under acos"
-    assert both.check(passed) == Checked(passed, first, told)
-    other = end("C::test_abs", Ending.PASSED)
-    assert both.check(other) == Checked(other)
-    failed = end("C::test_acos", Ending.FAILED, "died")
-    assert both.check(failed) == Checked(failed, first, "expected timed out, 'within 7' (acos)")
-    for other in (
-        end("C::test_abs", Ending.FAILED, "died"),
-        Judged("C::test_abs", Ending.UNSUPPORTED, "no entry"),
-    ):
-        told = "no row of policies/upstream.toml expects this"
-        assert both.check(other) == Checked(other, None, told)
-
-
 def test_a_row_is_about_any_of_its_tests_socs_and_versions() -> None:
     row = structs.replace(GOOD, tests=("C::a[1]", "*_abs"), socs=("SM86*", "SM8750"))
     for suite, soc, test, covered in (
@@ -140,11 +107,6 @@ def test_a_row_is_about_any_of_its_tests_socs_and_versions() -> None:
     assert not structs.replace(row, qnn=("2.50*",)).covers(
         "upstream", "SM8650", "2.49.40", "C::test_abs"
     )
-
-
-def test_a_slow_test_may_take_the_longest_that_is_said_of_it() -> None:
-    ratchet = Ratchet(0, 0, 1.0, {"*abs": 20.0, "C::*": 30.0, "*acos": 40.0})
-    assert [ratchet.expect_s(one) for one in ("C::abs", "C::acos", "D::x")] == [30.0, 40.0, 0.0]
 
 
 def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
@@ -197,40 +159,6 @@ def test_who_is_at_fault_gets_a_report(tmp_path: Path, fault: str) -> None:
     assert "`report`" in error.fix
     (cause,) = read_expectations(write_policy(path, fault, report=True)).cause
     assert cause.fault == fault
-
-
-@pytest.mark.parametrize("fault", ["host", "ours", "unknown"])
-def test_a_fault_of_nobody_else_needs_no_report(tmp_path: Path, fault: str) -> None:
-    assert read_expectations(write_policy(tmp_path / "upstream.toml", fault, report=False)).cause
-
-
-@pytest.mark.parametrize("rows", [("*",), ("one", "*"), ("*", "one")])
-def test_the_reader_refuses_a_row_that_would_cover_anything(
-    tmp_path: Path, rows: tuple[str, ...]
-) -> None:
-    row = "".join(
-        f'[[cause.row]]\nsuite="upstream"\ntests=["{name}"]\noutcome="failed"\npattern="x"\n'
-        for name in rows
-    )
-    path = write_policy(tmp_path / "upstream.toml", "ours", report=False, row=row)
-    with pytest.raises(ManifestError) as caught:
-        read_expectations(path)
-    error = caught.value
-    assert (
-        error.what
-        == "policies/upstream.toml, cause x: the glob '*' in 'tests' consists only of wildcards"
-    )
-    assert error.why
-    assert error.fix
-
-
-def test_only_a_test_that_is_late_has_no_reason_to_match() -> None:
-    suites = {"upstream": Ratchet(0, 0, 1.0)}
-    late = Row(suite="upstream", tests=("x",), outcome="timed-out")
-    assert list(find_row_faults(late, suites)) == []
-    for outcome in {*WORDS} - {"timed-out"}:
-        (fault,) = find_row_faults(structs.replace(late, outcome=outcome), suites)
-        assert "suite 'upstream' has neither" in fault
 
 
 def test_a_whole_run_that_lost_tests_fails() -> None:
@@ -287,42 +215,6 @@ def test_executorch_is_found_where_its_package_is(monkeypatch: pytest.MonkeyPatc
             suites.find_executorch()
 
 
-def test_the_most_frequent_cause_is_first() -> None:
-    (rare,) = make(GOOD).policy.cause
-    often = structs.replace(rare, name="often")
-    every = [Checked(ONE_SIDED, Known(one, GOOD)) for one in (rare, often, often)]
-    assert count_causes(every)[:2] == ["cause often: 2", "cause acos: 1"]
-
-
-def test_only_a_fault_shows_the_end_of_the_log() -> None:
-    entry = Entry(test="C::test_abs", ran=Ran.FAILED, log_tail="the end")
-    for outcome, fault, shown in (
-        (Ending.FAILED, "a fault", "the end"),
-        (Ending.FAILED, "", ""),
-        (Ending.PASSED, "", ""),
-    ):
-        judged = Judged("C::test_abs", outcome, "died", entry=entry)
-        assert make_case(Checked(judged, None, fault), "SM8650").log_tail == shown
-
-
-def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
-    tests = ["a.py::test_abs[qnn-x]", "a.py::test_abs[xnnpack-x]", "a.py::test_add[qnn_8a8w-x]"]
-    suite = SUITES["backend-suite"]
-    assert choose_tests(suite, tests, ()) == [tests[0], tests[2]]
-    assert choose_tests(suite, tests, ["test_abs[qnn-x]"]) == [tests[0]]
-    assert choose_tests(suite, tests, ["*add*"]) == [tests[2]]
-    with pytest.raises(UsageError, match="matches none of the 2 tests"):
-        choose_tests(suite, tests, ["*xnnpack*"])
-
-
-def test_the_faults_of_a_whole_run_are_one_case_of_its_own() -> None:
-    (case,) = make_suite_case(["first", "second"], "SM8350")
-    row = (case.model, case.scheme, case.soc, case.status)
-    assert row == ("(whole suite)", "-", "SM8350", Status.FAILED)
-    assert [one.headline for one in case.findings] == ["first", "second"]
-    assert make_suite_case([], "SM8350") == []
-
-
 def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
     suite = Suite("two", ("tests",), ("*[[]qnn*", "C::*"))
     tests = ["C::test_a", "D::test_a[qnn-1]", "D::test_b[other]", "D::test_b[qnn-2]"]
@@ -337,32 +229,6 @@ def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
     with pytest.raises(UsageError, match="none of the 0 tests") as caught:
         choose_tests(suite, [], ["test_a*"])
     assert caught.value.fix == ""
-
-
-def test_every_test_of_a_run_counts_towards_its_limits() -> None:
-    every = [end(f"C::test_{n}", Ending.UNSUPPORTED, "x") for n in range(3)]
-    every += [end(f"C::test_ran_{n}", Ending.FAILED, "x") for n in range(2)]
-    row = Row(suite="upstream", tests=("*_gone", "*_lost"), outcome="failed", pattern="x")
-    _, faults = check_all(every, make(row, run=4, unsupported=2), TESTS, whole=True)
-    assert faults == [
-        "only 2 of 4 required tests ran",
-        "unsupported tests: 3, but at most 2 are allowed",
-        "a row matches no test: acos: *_gone",
-        "a row matches no test: acos: *_lost",
-    ]
-    assert make(run=2, unsupported=3).find_losses(every) == []
-
-
-def test_the_first_of_two_rows_that_do_not_fit_is_told() -> None:
-    rows = tuple(structs.replace(GOOD, id="", pattern=one) for one in ("one", "two"))
-    checked = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "three"))
-    assert checked.fault.endswith("'one' (acos)")
-    assert checked.known is not None
-    assert checked.known.row.pattern == "one"
-    fitting = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "two and one"))
-    assert (fitting.fault, fitting.known and fitting.known.row.pattern) == ("", "one")
-    second = make(*rows).check(end("C::test_acos", Ending.ONE_SIDED, "two"))
-    assert (second.fault, second.known and second.known.row.pattern) == ("", "two")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import zlib
 from pathlib import Path
 
 import msgspec
@@ -39,11 +37,6 @@ def test_entries_are_there_when_a_run_is_resumed(tmp_path: Path) -> None:
     assert write(tmp_path, resume=True) == [FIRST]
 
 
-def test_a_journal_is_made_where_nothing_is_yet(tmp_path: Path) -> None:
-    assert write(tmp_path / "not" / "there" / "yet", FIRST) == []
-    assert read_journal(tmp_path / "not" / "there" / "yet") == (HEADER, [FIRST])
-
-
 def test_a_run_that_is_not_resumed_starts_empty(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     assert write(tmp_path) == []
@@ -64,11 +57,6 @@ def test_a_line_that_a_kill_cut_off_is_forgotten_and_the_next_one_is_whole(tmp_p
     second = replace(FIRST, test="b")
     assert write(tmp_path, second, resume=True) == [FIRST]
     assert write(tmp_path, resume=True) == [FIRST, second]
-
-
-def test_resume_without_a_journal_starts_one(tmp_path: Path) -> None:
-    assert write(tmp_path, FIRST, resume=True) == []
-    assert read_journal(tmp_path) == (HEADER, [FIRST])
 
 
 @pytest.mark.parametrize(
@@ -103,15 +91,6 @@ def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     assert (error.what, error.why, error.fix) == told
 
 
-def test_a_journal_is_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        write(tmp_path, FIRST)
-    finally:
-        os.umask(before)
-    assert (tmp_path / JOURNAL).stat().st_mode & 0o777 == 0o644
-
-
 def test_a_journal_that_is_empty_or_cut_off_in_its_first_line_is_none(tmp_path: Path) -> None:
     assert read_journal(tmp_path) is None
     for data in (b"", b'{"suite"'):
@@ -133,15 +112,6 @@ def test_a_journal_that_is_damaged_is_kept_unless_a_new_run_starts(
         assert (tmp_path / JOURNAL).read_bytes() == journal + b"\n"
         assert write(tmp_path, FIRST) == []
         assert read_journal(tmp_path) == (HEADER, [FIRST])
-
-
-def test_comparisons_are_below_the_name_of_their_test(tmp_path: Path) -> None:
-    name = "a.py::T-x_y[é 1]"
-    place = kept_directory(tmp_path, name, 2)
-    assert place == tmp_path / f"kept/a.py__T-x_y_é_1_-{zlib.crc32(name.encode()):08x}/2"
-    assert kept_directory(tmp_path, name).name == "0"
-    whole = kept_directory(tmp_path, 121 * "x").parent.name.rpartition("-")
-    assert (whole[0], len(whole[2])) == (120 * "x", 8)
 
 
 def test_names_that_differ_in_brackets_only_are_kept_apart(tmp_path: Path) -> None:

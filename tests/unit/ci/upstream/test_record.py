@@ -125,14 +125,6 @@ class Optional(nn.Module):
         return one - two if mask is None else one * mask
 
 
-def test_an_input_that_is_none_is_no_tensor(record: Any) -> None:
-    row, arrays = record.work_out(see(Optional(), inputs=(X, None, X + 1)))
-    assert row.lacks == ()
-    assert len(arrays[Member.INPUT]) == len(row.inputs) == 2
-    values, _ = arrays[Member.NOISE]
-    assert values.tolist() == [[-1.0] * 4]
-
-
 X = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
 
 
@@ -224,18 +216,6 @@ class Counting(nn.Module):
         return x + self.runs
 
 
-def test_a_model_that_remembers_its_runs_is_as_it_was_after_each(record: Any) -> None:
-    """The outputs are computed by the program and by the float model, each from its own state."""
-    seen, float_model = see(Counting(), is_own=False), Counting()
-    for _ in range(2):
-        _, arrays = record.work_out(seen)
-        assert arrays[Member.FLOAT][0].tolist() == (X + 1).tolist()
-    for _ in range(2):
-        _, arrays = record.work_out(see(Rounded(), float_model=float_model))
-        assert arrays[Member.FLOAT][0].tolist() == (X + 1).tolist()
-    assert float_model.runs.tolist() == [0.0]
-
-
 def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
     record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,22 +228,6 @@ def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
     assert arrays[Member.QUANTIZED][0].tolist() == [OWN]
     assert arrays[Member.FLOAT][0].tolist() == [FLOAT]
     assert arrays[Member.NOISE][0].tolist() == [OWN]
-
-
-def test_a_program_without_known_steps_or_scheme_is_recorded_too(
-    record: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record, "find_grids", lambda _: [])
-    monkeypatch.setattr(record, "find_scheme", lambda _: None)
-    wanted = (X > 2.0, X)
-    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted))
-    assert (row.scheme, {*arrays} & {Member.LOW, Member.HIGH}) == ("", set())
-    assert [one.startswith("the bounds") for one in row.lacks] == [False] * len(row.lacks)
-    assert arrays[Member.NOISE][1] is False
-    row, _ = record.work_out(see(Plain()))
-    (output,) = row.outputs
-    assert row.lacks == ()
-    assert (output.shape, output.step, output.lowest, output.highest) == ((1, 4), 0.0, 0, 0)
 
 
 class Above(nn.Module):
@@ -280,31 +244,6 @@ def test_an_output_of_integers_has_bounds(record: Any, is_own: bool) -> None:
     for member, value in ((Member.LOW, False), (Member.HIGH, True)):
         (bound,) = arrays[member]
         assert [bound[0][n].item() for n in (0, 1, 2, 3)] == [False, value, True, True]
-
-
-class Joined(nn.Module):
-    axis = 1
-
-    def forward(self, parts: Any, last: Any) -> Any:
-        return torch.cat([parts[0], last], self.axis)
-
-
-@pytest.mark.parametrize(("quantizes", "axis"), [(False, 1), (False, -1), (True, 1)])
-def test_parts_that_an_output_joins_and_nested_inputs_are_recorded(
-    record: Any, monkeypatch: pytest.MonkeyPatch, quantizes: bool, axis: int
-) -> None:
-    monkeypatch.setattr(Joined, "axis", axis)
-    if quantizes:
-        monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.FP16W8)
-    row, arrays = record.work_out(see(Joined(), inputs=([X], X[:, :3]), is_own=False))
-    (output,) = row.outputs
-    assert row.lacks == ()
-    assert [one.shape for one in row.inputs] == [(1, 4), (1, 3)]
-    joined = [[1, 2, 3, 4, 1, 2, 3]]
-    assert arrays[Member.QUANTIZED if quantizes else Member.FLOAT][0].tolist() == joined
-    assert (output.joined_axis, output.joined) == (1, (4, 3))
-    values, float16 = arrays[Member.NOISE]
-    assert (values.tolist(), float16) == (joined, True)
 
 
 def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_path: Path) -> None:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ci.cases.pool import Ended
-from ci.upstream import session
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
 from ci.upstream.session import (
     DURATIONS,
-    ListTests,
     RunTest,
     SuiteRun,
     TestEnd,
-    describe,
     list_tests,
     read_durations,
 )
-from provisioning.console.progress import Bar, Progress
+from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UsageError
 
 TESTS = ("C::test_a", "C::test_cdist", "C::test_dies", "C::test_hangs", "C::test_refused")
@@ -96,14 +88,6 @@ def test_slow_tests_start_first_and_have_a_longer_limit(tmp_path: Path) -> None:
     assert again.calls[3] == ("C::test_cdist", 407.0)
 
 
-def test_the_next_run_starts_with_what_took_longest(tmp_path: Path) -> None:
-    run(tmp_path)
-    (tmp_path / DURATIONS).write_text('{"C::test_a": 900.0}', encoding="utf-8")
-    _, pool = run(tmp_path)
-    assert [name for name, _ in pool.calls][:2] == ["C::test_a", "C::test_cdist"]
-    assert read_durations(tmp_path)["C::test_a"] < 900
-
-
 def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -> None:
     entries, _ = run(tmp_path)
     assert entries["C::test_dies", 0].ran is Ran.DIED
@@ -114,90 +98,6 @@ def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -
     assert (passed.ran, passed.test_s, passed.comparisons) == (Ran.PASSED, 0.5, 1)
     assert passed.log_tail == ""
     assert entries["C::test_refused", 0].refusal
-
-
-class Said(Progress):
-    """What a run says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[str] = []
-        self.bars: list[tuple[str, float, str]] = []
-        self.done = 0.0
-
-    def step(self, message: str) -> None:
-        self.steps.append(message)
-
-    @contextmanager
-    def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
-        self.bars.append((label, total, unit))
-        with super().bar(label, total, unit) as bar:
-            yield bar
-            self.done = bar.done
-
-
-def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
-    said = Said()
-    entries, _ = run(tmp_path, tests=TESTS[:3], progress=said)
-    assert (said.bars, said.done) == ([("tests", 3, "")], 3)
-    assert said.steps == [describe(one, n, 3) for n, one in enumerate(entries.values(), 1)]
-    again = Said()
-    run(tmp_path, tests=TESTS[:3], resume=True, progress=again)
-    assert again.bars == [("tests", 0, "")]
-    assert again.steps == ["resumed: 3 of 3 runs are in the journal"]
-    cut = Said()
-    run(tmp_path, interrupted="C::test_refused", progress=cut)
-    (last,) = (one for one in cut.steps if one.startswith("interrupted"))
-    assert re.fullmatch(r"interrupted: \d of 5 runs are done", last)
-    run(tmp_path, resume=True, progress=(rest := Said()))
-    assert rest.steps[-1].startswith("  [5/5] ")
-
-
-def test_an_entry_has_all_that_is_known_of_a_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [7.0]
-
-    class Slow(StubPool):
-        def run(self, job: RunTest, log: Path, timeout_s: float) -> Ended:
-            assert not (job.directory / "old").exists()
-            (job.directory / "work").mkdir()
-            now[0] += 2.34567
-            if job.name == "C::test_skips":
-                return Ended(TestEnd(Ran.SKIPPED, "no phone", 0.25, 2), "", "chatter")
-            return super().run(job, log, timeout_s)
-
-    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    header = Header(suite="upstream", soc="S", identity="1", every=TESTS, tests=TESTS)
-    made = SuiteRun(directory=tmp_path, header=header, ratchet=RATCHET, timeout_s=7.0)
-
-    def run_test(test: str, turn: int) -> Entry:
-        place = kept_directory(tmp_path, test, turn)
-        (place / "old").mkdir(parents=True)
-        pool: Any = Slow()
-        entry = made.run_test(test, turn, pool)
-        assert not (place / "work").exists()
-        assert place.is_dir()
-        return entry
-
-    told = {"message": FAILURES["C::test_dies"], "log_tail": "the last words"}
-    passed = {"test_s": 0.5, "comparisons": 1, "refusal": "upstream expects it to be refused: x"}
-    skipped = {"message": "no phone", "log_tail": "chatter", "test_s": 0.25, "comparisons": 2}
-    for name, turn, ran, more in (
-        ("C::test_dies", 3, Ran.DIED, told),
-        ("C::test_refused", 1, Ran.PASSED, passed),
-        ("C::test_skips", 0, Ran.SKIPPED, skipped),
-    ):
-        entry = Entry(test=name, repeat=turn, ran=ran, wall_s=2.346, **more)
-        assert run_test(name, turn) == entry
-
-
-def test_tests_of_unknown_length_are_between_the_slow_and_the_quick(tmp_path: Path) -> None:
-    tmp_path.mkdir(exist_ok=True)
-    (tmp_path / DURATIONS).write_text('{"C::test_a": 4.9, "C::test_hangs": 5.1}')
-    _, pool = run(tmp_path)
-    names = [name.removeprefix("C::test_") for name, _ in pool.calls]
-    assert names == ["cdist", "hangs", "dies", "refused", "a"]
 
 
 def test_what_an_earlier_run_kept_stays_when_it_is_resumed(tmp_path: Path) -> None:
@@ -228,12 +128,6 @@ def test_a_new_run_forgets_what_an_earlier_one_kept(tmp_path: Path) -> None:
     run(tmp_path)
     assert not old.exists()
     assert kept_directory(tmp_path, "C::test_a").is_dir()
-
-
-def test_each_repeat_is_a_run_of_its_own(tmp_path: Path) -> None:
-    entries, pool = run(tmp_path, repeat=3, tests=("C::test_a",))
-    assert [name for name, _ in pool.calls] == ["C::test_a"] * 3
-    assert set(entries) == {("C::test_a", turn) for turn in range(3)}
 
 
 def test_resume_runs_only_the_repeats_that_are_missing(tmp_path: Path) -> None:
@@ -287,38 +181,9 @@ def test_a_suite_that_cannot_be_collected_ends_the_run(
     assert (error.what, error.why, "ci/upstream/stubs.py" in error.fix) == (what, why, fix)
 
 
-def test_what_a_test_took_is_kept_for_the_next_run(tmp_path: Path) -> None:
-    entries, _ = run(tmp_path)
-    kept = json.loads((tmp_path / DURATIONS).read_text())
-    assert kept == {test: entry.wall_s for (test, _), entry in entries.items()}
-    assert all(round(one.wall_s, 3) == one.wall_s >= 0 for one in entries.values())
-    (tmp_path / DURATIONS).write_text('{"C::test_a": "long"}')
-    assert read_durations(tmp_path) == {}
-
-
 def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path) -> None:
     entries, pool = run(tmp_path, interrupted="C::test_refused")  # the last one
     assert pool.closed
     assert {("C::test_cdist", 0)} <= entries.keys() < {(test, 0) for test in TESTS}
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "other", tests=TESTS[:1], interrupted=TESTS[0])
-
-
-def test_a_test_that_ended_is_one_line_with_its_reason() -> None:
-    entry = Entry(test="C::a", ran=Ran.FAILED, message="x\n" + 200 * "y", wall_s=1.25)
-    assert describe(entry, 3, 9) == "  [3/9] C::a  failed  1.2 s  x"
-    done = replace(entry, ran=Ran.PASSED, message="")
-    assert describe(done, 3, 9) == "  [3/9] C::a  passed  1.2 s"
-
-
-def test_the_tests_of_a_suite_are_listed_by_a_worker_with_time_to_import(tmp_path: Path) -> None:
-    asked = []
-
-    def collect(*words: Any) -> Ended:
-        asked.append(words)
-        return Ended((["a", "b"], ()), "", "")
-
-    pool: Any = StubPool()
-    pool.run = collect
-    assert list_tests(pool, tmp_path) == ("a", "b")
-    assert asked == [(ListTests(), tmp_path / "collect.log", 900.0)]
