@@ -10,7 +10,6 @@ import pytest
 from msgspec import structs
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
-from ci.judging import verdict
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.gate import Expected, References, judge
 from ci.judging.verdict import feed_control, feed_controls, find_faint, find_vague, judge_outputs
@@ -114,15 +113,6 @@ def test_a_louder_control_is_taken_where_noise_hides_the_first() -> None:
     assert result[0]
 
 
-def test_the_largest_gain_and_garbage_leave_less_than_5_db() -> None:
-    right, least_db = OUTPUTS["picture"], 5.0
-    for kind in (ControlKind.GAIN, ControlKind.GARBAGE_TAIL):
-        made = controls_of(kind, expect(right), noise=0.7)
-        sqnr_db = [10 * np.log10(np.mean(right**2) / np.mean((one - right) ** 2)) for one in made]
-        assert sqnr_db == sorted(sqnr_db, reverse=True)
-        assert sqnr_db[-1] < least_db, kind
-
-
 @pytest.mark.parametrize(("sets", "warned"), [([0, 0, 0, 0], True), ([0, 0, 1, 1], False)])
 def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_warning(
     sets: list[int], warned: bool
@@ -187,45 +177,11 @@ def test_each_control_is_wrong_in_its_own_way(name: str) -> None:
         assert (control_of(ControlKind.PLUS_ONE, right) == right + 1).all()
 
 
-def test_noise_has_the_level_of_magnitudes_and_the_range_of_integers() -> None:
-    loud = 100 * OUTPUTS["picture"]
-    noise = control_of(ControlKind.NOISE, loud)
-    assert np.sqrt(np.mean(noise**2)) == pytest.approx(np.sqrt(np.mean(loud**2)), rel=0.1)
-    classes = np.arange(120).reshape(4, 30) % 4 + 2
-    drawn = control_of(ControlKind.NOISE, classes)
-    assert np.unique(drawn).tolist() == [2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(("size", "count"), [(12, 1), (75, 2), (100, 2), (250, 5)])
-@pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_a_garbage_tail_is_the_last_2_percent_of_every_set(
-    size: int, count: int, dtype: Any
-) -> None:
-    right = (100 * RANDOM.standard_normal((4, size))).astype(dtype)
-    wrong = control_of(ControlKind.GARBAGE_TAIL, right)
-    tail = [[n, size - count + i] for n in range(4) for i in range(count)]
-    assert np.argwhere(wrong != right).tolist() == tail
-    if dtype is np.int64:
-        assert (wrong - right).sum() == len(tail)
-
-
 def pair_outputs(first: Any, second: Any, noise: float = QUIET) -> tuple[Any, list[TensorInfo]]:
     """References of a program with two outputs."""
     one, other = (make_references(right, noise=noise) for right in (first, second))
     both = replace(one, float32=[*one.float32, *other.float32], noise=[*one.noise, *other.noise])
     return both, [TensorInfo("float64", right.shape[1:]) for right in (first, second)]
-
-
-def test_a_control_has_the_highest_sqnr_of_its_outputs() -> None:
-    """It is the closest that any wrong output came to the right one."""
-    offset = OUTPUTS["logits"] + 10  # other inputs give nearly the same
-    references, infos = pair_outputs(OUTPUTS["logits"], offset)
-    for one in feed_controls(references, infos, LIMITS):
-        results = [feed_control(one.kind, references, n, infos[n], LIMITS) for n in range(2)]
-        figures = [result[1] for result in results if result and result[1] is not None]
-        assert one.sqnr_db == max(figures, default=None)
-        if one.kind is ControlKind.OTHER_INPUT:
-            assert max(figures) > min(figures) + 10
 
 
 def test_a_control_is_rejected_only_if_it_is_for_every_output() -> None:
@@ -249,29 +205,6 @@ def test_an_output_is_vague_by_its_own_margin() -> None:
     assert warning.startswith("output 1: ")
 
 
-@pytest.mark.parametrize(("factor", "silenced"), [(1.05, False), (1.15, True)])
-def test_the_weakest_channel_is_louder_than_its_error(factor: float, silenced: bool) -> None:
-    random = np.random.default_rng(4)
-    right, runs = (random.standard_normal(shape) for shape in ((4, 50, 6), (8, 4, 50, 6)))
-    ((_, allowed),) = predict(right, 0.1 * runs).allow_channels(0.0)
-    quiet = right[..., 3]
-    quiet *= np.sqrt(factor * allowed[3] / np.mean(quiet**2))
-    limits = Threshold(scheme="8a8w", max_above_noise_db=0.0)
-    prediction = predict(right, 0.1 * runs)
-    wrong, *_ = make_controls(ControlKind.WEAKEST_CHANNEL, expect(right), prediction, limits)
-    assert (wrong[..., 3] == 0).all() == silenced
-
-
-@pytest.mark.parametrize("axis", [2, 3])
-def test_the_weakest_channel_is_looked_for_along_each_axis_of_channels(axis: int) -> None:
-    right = np.random.default_rng(2).standard_normal((4, 1, 6, 5))
-    place = (slice(None),) * axis + (3,)
-    right[place] *= 0.2
-    wrong = control_of(ControlKind.WEAKEST_CHANNEL, right)
-    assert not wrong[place].any()
-    assert np.unique(np.argwhere(wrong != right)[:, axis]).tolist() == [3]
-
-
 def test_a_control_reports_the_highest_sqnr_and_is_rejected_for_every_output() -> None:
     """Of two outputs, the gain of one is hidden by its noise."""
     rights = [OUTPUTS["picture"], OUTPUTS["picture"]]
@@ -287,35 +220,6 @@ def test_a_control_reports_the_highest_sqnr_and_is_rejected_for_every_output() -
         assert gain.rejected is rejected
         single = [feed_control(ControlKind.GAIN, references, n, infos[n], LIMITS) for n in (0, 1)]
         assert gain.sqnr_db == max(one[1] for one in single if one and one[1] is not None)
-
-
-@pytest.mark.parametrize(
-    ("rejected", "result", "count"),
-    [
-        ([False, True, False], (True, 11.0), 2),
-        ([True, False, False], (True, 10.0), 1),
-        ([False, False, False], (False, 12.0), 3),
-        ([], None, 0),
-    ],
-)
-def test_a_kind_is_rejected_by_the_first_of_its_degrees_that_is(
-    monkeypatch: pytest.MonkeyPatch,
-    rejected: list[bool],
-    result: tuple[bool, float] | None,
-    count: int,
-) -> None:
-    tried: list[Any] = []
-
-    def is_rejected(_: Any, index: int, wrong: int, *__: Any) -> tuple[bool, float]:
-        tried.append((index, wrong))
-        return rejected[wrong], 10.0 + wrong
-
-    monkeypatch.setattr(verdict, "make_controls", lambda *_: range(len(rejected)))
-    monkeypatch.setattr(verdict, "is_rejected", is_rejected)
-    right = np.ones((2, 3), np.float32)
-    references, info = make_references(right, right), TensorInfo("float32", (3,))
-    assert feed_control(ControlKind.GAIN, references, 0, info, LIMITS) == result
-    assert tried == [(0, number) for number in range(count)]
 
 
 @pytest.mark.parametrize(

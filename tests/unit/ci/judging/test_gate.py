@@ -13,21 +13,13 @@ from ci.facts.finding import Question
 from ci.judging.figures import (
     Array,
     Figures,
-    Fit,
-    fit_line,
     measure,
     measure_pooled,
     share_equal,
 )
-from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
-from ci.judging.noise import Excess
+from ci.judging.gate import Expected, Judgement, References, judge
 from ci.judging.verdict import (
-    APART,
-    CALIBRATE,
-    FLOAT16,
-    CaseFigures,
     judge_outputs,
-    summarize_figures,
 )
 from ci.models.tensors import TensorInfo
 from ci.report.schema import OutputThreshold, Threshold
@@ -260,14 +252,6 @@ def test_the_share_that_is_equal_is_met_exactly_and_missed_by_a_hair(against: st
         assert judge_one(limits, OFF, *pair).accepted == accepted
 
 
-def test_every_limit_of_a_threshold_is_tested_here() -> None:
-    own = {"max_above_noise_db", "outputs", "min_equal", "min_equal_quantized"}
-    other = {"scheme", "model", "reason", "full_delegation"}
-    other |= {"max_metric_drop", "min_metric"}  # test_metric.py
-    other |= {"budget", "strict_noise"}  # ../cases/test_budget.py, test_materiality.py
-    assert set(EXACT) | own | other == set(Threshold.__struct_fields__)
-
-
 @pytest.mark.parametrize("quantized", [True, False])
 def test_a_part_of_a_concatenation_has_to_be_as_near_to_float32_as_a_tensor(
     quantized: bool,
@@ -288,16 +272,6 @@ def test_figures_of_a_known_error() -> None:
     assert figures.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
     assert figures.max_abs == 0.5
     assert figures.cosine == pytest.approx(27 / (5 * math.hypot(3, 4.5)))
-
-
-def test_the_fit_of_a_known_line() -> None:
-    wanted = draw(11)
-    fit = fit_line(wanted, 1.25 * wanted + 0.5)
-    slope = 1.25 + 0.5 * wanted.sum() / (wanted**2).sum()
-    assert fit.gain == pytest.approx(slope - 1)
-    mean = (0.25 * wanted + 0.5).mean()
-    assert fit.offset == pytest.approx(mean / wanted.std())
-    assert fit_line(wanted, 2 * wanted).gain == pytest.approx(1)
 
 
 def test_the_worst_input_set_counts_for_every_figure() -> None:
@@ -356,64 +330,6 @@ def test_ids_that_are_all_off_by_one_are_rejected_and_a_tie_is_not() -> None:
     assert not judge_one(limits, flipped, expect(ids, high=flipped - 1)).accepted
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
-def test_an_output_of_one_value_is_judged_by_that_value(dtype: Any) -> None:
-    ones = np.ones((4, 3), dtype)
-    limits = msgspec.structs.replace(OPEN, min_equal=1.0)
-    assert judge_one(limits, ones, expect(ones)).accepted
-    assert not judge_one(limits, ones * 2, expect(ones)).accepted
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most(turned: bool) -> None:
-    """Outputs may have other margins: 18 dB above the prediction may be nothing."""
-    outputs = [
-        OutputJudgement(excesses=(Excess("channel 3 of 16", 15.0, 5.0), Excess("gain", 40.0, 1.0))),
-        OutputJudgement(excesses=(Excess("row 1 of 2", 18.0, -12.0),)),
-        OutputJudgement(equal=1.0),
-    ]
-    figures = summarize_figures(Judgement(tuple(outputs[::-1] if turned else outputs)))
-    place = f"output {2 if turned else 0}, channel 3 of 16"
-    assert (figures.above_noise_db, figures.above_noise_place) == (15.0, place)
-    only = summarize_figures(Judgement((outputs[0],)))
-    assert (only.above_noise_db, only.above_noise_place) == (15.0, "channel 3 of 16")
-    none = summarize_figures(Judgement((OutputJudgement(equal=1.0),)))
-    assert none == CaseFigures(equal=1.0)
-
-
-def test_each_figure_of_a_case_is_that_of_its_worst_output() -> None:
-    """Each figure is worst in another output, and differs from all others."""
-    measured = [
-        (Figures(10, 0.9, 0.3), Figures(25, 0.96, 0.1), Figures(35, 1, 1), 43, Fit(0.1, 0.2)),
-        (Figures(12, 0.8, 0.4), Figures(22, 0.98, 0.2), Figures(32, 1, 1), 45, Fit(-0.2, -0.5)),
-        (Figures(14, 0.7, 0.2), Figures(24, 0.94, 0.3), Figures(34, 1, 1), 41, Fit(0.05, 0.4)),
-    ]
-    outputs = [
-        OutputJudgement((), eager, quantized, scheme, predicted, fit)
-        for eager, quantized, scheme, predicted, fit in measured
-    ]
-    shares = [(0.9, 0.85, 0.75), (0.8, 0.95, 0.65), (0.7, 0.99, 0.78)]
-    outputs += [
-        OutputJudgement(equal=equal, equal_quantized=quantized, equal_exact=exact)
-        for equal, quantized, exact in shares
-    ]
-    figures = summarize_figures(Judgement(tuple(outputs)))
-    assert figures == CaseFigures(
-        sqnr_db=10,
-        sqnr_db_quantized=22,
-        cosine=0.7,
-        cosine_quantized=0.94,
-        max_abs=0.4,
-        sqnr_db_scheme=32,
-        predicted_sqnr_db=41,
-        gain=0.8,
-        offset=-0.5,
-        equal=0.7,
-        equal_quantized=0.85,
-        equal_exact=0.65,
-    )
-
-
 def test_shares_of_equal_elements_are_each_against_their_own_model() -> None:
     """Of ten elements: all equal those of the quantized model, nine the exact ones, eight those of
     the float model, in which one may have two values."""
@@ -461,34 +377,3 @@ def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> Non
         found = judge_one(limits, output, expect(loud), expect(asked), joined=PARTS)
         named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
         assert [named in text for text in say(found)] == ([] if accepted else [True])
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_an_input_of_bytes_is_blamed_wherever_it_is(place: int) -> None:
-    right = draw(1)
-    references = References([expect(right)])
-    info = TensorInfo("float64", SHAPE[1:])
-    inputs = [TensorInfo("float32", (1, 3)), TensorInfo("float32", (2, 3))]
-    verdict = judge_outputs(references, [right[::-1, :, ::-1] + 1], inputs, [info], OPEN)
-    assert "with batch 1" in verdict.advice.remedies[0].text  # the second has two rows
-    inputs[place] = TensorInfo("uint8", (1, 3))
-    verdict = judge_outputs(references, [right[::-1, :, ::-1] + 1], inputs, [info], OPEN)
-    assert "each uint8 of an input as 0 or 1" in verdict.advice.remedies[0].text
-
-
-@pytest.mark.parametrize("poor", [0, 1])
-def test_a_scheme_that_is_poor_for_any_output_or_part_is_advised_on(poor: int) -> None:
-    rights, coarse = [draw(1), draw(2)], [draw(1), draw(2)]
-    coarse[poor] = rights[poor] + 0.5 * draw(3)
-    references = References([expect(one) for one in rights], [expect(one) for one in coarse])
-    limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
-    for joined, tried in (((), CALIBRATE), (PARTS, APART)):
-        infos = [TensorInfo("float64", SHAPE[1:], 1, joined if n == poor else ()) for n in (0, 1)]
-        verdict = judge_outputs(references, coarse, [], infos, limits)
-        assert {one.question for one in verdict.findings} == {Question.QUANTIZED}
-        assert all(one.subject == f"output {poor}" for one in verdict.findings)
-        assert "too far from float32" in verdict.advice.causes[0].text
-        assert verdict.advice.remedies[0].text.startswith(tried)
-    plain = References([expect(one) for one in rights])
-    limits = msgspec.structs.replace(limits, max_above_noise_db=999.0)
-    assert judge_outputs(plain, coarse, [], infos, limits).advice.remedies[0].text == FLOAT16

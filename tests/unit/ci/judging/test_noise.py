@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging.figures import Array, channel_axes
+from ci.judging.figures import Array
 from ci.judging.noise import Prediction
-from ci.judging.parts import WHOLE, name_axes
+from ci.judging.parts import WHOLE
 from ci.models.tensors import TensorInfo
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict
@@ -158,35 +158,12 @@ def test_a_bias_may_be_twice_the_noise_up_to_a_limit(
         assert (found[line].over_db > 0) is over
 
 
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    [
-        ((), []),
-        ((5,), [("axis 0, channel", 1)]),
-        ((2, 16), [("row", 1), ("axis 1, channel", 2)]),
-        ((2, 12, 16), [("row", 1), ("axis 1, channel", 2), ("axis 2, channel", 3)]),
-        ((2, 3, 8, 8), [("row", 1), ("axis 1, channel", 2)]),
-    ],
-)
-def test_rows_are_the_first_axis_of_several(
-    shape: tuple[int, ...], axes: list[tuple[str, int]]
-) -> None:
-    assert name_axes(TensorInfo("float32", shape)) == axes
-
-
 def test_silence_is_judged_by_what_noise_explains() -> None:
     """An input set near zero has few dB against its reference, and is right."""
     right = draw((4, 1, 30)) * np.array([1, 1, 1, 1e-3])[:, None, None]
     prediction = predict(right, 0.01 * draw((8, 4, 1, 30), 2))
     assert worst(prediction, right + 0.01 * draw((4, 1, 30), 3)).over_db < 0
     assert prediction.sqnr_db < 0
-
-
-@pytest.mark.parametrize(
-    ("dims", "axes"), [(1, []), (2, [1]), (3, [2]), (4, [2, 3]), (5, [2]), (6, [2])]
-)
-def test_the_width_and_height_of_a_picture_are_no_channels(dims: int, axes: list[int]) -> None:
-    assert channel_axes(dims) == axes
 
 
 def test_the_predicted_sqnr_is_of_the_worst_input_set() -> None:
@@ -209,13 +186,3 @@ def test_a_limit_is_the_largest_run_and_the_margin() -> None:
         assert one.over_db == pytest.approx(by_place[one.place].over_db + 12)
     info = TensorInfo("float32", (1, 30))
     assert prediction.info == info
-
-
-def test_a_run_is_compared_with_the_mean_of_the_others() -> None:
-    """One of two runs has four times the power of the other, of which twice that is granted."""
-    right = np.ones((1, 1, 4), np.float32)
-    runs = np.stack([right * 1e-2, right * 2e-2])
-    prediction = Prediction(right, runs, TensorInfo("float32", (1, 4)))
-    powers, spread = prediction.expected[0]
-    assert powers == pytest.approx(2 * 2.5e-4, rel=1e-3)
-    assert spread == pytest.approx(4 / 2, rel=1e-3)

@@ -113,25 +113,6 @@ def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tel
     assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
 
 
-@pytest.mark.parametrize(("share", "tells"), [(0.2, False), (0.45, True)])
-def test_an_error_is_told_from_a_third_of_the_usual_value(share: float, tells: bool) -> None:
-    wrong = FAR.copy()
-    wrong[:, :4] += share * np.sqrt(np.mean(FAR**2)) * np.array([1, -1, -1, 1])
-    assert find_sighting([FAR], wrong, 0).startswith("wrong only in elements 0 to 3") is tells
-
-
-def test_a_few_elements_are_no_buffer() -> None:
-    wrong = put((slice(None), [0, 3]), 99.0, FAR)
-    assert find_sighting([FAR], wrong, 0) == ""
-
-
-@pytest.mark.parametrize(("sets", "tells"), [(1, False), (2, True)])
-def test_one_set_is_told_among_several_alone(sets: int, tells: bool) -> None:
-    wrong = put(0, OFF[0] * ([1, -1] * 4), FAR[:sets])
-    words = "wrong only for input set 0"
-    assert find_sighting([FAR[:sets]], wrong, 0) == (words if tells else "")
-
-
 def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     right = RANDOM.standard_normal((4, 1, 5, 9))
     right[:, :, 0] = 0
