@@ -18,9 +18,9 @@ from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import list_checks
-from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.policies import read_elf_policies
-from provisioning.elf.facts import EM_QDSP6, EM_X86_64, Defect, ElfFacts, VersionNeed
+from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfFacts, VersionNeed
 from provisioning.elf.programs import Target
 from tests.unit.provisioning.doctor.cases import (
     DROID,
@@ -33,16 +33,13 @@ from tests.unit.provisioning.doctor.cases import (
     describe,
     device,
     elf,
-    file,
     lowered,
-    on_path,
     read_snapshot,
     staging,
     subjects_of,
 )
 
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
-NO_TYPES = msgspec.structs.replace(PLAIN, types=())
 
 
 def judge(code: str, subject: object) -> list[Finding]:
@@ -95,32 +92,6 @@ def test_a_check_knows_what_is_near_its_fault(code: str, subject: object, count:
     assert len(judge(code, subject)) == count
 
 
-def test_kinds_of_files_have_their_names() -> None:
-    whats = [judge("QNN213", Placed(elf(type=kind), NO_TYPES))[0].what for kind in (1, 2, 3, 4, 9)]
-    names = ("a relocatable object", "an executable", "a shared object", "a core", "of e_type 9")
-    assert [what.partition(" is ")[2] for what in whats] == [*names]
-
-
-def test_the_first_executorch_on_the_path_hides_the_others() -> None:
-    (found,) = judge("QNN408", on_path("/a", "/b", "/c", wheel=True))
-    assert found.where == "/b"
-
-
-def test_a_link_to_nothing_is_no_staged_file() -> None:
-    links = {"libQnnHtp.so": "libQnnHtp.so.1", "libQnnSystem.so": "gone"}
-    found = staging("libA.so", links=links, dangling=frozenset({"libQnnSystem.so"}))
-    assert found.names == {"libA.so", "libQnnHtp.so"}
-
-
-def test_one_pointer_is_not_a_directory_of_pointers() -> None:
-    pointers = [replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in ("a", "b")]
-    assert [TreeFacts(Path("/s"), tuple(pointers[:count])).is_pointers for count in (0, 1, 2)] == [
-        False,
-        False,
-        True,
-    ]
-
-
 def ids(findings: Iterable[Finding]) -> list[str]:
     return [finding.id for finding in findings]
 
@@ -167,13 +138,3 @@ def test_a_path_of_the_tree_is_followed(kind: str) -> None:
         place = f"{origin}/../../lib/x86_64-linux-clang"
         tool = replace(tool, elf=replace(elf, **{kind: ("$ORIGIN", place)}))
         assert ids(judge_tree(tool, beside)) == []
-
-
-def test_files_around_a_subdirectory_are_all_judged() -> None:
-    place = "lib/x86_64-linux-clang"
-    files = [
-        replace(library(name, "libX.so"), relative=f"{place}/{relative}")
-        for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
-    ]
-    (finding,) = judge_tree(*files)
-    assert finding.what == "libX.so is missing; it is needed by a.so and 1 other file"

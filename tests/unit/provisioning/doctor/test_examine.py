@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine as examining
-from provisioning.doctor import policies
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
@@ -37,14 +35,13 @@ from provisioning.doctor.examine import (
 )
 from provisioning.doctor.facts import HOST_DIRECTORY, InstallationFacts, SdkFacts
 from provisioning.doctor.fitness import Fitness
-from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey import environment as surveying
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.elf.facts import Genuine, Proof
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
-from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
 from provisioning.manifest.targets import Backend
 from tests.unit.provisioning.doctor import cases
@@ -120,57 +117,6 @@ def test_a_request_has_the_artifacts_pins_and_submodules_of_its_profile(
     )
     assert {*made.pins} == {*names, CHECKOUT_COMMIT}
     assert examining.make_request("emulator", {}, {}).submodules == ()
-
-
-@pytest.mark.parametrize(("soc", "pair"), [(None, None), ("sm8650", ("SM8650", 75))])
-def test_the_facts_of_a_request_are_judged_by_its_profile(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, soc: str | None, pair: tuple[str, int] | None
-) -> None:
-    facts = replace(cases.case().facts, sdk_name="qnn-sdk")
-    asked: list[Any] = []
-    judged: list[Any] = []
-
-    def survey(*given: Any, **more: Any) -> Any:
-        asked.append((given, more))
-        return facts
-
-    finding = Finding("QNN101", "", "", "", "", "", Severity.ERROR)
-    monkeypatch.setattr(examining, "survey_environment", survey)
-    monkeypatch.setattr(
-        examining, "judge_environment", lambda case: judged.append(case) or [finding]
-    )
-    request = SurveyRequest("lpai", {}, {}, tmp_path, soc=soc)
-    progress = Progress()
-    verdict = examining.examine_request(request, progress)
-    assert verdict == Verdict("lpai", (finding,), summarize(facts))
-    (((same, policy, fitness, kinds, adoptions), more),) = asked
-    assert (same, policy, fitness) == (request, read_doctor_policy(), find_fitness("lpai"))
-    assert {*kinds} == {*fitness.kinds}
-    assert more == {"progress": progress}
-    assert "qnn-sdk" in adoptions
-    assert all(one.variable for one in adoptions.values())
-    (case,) = judged
-    assert (case.facts, case.policy, case.fitness, case.soc) == (facts, policy, fitness, pair)
-    assert case.kinds == read_elf_policies()
-    assert case.minimum == read_profile("lpai").minimum("qnn-sdk")
-    assert case.minimum[0] == "2.39"
-    assert case.pairs == read_pairs()
-
-
-def test_the_policy_for_python_pins_the_default_and_its_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pairs = read_pairs()
-    last = msgspec.structs.replace(pairs.supported[-1], torch="2.11.0")
-    rows = (*pairs.supported[:-1], last)
-    changed = msgspec.structs.replace(pairs, default=last.executorch, supported=rows)
-    monkeypatch.setattr(policies, "read_pairs", lambda: changed)
-    read_doctor_policy.cache_clear()
-    try:
-        found = read_doctor_policy().python
-    finally:
-        read_doctor_policy.cache_clear()
-    assert (found.executorch, found.torch) == (last.executorch, "2.11.0")
 
 
 def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
@@ -354,38 +300,6 @@ def test_the_first_adaptor_that_fits_is_taken(
     assert told == ([f"adaptor: {paths[taken]}"] if taken else [])
 
 
-@pytest.mark.parametrize("soc", ["", "SM8650"])
-def test_an_environment_is_examined_as_a_process_in_a_job_sees_it(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch, soc: str
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        examining, "examine_request", lambda *given: asked.append(given) or verdict_with()
-    )
-    monkeypatch.setenv("PATH", "/bin")
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/other")
-    progress = Progress()
-    examine(
-        "emulator-sdk",
-        environment,
-        python=Path("/py"),
-        soc=soc,
-        tries_device=True,
-        backend=Backend.GPU,
-        progress=progress,
-    )
-    examine("emulator-sdk", environment)
-    (request, same), usual = asked
-    variables = environment.apply(os.environ)
-    roots = {name: environment.root(name) for name in ("libcxx", "qnn-sdk")}
-    made = examining.make_request("emulator-sdk", roots, variables)
-    assert request == replace(
-        made, python=Path("/py"), soc=soc or None, tries_device=True, backend=Backend.GPU
-    )
-    assert same is progress
-    assert usual == (made, None)
-
-
 @pytest.mark.parametrize(
     ("overlay", "own", "errors", "told"),
     [
@@ -450,54 +364,6 @@ def test_a_staged_program_is_for_an_soc_in_any_case(soc: str, fits: bool) -> Non
     found = examining.judge_staged(tree, "android", soc, ())
     assert ("QNN323" not in {one.id for one in found}) is fits
     assert soc.lower() not in str(found)
-
-
-@pytest.mark.parametrize(
-    ("profile", "needed"),
-    [
-        ("android", {"libQnnHtp.so", "libQnnSystem.so"}),
-        ("linux", {"libQnnHtp.so", "libQnnSystem.so"}),
-        (
-            "lpai",
-            {"libQnnLpai.so", "libQnnLpaiStub.so", "libQnnLpaiSkel.so", "libQnnSystem.so"},
-        ),
-    ],
-)
-def test_each_file_that_a_profile_stages_is_missed(profile: str, needed: set[str]) -> None:
-    tree = cases.tree_of(cases.file("libother.so"))
-    told = [one for one in examining.judge_staged(tree, profile, "", None) if one.id == "QNN310"]
-    named = {name for one in told for name in re.findall(r"libQnn\w+\.so", str(one))}
-    assert named == needed
-
-
-@pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])
-def test_an_adaptor_is_tried_in_the_python_that_is_given(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch, given: Path | None
-) -> None:
-    seen: list[tuple[str, Path | None]] = []
-    options = {"backend": Backend.GPU, "tolerated": ("QNN101",)}
-
-    def examine(profile: str, candidate: Environment, **more: object) -> Verdict:
-        python = more["python"]
-        assert python is None or isinstance(python, Path)
-        assert {name: more[name] for name in options} == options
-        seen.append((candidate.variables.get("PYTHONPATH", ""), python))
-        return UNFIT
-
-    monkeypatch.setattr(examining, "examine", examine)
-    monkeypatch.setenv("PYTHONPATH", "/mine")
-    settle_adaptor(
-        ANY,
-        environment,
-        Progress(),
-        python=given,
-        backend=Backend.GPU,
-        tolerated=("QNN101",),
-    )
-    own = given or Path(sys.executable)
-    assert seen[0] == ("", given)
-    paths = [f"{place(environment, name)}:/mine" for name in ("newest", "fit")]
-    assert seen[1:] == [(path, own) for path in paths]
 
 
 @pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])

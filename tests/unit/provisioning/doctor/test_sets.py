@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from provisioning.doctor.checks.coherence import FAMILIES, split_sets
@@ -14,15 +12,14 @@ from provisioning.doctor.checks.device import STAGINGS
 from provisioning.doctor.checks.files import find_groups, judge_group
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
-from provisioning.doctor.facts import HOST_KIND, STAGING, FileFacts, SdkFacts, TreeFacts
+from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect, Genuine
 from provisioning.elf.qnn_build import QnnBuild
-from tests.stand_ins.elf_edits import set_u16
 from tests.unit.provisioning.doctor import cases
-from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, PLAIN, elf, file, skel, within
+from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 LIBS = "app/src/main/jniLibs/arm64-v8a"
@@ -92,15 +89,6 @@ def test_stubs_without_skels_are_a_warning_if_the_device_may_have_them() -> None
     assert find_ids(staged(*stubs, dsp("")), ("SM8750", 79)) == []
 
 
-def test_stubs_without_skels_are_one_finding_a_set() -> None:
-    stubs = [file(f"libQnnHtpV{version}Stub.so") for version in (73, 75, 79)]
-    case = within(trees={STAGING: staged(*stubs, file("libQnnLpaiStub.so"))})
-    (found,) = FAMILIES.judge_all(case)
-    assert found.where == str(stubs[0].path.parent)
-    assert all(f"V{version}Skel" in found.fix for version in (73, 75, 79))
-    assert "libQnnLpaiSkel.so" in found.fix
-
-
 def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
     needs = ("libcdsprpc.so", "libc.so.6")
     stubs = [file(f"libQnnHtpV{one}Stub.so", machine=EM_AARCH64, needed=needs) for one in (75, 79)]
@@ -116,16 +104,6 @@ def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
     ]
     assert (found.subject, found.where) == ("libQnnHtpV75Stub.so", str(stubs[0].path))
     assert "only libcdsprpc.so.1" in found.what
-
-
-def test_a_link_is_what_a_system_has_too() -> None:
-    stub = file("libQnnHtpV75Stub.so", machine=EM_AARCH64, needed=("libcdsprpc.so", "libc.so.6"))
-    for links, ids in (
-        ({"lib/libcdsprpc.so.1": "libcdsprpc.so.1.0"}, ["QNN325"]),
-        ({"lib/libcdsprpc.so.1": "x", "lib/libcdsprpc.so": "libcdsprpc.so.1"}, []),
-    ):
-        case = within(trees={STAGING: staged(stub, links=links)})
-        assert [one.id for one in STAGINGS.judge_all(case) if one.id == "QNN325"] == ids
 
 
 @pytest.mark.parametrize(
@@ -184,33 +162,6 @@ def test_the_api_level_is_that_of_the_app() -> None:
     assert judge_level(31, None) == [("QNN234", Severity.NOTE)]
 
 
-def test_a_library_under_another_name_is_told_instead_of_the_lack_of_its_own() -> None:
-    """Only what is for the right target, and may be loaded, needs anything."""
-
-    def made(name: str, **change: Any) -> FileFacts:
-        return file(name, place="lib/x86_64-linux-clang", **change)
-
-    files = (
-        made("libB.so", soname="libA.so.1"),
-        made("libUser.so", soname=None, needed=("libA.so.1", "libGone.so", "libC.so", "libc.so.6")),
-        made("libC.so", soname=None, needed=("libGone.so", "libLinked.so")),
-        made("libArm.so", soname=None, machine=EM_AARCH64, needed=("libOfArm.so",)),
-        made("libUnused.so", soname=None, needed=("libOfUnused.so",)),
-    )
-    change = {"system": ("libc.so.6",), "unused": ("libUnused.so",)}
-    policy = msgspec.structs.replace(PLAIN, directories=("lib/x86_64-.*",), **change)
-    tree = TreeFacts(Path("/sdk"), files, {"lib/x86_64-linux-clang/libLinked.so": "x"})
-    sdk = SdkFacts(Path("/sdk"), is_directory=True)
-    case = replace(within(sdk=sdk, trees={"qnn-sdk": tree}), kinds={HOST_KIND: policy})
-    found = [one for group in find_groups(case) for one in judge_group(group)]
-    assert [(one.id, one.subject) for one in found] == [
-        ("QNN215", "libB.so"),
-        ("QNN212", "libArm.so"),
-        ("QNN216", "libGone.so"),
-    ]
-    assert "libC.so (which libUser.so needs) and 1 other file" in found[-1].what
-
-
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
@@ -231,31 +182,6 @@ def test_min_sdk_is_read_from_the_nearest_build_file(
     (tmp_path / "build.gradle").write_text("minSdk 1\n")
     (tmp_path / "repository" / "app" / name).write_text(text)
     assert find_min_sdk(place) == found
-
-
-def test_the_nearest_build_file_with_a_level_counts_and_kotlin_before_groovy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "repository/app"
-    place.mkdir(parents=True)
-    rows = (
-        ("repository/build.gradle", "minSdk 21\n", 21),
-        ("repository/build.gradle.kts", "minSdk = 22\n", 22),
-        ("repository/app/build.gradle", "minSdk rootProject.level\n", 22),
-        ("repository/app/build.gradle", "minSdk 24\n", 24),
-        ("repository/app/build.gradle.kts", "compileSdk = 35\n", 24),
-        ("repository/app/build.gradle.kts", "minSdk = 25\nminSdk = 26\n", 25),
-    )
-    for name, text, level in rows:
-        (tmp_path / name).write_text(text)
-        assert find_min_sdk(place) == level
-    (place / "build.gradle.kts").write_bytes(b"\xff\nminSdk = 26\n")  # it is not UTF-8
-    assert find_min_sdk(place) == 24
-    (place / "libs").mkdir()
-    monkeypatch.chdir(place / "libs")
-    assert find_min_sdk(Path()) == 24
-    (place / "libs/.git").write_text("gitdir: ../.git/modules/libs\n")  # a submodule
-    assert find_min_sdk(Path()) is None
 
 
 def test_a_note_never_makes_an_environment_unfit() -> None:
@@ -291,20 +217,6 @@ def test_a_context_binary_is_a_program_if_it_names_its_qnn(tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("relative", "directory"), [("a.so", ""), ("lib/a.so", "lib"), ("lib/x/a.so", "lib/x")]
-)
-def test_the_directory_of_a_file_is_below_the_root(relative: str, directory: str) -> None:
-    assert FileFacts(relative, Path("/elsewhere/a.so"), 1).directory == directory
-
-
-def test_a_digest_next_to_a_library_is_none(tmp_path: Path) -> None:
-    for name in ("libQnnHtp.so.md5", "libQnnHtp.so.1.2", "libQnnHtp.so"):
-        (tmp_path / name).write_bytes(b"x")
-    files = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
-    assert [one.name for one in files] == ["libQnnHtp.so", "libQnnHtp.so.1.2"]
-
-
 def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
@@ -321,11 +233,3 @@ def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> N
     ]
     assert [(one.name, bool(one.build)) for one in tree.lowered] == [("model.bin", True)]
     assert "QNN309" not in find_ids(tree)
-
-
-def test_a_library_without_program_headers_is_corrupt(tmp_path: Path) -> None:
-    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
-    set_u16(56, 0)(data)
-    (tmp_path / "libQnnHtp.so").write_bytes(data)
-    (found,) = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
-    assert found.defect is Defect.CORRUPT

@@ -10,23 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.doctor.checks.building import CHECKOUTS, NDKS
+from provisioning.doctor.checks.building import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.device import DEVICES, STAGINGS
-from provisioning.doctor.checks.elf import judge
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
-from provisioning.doctor.checks.sdk import ADAPTOR, SDK, Adaptor, Sdk, see_no_root
+from provisioning.doctor.checks.sdk import ADAPTOR, Adaptor, see_no_root
 from provisioning.doctor.checks.variables import (
     RUNTIMES,
-    VARIABLES,
     Runtime,
-    Variables,
-    see_no_checkout,
 )
-from provisioning.doctor.examine import judge_environment, list_checks
+from provisioning.doctor.examine import judge_environment
 from provisioning.doctor.facts import (
     CheckoutFacts,
     FileFacts,
@@ -39,7 +35,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
 from tests.unit.provisioning.doctor import cases
-from tests.unit.provisioning.doctor.cases import NEWER, OTHER, aligned, elf, file, tree_of
+from tests.unit.provisioning.doctor.cases import NEWER, OTHER, aligned, file, tree_of
 
 HOST, ANDROID = "x86_64-linux-clang", "aarch64-android"
 KINDS = read_elf_policies()
@@ -102,15 +98,6 @@ def test_a_device_is_judged_with_what_would_be_pushed() -> None:
     assert list(DEVICES.find(ask())) == []
 
 
-def test_an_api_level_may_be_free() -> None:
-    free = msgspec.structs.replace(KINDS[ANDROID], android_api=None)
-    case = ask(ndk=cases.NDK, pins={"android-ndk": "26.2", "qnn-sdk": "2"})
-    (found,) = NDKS.find(replace(case, kinds={ANDROID: free}))
-    assert (found.case.android_api, found.pin) == (0, "26.2")
-    assert [one.pin for one in NDKS.find(ask(ndk=cases.NDK))] == [""]
-    assert list(NDKS.find(ask())) == []
-
-
 @pytest.mark.parametrize(
     ("trees", "version", "library"),
     [
@@ -125,14 +112,6 @@ def test_an_adaptor_is_judged_with_the_sdk_that_it_loads(
     sdk = replace(QNN_SDK, version=version)
     case = ask(python=cases.PYTHON, sdk=sdk, trees={"qnn-sdk": tree_of(*trees)})
     assert list(ADAPTOR.find(case)) == [Adaptor(cases.PYTHON, sdk, library)]
-
-
-def test_no_adaptor_is_judged_without_an_sdk() -> None:
-    alone = replace(cases.PYTHON, adaptor=None)
-    assert list(ADAPTOR.find(ask())) == []
-    assert list(ADAPTOR.find(ask(python=alone))) == []
-    assert list(ADAPTOR.find(ask(python=cases.PYTHON, sdk=None))) == []
-    assert list(ADAPTOR.find(ask(python=cases.PYTHON, sdk=NO_SDK))) == []
 
 
 def test_the_executorch_of_a_checkout_counts_before_the_installed_one() -> None:
@@ -163,11 +142,6 @@ def test_an_executorch_on_pythonpath_is_told_from_the_installed_one(
     assert [one.is_hidden for one in PYTHON.find(case)] == [is_hidden]
 
 
-def test_an_interpreter_is_judged_without_variables_and_not_at_all_where_none_is_asked() -> None:
-    assert [one.is_hidden for one in PYTHON.find(ask(python=cases.PYTHON))] == [False]
-    assert list(PYTHON.find(ask())) == []
-
-
 def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
     wheel: dict[str, Any] = {"sdk_name": "qnn-runtime", "trees": {"qnn-runtime": TREE}}
     built = replace(cases.PYTHON, checkout="1.5.1")
@@ -187,12 +161,6 @@ def test_of_sdks_that_serve_the_first_is_wanted() -> None:
     assert [one.subject for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
-def test_an_sdk_is_judged_with_its_files() -> None:
-    case = ask()
-    assert list(SDK.find(case)) == [Sdk(QNN_SDK, case)]
-    assert list(SDK.find(ask(sdk=None))) == []
-
-
 def test_what_is_staged_is_judged_with_the_qnn_of_its_profile() -> None:
     program = FileFacts("m.pte", Path("/m.pte"), 1, build=NEWER)
     tree = TreeFacts(Path("/sdk"), (), lowered=(program,))
@@ -209,16 +177,6 @@ def test_what_is_staged_is_judged_with_the_qnn_of_its_profile() -> None:
     case = ask(trees={"staging": tree}, sdk=None)
     assert "QNN315" not in [one.id for one in STAGINGS.judge_all(case)]
     assert list(STAGINGS.find(ask())) == []
-
-
-def test_variables_are_judged_where_there_is_an_sdk_for_them_to_name() -> None:
-    facts = VariableFacts({})
-    case = ask(Fitness(kinds=(HOST,)), variables=facts)
-    assert list(VARIABLES.find(case)) == [Variables(facts, Path("/sdk"), runs=True)]
-    assert list(VARIABLES.find(ask(variables=facts))) == [Variables(facts, Path("/sdk"))]
-    assert list(VARIABLES.find(ask(variables=facts, sdk=None))) == []
-    assert list(VARIABLES.find(ask(variables=facts, sdk=NO_SDK))) == []
-    assert list(VARIABLES.find(ask())) == []
 
 
 def needing(name: str, *versions: str, **change: Any) -> FileFacts:
@@ -263,20 +221,6 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
     assert list(RUNTIMES.find(bare)) == [Runtime("/c", broken, {})]
     assert list(RUNTIMES.find(ask(**asked))) == []
     assert list(RUNTIMES.find(ask(runs))) == []
-
-
-def test_a_checkout_on_pythonpath_counts_where_python_can_import_it() -> None:
-    facts = VariableFacts({})
-    built = CheckoutFacts(Path("/src/executorch"), is_directory=True, has_adaptor=True)
-    others = [replace(built, has_adaptor=False), replace(built, root=Path("/src/other")), None]
-    assert [one.where for one in see_no_checkout(ask(variables=facts, checkout=built))] == [
-        "(not set)"
-    ]
-    for checkout in others:
-        assert list(see_no_checkout(ask(variables=facts, checkout=checkout))) == []
-    wheel = ask(Fitness(python=True), variables=facts, checkout=built)
-    assert list(see_no_checkout(wheel)) == []
-    assert list(see_no_checkout(ask(checkout=built))) == []
 
 
 def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> None:
@@ -376,12 +320,6 @@ def test_of_a_group_each_file_is_judged_and_what_those_that_fit_need() -> None:
     assert ids(judge_group(elsewhere)) == [*found[:2], ("QNN216", "libH.so"), found[3]]
 
 
-def test_a_defect_tells_its_reason() -> None:
-    broken = replace(file("libB.so"), elf=None, defect=Defect.NOT_ELF, defect_why="it is PK")
-    (finding,) = judge_group(Group((broken,), HOST, KINDS[HOST]))
-    assert finding.what == "libB.so is not ELF (it is PK)"
-
-
 def test_a_need_is_told_with_the_chain_of_its_users() -> None:
     files = [
         file("libC.so", needed=("libX.so", "libY.so")),
@@ -396,12 +334,6 @@ def test_a_need_is_told_with_the_chain_of_its_users() -> None:
         Need("libY.so", ["libC.so"], Path("/sdk/lib/libC.so"), chain, True),
     ]
     assert list(find_needs(files, {*names, "libX.so"}, {"libY.so": "/y"})) == []
-
-
-def test_a_file_is_judged_at_the_root_of_its_tree_where_no_depth_is_given() -> None:
-    plain = elf(soname="libQnnA.so", runpath=("$ORIGIN/..",))
-    assert judge(plain, cases.PLAIN) == []
-    assert [one.id for one in judge(plain, cases.PLAIN, depth=0)] == ["QNN217"]
 
 
 def test_glibc_of_the_machine_is_the_one_that_counts() -> None:
@@ -426,11 +358,6 @@ def test_findings_come_once_in_the_order_of_ids_and_can_be_printed() -> None:
         ("QNN202", "libB.so"),
         ("QNN202", "lib\\udcff.so"),
     ]
-
-
-def test_checks_are_listed_in_the_order_of_ids() -> None:
-    listed = [one.id for one in list_checks()]
-    assert listed == sorted(listed)
 
 
 class Numbers:
@@ -465,31 +392,3 @@ def test_a_check_waits_for_those_before_it() -> None:
     assert list(subjects.judge(2)) == [even]
     assert list(subjects.judge_all(ask())) == [even, odd]
     assert list(Subjects[int]().find(ask())) == []
-
-
-def test_a_check_may_be_a_condition_with_texts() -> None:
-    subjects = Subjects(
-        lambda _: [1, 2, 3],
-        lambda number: seen(f"{number}", "here", twice=f"{2 * number}"),
-        Severity.WARNING,
-    )
-    subjects.add("A", "{subject} is odd", "{twice} is even", "see {where}", lambda one: one % 2)
-    subjects.add(
-        "B",
-        "{subject} is large",
-        "why",
-        "no",
-        lambda one: one > 2,
-        subject="number {subject}",
-        where="{where} too",
-        severity=Severity.ERROR,
-    )
-    one, three, large = subjects.judge_all(ask())
-    assert one == Finding("A", "1", "1 is odd", "here", "2 is even", "see here", Severity.WARNING)
-    assert (three.subject, three.why) == ("3", "6 is even")
-    assert large == Finding("B", "number 3", "number 3 is large", "here too", "why", "no")
-
-
-def test_a_policy_of_the_host_is_that_of_its_kind() -> None:
-    assert ask().host_policy == KINDS[HOST]
-    assert ask(pins={"qnn-sdk": "2", "libcxx": "3"}).pin == "2"

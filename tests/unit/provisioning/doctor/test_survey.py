@@ -6,11 +6,9 @@ import ctypes
 import importlib.machinery
 import io
 import json
-import os
 import shutil
 import struct
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
@@ -25,11 +23,8 @@ from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import (
     HOST_DIRECTORY,
-    BackendFacts,
     CheckoutFacts,
     DeviceFacts,
-    InstallationFacts,
-    NdkFacts,
     PythonFacts,
     SdkFacts,
     SubmoduleFacts,
@@ -42,31 +37,27 @@ from provisioning.doctor.survey import (
     host,
     python_probe,
 )
-from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
+from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
     survey_checkout,
     survey_devices,
     survey_host,
-    survey_ndk,
     survey_sdk,
     survey_tools,
-    usable_cores,
 )
 from provisioning.doctor.survey.python import _lacking as lacking_of
 from provisioning.doctor.survey.python import survey_python, try_device
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
-from provisioning.elf import loader
+from provisioning.doctor.survey.tree import FactsCache
 from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ToolError
-from provisioning.manifest.targets import Backend, read_backends
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.environments import git
 from tests.unit.provisioning.doctor import cases
 
 ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libx86.so"
-ADB = ROOT / "tests" / "stand_ins" / "adb"
 NO_CACHE = FactsCache(Path("/proc/nowhere"))
 
 
@@ -110,64 +101,6 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
     assert (bare.tools, bare.cpu_flags, bare.glibc, bare.memory_gb) == ((), set(), None, 0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        ("the second version", "/sys/fs/cgroup/memory.max"),
-        ("the first version", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-    ],
-)
-def test_the_limit_of_either_kind_of_control_group_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
-) -> None:
-    files = {Path("/proc/meminfo"): "MemTotal:  8000000 kB\n", Path(place): "2000000000\n"}
-    monkeypatch.setattr(host, "read_window", lambda path: files.get(path, ""))
-    assert survey_host(tmp_path, {}, (), {}).memory_gb == 2.0, kind
-    del files[Path(place)]
-    assert survey_host(tmp_path, {}, (), {}).memory_gb == 8.2
-
-
-def test_a_library_of_the_loaders_cache_has_to_be_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "libthere.so").touch()
-    names = ("libthere.so", "libgone.so")
-    paths = b"".join(f"{tmp_path}/{name}\0".encode() for name in names)
-    (tmp_path / "cache").write_bytes(b"\1\2" + paths)
-    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
-    assert loader.find_libraries(names) == {
-        "libgone.so": None,
-        "libthere.so": f"{tmp_path}/libthere.so",
-    }
-
-
-def test_the_first_library_of_the_cache_counts_and_after_it_the_default_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = f"{os.uname().machine}-linux-gnu"
-    for place in ("first", "second", f"a/{machine}", "b"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "liball.so").touch()
-    for place in (f"a/{machine}", "b"):
-        (tmp_path / place / "libmoved.so").touch()
-    (tmp_path / "b/libplain.so").touch()
-    listed = ("first/liball.so", "second/liball.so", "first/libmoved.so")
-    (tmp_path / "cache").write_bytes(b"".join(f"{tmp_path}/{one}\0".encode() for one in listed))
-    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
-    places = (f"{tmp_path}/a/{{machine}}-linux-gnu", f"{tmp_path}/b")
-    monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", places)
-    found = {
-        "liball.so": f"{tmp_path}/first/liball.so",
-        "libmoved.so": f"{tmp_path}/a/{machine}/libmoved.so",
-        "libplain.so": f"{tmp_path}/b/libplain.so",
-    }
-    assert loader.find_libraries(found) == found
-    (tmp_path / "cache").unlink()
-    bare = loader.find_libraries(found)
-    assert bare == {**found, "liball.so": f"{tmp_path}/a/{machine}/liball.so"}
-    assert loader.find_libraries(()) == {}
-
-
 def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,38 +121,6 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
     monkeypatch.setattr(host, "TIMEOUT_S", 0.3)
     late = program(tmp_path / "late", "trap 'exit 0' TERM INT; echo cmake 3.28.1; sleep 9 & wait")
     assert ask_version("c", late).version is None
-
-
-def test_libraries_by_their_names_and_programs_by_their_mode(tmp_path: Path) -> None:
-    modes = {"tool": 0o745, "users": 0o744, "groups": 0o654, "others": 0o645}
-    for name in ("libA.so", "libA.so.1", "libA.so.1.0", "libA.sox", "data", *modes):
-        shutil.copy(LIBRARY, tmp_path / name)
-        (tmp_path / name).chmod(modes.get(name, 0o644))
-    found = [file.relative for file in survey_tree(tmp_path, NO_CACHE).files]
-    assert found == sorted(["libA.so", "libA.so.1", "libA.so.1.0", *modes])
-
-
-def test_programs_for_executorch_are_told_apart_from_what_is_named_like_them(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "m.pte").write_bytes(b"v2.49.40.260810104044\0")
-    (tmp_path / "none.pte").write_bytes(b"x")
-    (tmp_path / "m.pte.txt").write_bytes(b"x")
-    (tmp_path / "l.pte").symlink_to("m.pte")
-    (tmp_path / "d.pte").mkdir()
-    lowered = survey_tree(tmp_path, NO_CACHE).lowered
-    builds = {one.name: one.build.version if one.build else None for one in lowered}
-    assert builds == {"m.pte": "2.49.40", "none.pte": None}
-
-
-def test_links_that_lead_nowhere_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "libA.so").symlink_to("gone")
-    (tmp_path / "libB.so").symlink_to("/")
-    found = survey_tree(tmp_path, NO_CACHE)
-    assert (found.links, found.dangling) == (
-        {"libA.so": "gone", "libB.so": "/"},
-        frozenset({"libA.so"}),
-    )
 
 
 def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
@@ -254,45 +155,6 @@ def test_an_empty_entry_is_the_working_directory_and_links_are_followed(
     assert not facts.is_same(place, tmp_path / "link")
 
 
-def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    (tmp_path / "file").touch()
-    values = {
-        "QNN_SDK_ROOT": str(tmp_path),
-        "QAIRT_SDK_ROOT": str(tmp_path / "link"),
-        "QAIRT_ROOT": "/none",
-        "SNPE_ROOT": "",
-        "AISW_SDK_ROOT": "/aisw",
-        "ADSP_LIBRARY_PATH": "/a",
-        "DSP_LIBRARY_PATH": "/b",
-        "PYTHONPATH": "/none",
-        "ANDROID_NDK_ROOT": "/none",
-        "HEXAGON_SDK_ROOT": str(tmp_path / "file"),
-        "HEXAGON_TOOLS_ROOT": "/none",
-        "EXECUTORCH_ROOT": "/none",
-    }
-    facts = survey_variables({**values, "HOME": "/root", "LD_LIBRARY_PATH": ""}, NO_CACHE)
-    assert facts.values == {**values, "LD_LIBRARY_PATH": ""}
-    assert facts.library_path == ()
-    assert facts.roots_that_exist == {str(tmp_path), str(tmp_path / "link")}
-    assert facts.is_same(tmp_path / "link", f"{tmp_path}/")
-    assert not facts.is_same("/aisw", "/none")
-
-
-def test_an_executorch_on_pythonpath_with_and_without_an_adaptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("with", "without"):
-        (tmp_path / name / "executorch" / "backends" / "qualcomm" / "python").mkdir(parents=True)
-    place = tmp_path / "with" / "executorch" / "backends" / "qualcomm" / "python"
-    (place / "PyQnnManagerAdaptor.cpython-311.so").touch()
-    paths = [str(tmp_path / name) for name in ("none", "with", "", "without")]
-    monkeypatch.chdir(tmp_path / "with")  # an empty entry is none
-    facts = survey_variables({"PYTHONPATH": ":".join(["", *paths])}, NO_CACHE)
-    assert facts.executorch_on_path == (paths[1], paths[3])
-    assert facts.without_adaptor == (paths[3],)
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[str, str], Path]:
     """A repository with a submodule ``third-party/a b``."""
@@ -308,19 +170,6 @@ def make(tmp_path: Path) -> Callable[[str, str], Path]:
         return outer
 
     return made
-
-
-@pytest.mark.parametrize(("form", "length"), [("sha1", 40), ("sha256", 64)])
-def test_submodules_of_a_checkout(make: Callable[[str, str], Path], form: str, length: int) -> None:
-    root = make("executorch", form)
-    (module,) = survey_checkout(root).submodules
-    assert (module.path, module.state, len(module.commit)) == ("third-party/a b", "ok", length)
-    git(root / "third-party/a b", "tag", "v1")
-    assert survey_checkout(root).submodules == (module,)
-    git(root / "third-party/a b", "commit", "-q", "--allow-empty", "-m", "third")
-    assert [one.state for one in survey_checkout(root).submodules] == ["moved"]
-    git(root, "submodule", "--quiet", "deinit", "-f", "third-party/a b")
-    assert survey_checkout(root).submodules == (replace(module, state="missing"),)
 
 
 def test_a_submodule_whose_files_are_there_is_not_missing(
@@ -340,22 +189,6 @@ def test_a_submodule_whose_files_are_there_is_not_missing(
     assert moved.commit != module.commit
 
 
-def test_a_submodule_in_conflict_is_moved(make: Callable[[str, str], Path]) -> None:
-    root = make("executorch", "sha1")
-    inner = root / "third-party/a b"
-    git(root, "branch", "other")
-    for branch in ("main", "other"):
-        git(root, "checkout", "-q", branch)
-        git(inner, "checkout", "-q", "--detach", "origin/main")
-        git(inner, "commit", "-q", "--allow-empty", "-m", branch)
-        git(root, "commit", "-q", "-am", branch)
-    with pytest.raises(ToolError, match="merge"):
-        git(root, "merge", "-q", "main")
-    assert survey_checkout(root).submodules == (
-        SubmoduleFacts("third-party/a b", "moved", "0" * 40),
-    )
-
-
 def test_a_checkout_has_a_version_and_may_have_an_adaptor(tmp_path: Path) -> None:
     bare = CheckoutFacts(tmp_path, is_directory=True)
     assert survey_checkout(tmp_path) == bare
@@ -367,61 +200,6 @@ def test_a_checkout_has_a_version_and_may_have_an_adaptor(tmp_path: Path) -> Non
     assert found == replace(bare, has_adaptor=True, version=f"1.5.1{'a' * 35}")
     gone = tmp_path / "gone"
     assert survey_checkout(gone) == CheckoutFacts(gone, is_directory=False)
-
-
-def test_what_flatcc_left_is_told_with_its_machine(tmp_path: Path) -> None:
-    flatcc = tmp_path / "third-party" / "flatcc"
-    (flatcc / "bin").mkdir(parents=True)
-    (flatcc / "lib").mkdir()
-    elf = LIBRARY.read_bytes()
-    (flatcc / "bin" / "flatcc").write_bytes(elf)
-    (flatcc / "bin" / "flatcc_d").write_bytes(b"#!/bin/sh\n" + elf)
-    (flatcc / "lib" / "libflatccrt.a").write_bytes(b"!<arch>\n" + b" " * 60 + elf)
-    (flatcc / "lib" / "libflatccrt_d.a").write_bytes(b"!<arch>\n")
-    (flatcc / "lib" / "libother.a").write_bytes(elf)
-    assert survey_checkout(tmp_path).leftovers == (
-        (f"{flatcc}/bin/flatcc", "x86-64"),
-        (f"{flatcc}/bin/flatcc_d", "unknown"),
-        (f"{flatcc}/lib/libflatccrt.a", "x86-64"),
-        (f"{flatcc}/lib/libflatccrt_d.a", "unknown"),
-    )
-
-
-def test_a_device_that_may_not_be_asked(tmp_path: Path) -> None:
-    """adb gives the reason in many words."""
-    state = "no permissions (user in plugdev group; are your udev rules wrong?); see [http://x]"
-    path = {"PATH": f"{ADB.parent}:/usr/bin:/bin", "ADB_STATE": state}
-    (device,) = survey_devices(path, str(tmp_path))
-    assert (device.serial, device.state) == ("emulator-5554", "no")
-
-
-SHELL = """
-[ "$1" = devices ] && cat <<'END' && exit
-* daemon started successfully
-List of devices attached
-* daemon not\trunning
-alone
-abc\tdevice
-END
-printf 'soc=SM8750\\r\\nandroid=15\\r\\napi=35\\r\\npage=\\r\\nuid={uid}\\r\\nsu={su}\\r\\n'
-printf 'free={free}\\r\\nlibrary=/d/libQnnHtp.so v2.49.40.260810104044\\r\\n'
-echo 'library=/d/libQnnX.so '
-"""
-
-
-@pytest.mark.parametrize(
-    ("uid", "su", "is_root"), [("0", "", True), ("2000", "0", True), ("2000", "", False)]
-)
-@pytest.mark.parametrize(("free_kib", "free_mb"), [("1000000", 1024), ("0", 0), ("", None)])
-def test_what_a_device_says(
-    tmp_path: Path, uid: str, su: str, is_root: bool, free_kib: str, free_mb: int | None
-) -> None:
-    program(tmp_path / "adb", SHELL.format(uid=uid, su=su, free=free_kib))
-    (device,) = survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d")
-    assert (device.serial, device.state, device.directory) == ("abc", "device", "/d")
-    assert (device.soc, device.android, device.api_level) == ("SM8750", "15", 35)
-    assert (device.page_bytes, device.free_mb, device.is_root) == (None, free_mb, is_root)
-    assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044", "libQnnX.so": ""}
 
 
 def test_each_device_is_asked_by_its_own_number(tmp_path: Path) -> None:
@@ -505,13 +283,6 @@ def test_what_one_backend_does_is_not_remembered_of_another(tmp_path: Path) -> N
     assert found == {Backend.HTP: "", Backend.GPU: "no"}
 
 
-def test_what_cannot_be_remembered_is_told_all_the_same(tmp_path: Path) -> None:
-    python = program(tmp_path / "python", "echo device no")
-    library = tmp_path / "lib.so"
-    library.touch()
-    assert try_device(python, library, library, {"PATH": "/bin"}, library / "kept") == "no"
-
-
 def test_that_a_busy_machine_took_too_long_is_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,79 +299,6 @@ def test_that_a_busy_machine_took_too_long_is_not_remembered(
     monkeypatch.undo()
     (tmp_path / "idle").touch()
     assert ask() == ""
-
-
-def test_a_program_that_cannot_be_started_is_told_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "tool").write_text("no program")
-    (tmp_path / "tool").chmod(0o755)
-    gone = str(tmp_path / "gone")
-    for path in (tmp_path / "tool", Path(gone)):
-        found = ask_version("c", path)
-        assert (found.name, found.path, found.version) == ("c", str(path), None)
-        assert found.output
-    assert host._run([gone], {}, 1.0) == ""
-    for name in ("P.so", "libQnnHtp.so"):
-        (tmp_path / name).touch()
-    files = (tmp_path / "P.so", tmp_path / "libQnnHtp.so")
-    why = try_device(Path(gone), *files, {}, tmp_path / "kept")
-    assert why
-    assert not (tmp_path / "kept").exists()  # it may be there the next time
-
-
-@pytest.mark.parametrize(
-    ("result", "backend", "generated", "soc"),
-    [
-        ("Error.Ok", "htp", ("htp", {"use_fp16": True}), "SM8650"),
-        ("Error.Internal", "gpu", ("gpu", {}), "SM8650"),
-        ("Error.Ok", "lpai", ("lpai", {}), "SM8850"),
-        ("Error.Ok", "lpai-arm", ("lpai", {}), "SM8850"),
-    ],
-)
-def test_a_device_is_created_as_every_lowering_does(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    result: str,
-    backend: str,
-    generated: tuple[str, dict[str, bool]],
-    soc: str,
-) -> None:
-    asked: list[Any] = []
-    place = "executorch.backends.qualcomm"
-    made = {
-        name: types.ModuleType(name)
-        for name in (
-            *("executorch", "executorch.backends", place, f"{place}.python"),
-            *(f"{place}.serialization", f"{place}.serialization.qc_schema", f"{place}.utils"),
-        )
-    }
-    kind, words = generated
-    utils = SimpleNamespace(
-        generate_qnn_executorch_compiler_spec=lambda **given: (
-            asked.append(given) or [SimpleNamespace(value="a spec")]
-        ),
-        **{f"generate_{kind}_compiler_spec": lambda **given: ("options", given)},
-    )
-    manager = SimpleNamespace(InitBackend=lambda: result)
-    adaptor = SimpleNamespace(QnnManager=lambda spec: manager if spec == "a spec" else None)
-    schema: Any = made[f"{place}.serialization.qc_schema"]
-    schema.QcomChipset = SimpleNamespace(**{soc: f"chip {soc}"})
-    made[f"{place}.utils"].utils = utils  # type: ignore[attr-defined]
-    made[f"{place}.python"].PyQnnManagerAdaptor = adaptor  # type: ignore[attr-defined]
-    for name, module in made.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(sys, "argv", ["device_probe.py", backend])
-    device_probe.main()
-    told = "ok" if result == "Error.Ok" else "Internal"
-    assert capsys.readouterr().out == f"\ndevice {told}\n"
-    assert asked == [{"soc_model": f"chip {soc}", "backend_options": ("options", words)}]
-    schema.QcomChipset = None
-    device_probe.main()
-    assert capsys.readouterr().out.startswith("\ndevice AttributeError: ")
-    schema.QcomChipset = SimpleNamespace(**{soc: None})
-    adaptor.QnnManager = lambda _: getattr(adaptor, "first\nsecond")
-    device_probe.main()
-    (said,) = capsys.readouterr().out.splitlines()[1:]  # whatever an error says is one line
-    assert said.endswith("first")
 
 
 @pytest.mark.parametrize("read_at", [4, 8, 12])
@@ -740,27 +438,6 @@ def test_a_library_is_asked_in_a_process_that_finds_those_next_to_it(
     assert facts == replace(survey_sdk(tmp_path, []), **found)
 
 
-def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _: {1, 2, 5}, raising=False)
-    monkeypatch.setattr(host.os, "cpu_count", lambda: 8)
-    assert usable_cores() == 3
-    monkeypatch.delattr(host.os, "sched_getaffinity")
-    assert usable_cores() == 8
-    monkeypatch.setattr(host.os, "cpu_count", lambda: None)
-    assert usable_cores() == 1
-
-
-def test_adaptors_of_any_python_are_listed_by_name(tmp_path: Path) -> None:
-    place = tmp_path / "backends/qualcomm/python"
-    place.mkdir(parents=True)
-    names = [f"PyQnnManagerAdaptor.cpython-{one}.so" for one in (313, 310, 312, 311)]
-    for name in (*names, "PyQnnWrapper.so", "PyQnnManagerAdaptors.so"):
-        (place / name).touch()
-    assert python_probe.find_adaptors(str(tmp_path)) == [str(place / one) for one in sorted(names)]
-    assert python_probe.find_adaptors(str(tmp_path / "none")) == []
-    assert python_probe.find_adaptors(None) == []
-
-
 def test_a_package_of_several_directories_is_where_its_backends_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -777,34 +454,6 @@ def test_a_package_of_several_directories_is_where_its_backends_are(
     (tmp_path / "one" / "lone.py").touch()
     assert python_probe._locate("lone") == str(tmp_path / "one" / "lone.py")
     assert python_probe._locate("nowhere") is python_probe._locate("lone.py") is None
-
-
-def test_the_parts_of_an_ndk(tmp_path: Path) -> None:
-    tools = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64"
-    for name in ("30", "9", "100", "libc.a"):
-        (tools / "sysroot/usr/lib/aarch64-linux-android" / name).mkdir(parents=True)
-    (tools / "sysroot/usr/lib/arm-linux-androideabi/21").mkdir(parents=True)
-    (tools.parent / "README").touch()
-    (tmp_path / "source.properties").write_text(
-        "My.Pkg.Revision = 1\nPkg.Revision = 26.2.1-beta1\n"
-    )
-    ndk = survey_ndk(tmp_path, "linux-x86_64")
-    assert survey_ndk(tmp_path / "none", "x") == NdkFacts(tmp_path / "none", is_directory=False)
-    assert (ndk.revision, ndk.host_tags, ndk.api_levels) == (
-        "26.2.1-beta1",
-        ("linux-x86_64",),
-        (9, 30, 100),
-    )
-    assert (ndk.clang, ndk.has_toolchain_file) == (None, False)
-    clang, printed = tools / "bin/clang++", "Android clang version 17.0.2 (https://x)"
-    program(clang, f"echo '{printed}'")
-    (tmp_path / "build/cmake").mkdir(parents=True)
-    (tmp_path / "build/cmake/android.toolchain.cmake").touch()
-    assert survey_ndk(tmp_path, "linux-x86_64") == replace(
-        ndk,
-        clang=ToolFacts("clang++", str(clang), "17.0.2", printed),
-        has_toolchain_file=True,
-    )
 
 
 def answer(tmp_path: Path, **change: object) -> Path:
@@ -910,28 +559,6 @@ def test_an_adaptor_lacks_what_the_loader_does_not_find(
     assert list(lacking_of(file, variables)) == lacking
 
 
-def test_the_running_python_is_examined_with_the_variables_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adaptor = shutil.copy(LIBRARY, tmp_path / "P.cpython-311.so")
-    asked: list[Any] = []
-
-    def probe(**given: Any) -> Any:
-        asked.append(given)
-        return {
-            **json.loads((tmp_path / "py").read_text().splitlines()[3]),
-            "adaptors": [str(adaptor)],
-        }
-
-    answer(tmp_path)
-    monkeypatch.setattr(python_probe, "probe", probe)
-    assert survey_python(None, ["a"], ["b"], {}).lacking == ("libneeded.so",)
-    (tmp_path / "libneeded.so").touch()
-    variables = {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert survey_python(None, ["a"], ["b"], variables).lacking == ()
-    assert asked == [{"distributions": ["a"], "modules": ["b"]}] * 2
-
-
 def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"P.cpython-{tag}.so") for tag in ("310", "311", "312")]
     for path in paths:
@@ -973,66 +600,6 @@ def test_another_python_is_asked_in_its_own_process() -> None:
     assert Path(facts.executable).samefile(sys.executable)
 
 
-@pytest.mark.parametrize("minors", [(), (37,), (37, 40)])
-def test_an_adaptor_tells_by_which_headers_it_was_built(
-    tmp_path: Path, minors: tuple[int, ...]
-) -> None:
-    adaptor = tmp_path / "P.cpython-311.so"
-    code = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
-    adaptor.write_bytes(LIBRARY.read_bytes() + b"".join(code % one for one in minors))
-    facts = survey_python(answer(tmp_path, adaptors=[str(adaptor)]), (), (), {})
-    assert facts.headers == ("2.37" if minors == (37,) else "")
-
-
-def test_a_python_tells_what_is_installed_and_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is missing is there as None, and requirements have their installed version."""
-    site = tmp_path / "site"
-    adaptors = site / "pkg/backends/qualcomm/python"
-    adaptors.mkdir(parents=True)
-    (adaptors / "PyQnnManagerAdaptor.so").touch()
-    info = site / "pkg-1.5.dist-info"
-    info.mkdir()
-    asked = ("pytest>=1", "none-such; extra == 'x'", "  numpy >=1")
-    lines = "".join(f"Requires-Dist: {one}\n" for one in asked)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pkg\nVersion: 1.5\n{lines}")
-    (info / "RECORD").write_text("pkg/__init__.py,,\n")
-    (tmp_path / "a.pth").write_text(f"{site}\n")
-    (tmp_path / "b.pth").write_text("/elsewhere\n")
-    (site / "c.pth").write_text(f"/elsewhere\n{site}\n")
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(python_probe.shutil, "which", lambda name: f"/bin/{name}")
-    for name in ("_locate", "_installed", "_asked"):  # executorch is not installed here
-        own = getattr(python_probe, name)
-        monkeypatch.setattr(
-            python_probe, name, lambda one, own=own: own({"executorch": "pkg"}.get(one, one))
-        )
-    found = python_probe.probe(["pkg", "none-such"], ["json", "none_such"])
-    listed = found.pop("asked")
-    assert found == {
-        "executable": sys.executable,
-        "version": list(sys.version_info[:3]),
-        "tag": importlib.machinery.EXTENSION_SUFFIXES[0],
-        "distributions": {"pkg": "1.5", "none-such": None},
-        "modules": {"json": True, "none_such": False},
-        "executorch": str(site / "pkg"),
-        "installed": str(site / "pkg"),
-        "pth": [str(tmp_path / "a.pth"), str(site / "c.pth")],
-        "shadowed": [],
-        "adaptors": [str(adaptors / "PyQnnManagerAdaptor.so")],
-        "flatc": "/bin/flatc",
-    }
-    versions = [metadata.version(name) for name in ("pytest", "numpy")]
-    assert [one for _, one in listed] == [versions[0], "", versions[1]]
-    assert python_probe._asked("none-such") == []
-    assert python_probe._installed("none-such") == ""
-    assert python_probe._path_files(None) == []
-    shutil.rmtree(site / "pkg")
-    assert python_probe._installed("pkg") == ""
-
-
 @pytest.mark.parametrize(
     ("line", "module"),
     [
@@ -1052,37 +619,7 @@ def test_a_line_of_git_is_a_submodule_or_nothing(line: str, module: SubmoduleFac
     assert list(host._parse_status(f"{line}\n{other}\n")) == rows
 
 
-def test_without_adb_there_is_no_device(tmp_path: Path) -> None:
-    assert survey_devices({"PATH": str(tmp_path)}, "/d") == ()
-    assert survey_devices({}, "/d") == ()
-    program(tmp_path / "adb", "printf 'List of devices attached\\na\\tdevice\\n'; exit 1")
-    assert survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d") == ()
-
-
 # -- the whole environment ------------------------------------------------------------------------
-
-
-def make_request(tmp_path: Path, **more: Any) -> SurveyRequest:
-    return SurveyRequest("p", {}, {"A": "1"}, tmp_path, **more)
-
-
-def test_an_installation_is_that_of_its_variable_and_has_its_markers(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root/here").touch()
-    (tmp_path / "link").symlink_to("root")
-    adoption: Any = SimpleNamespace(markers=("here", "gone", "away"), variable="X_ROOT")
-    for value, is_same in (
-        ("", True),
-        (str(tmp_path / "link"), True),
-        (str(tmp_path / "root/"), True),
-        (str(tmp_path), False),
-    ):
-        request = replace(
-            make_request(tmp_path), roots={"x": tmp_path / "root"}, variables={"X_ROOT": value}
-        )
-        assert environment._survey_installation("x", request, adoption) == InstallationFacts(
-            "x", tmp_path / "root", ("gone", "away"), "X_ROOT", value, is_same
-        )
 
 
 @pytest.mark.parametrize(
@@ -1115,57 +652,3 @@ def test_an_adaptor_is_tried_if_it_may_load(
         for elf in (None, replace(read_elf(LIBRARY), machine=EM_AARCH64)):
             other = replace(python, adaptor=replace(adaptor, elf=elf))
             assert not environment._may_load(other, found)
-
-
-@pytest.mark.parametrize("own", [None, Path("/own/python")])
-@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
-def test_a_device_is_tried_with_the_library_and_the_adaptor_that_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: Path | None, backend: Backend
-) -> None:
-    asked: list[Any] = []
-
-    def attempt(*given: Any, backend: Backend) -> str:
-        asked.append((*given, backend))
-        return "no device"
-
-    monkeypatch.setattr(environment, "try_device", attempt)
-    modules = {"numpy": "numpy", "yaml": "pyyaml"}
-
-    def survey(*given: Any) -> PythonFacts:
-        assert given == (own, ("torch", "executorch", "torchao"), [*modules], request.variables)
-        return facts
-
-    monkeypatch.setattr(environment, "survey_python", survey)
-    adaptor = replace(cases.file("a.so"), elf=read_elf(LIBRARY))
-    facts = PythonFacts("py", adaptor=adaptor)
-    sdk = SdkFacts(tmp_path, is_directory=True)
-    policy: Any = SimpleNamespace(python=SimpleNamespace(modules=modules))
-    needs = read_backends()[backend]
-    library = tmp_path / HOST_DIRECTORY / needs.library
-    request = make_request(tmp_path, python=own, backend=backend, tries_device=True)
-    assert environment._try_device(request, sdk, facts, backend) is None  # no library
-    library.parent.mkdir(parents=True)
-    library.touch()
-    words = (own or Path(sys.executable), adaptor.path, library)
-    tried = (*words, request.variables, tmp_path / "doctor", backend)
-    assert environment._try_device(request, sdk, facts, backend) == "no device"
-    assert environment._try_device(request, None, facts, backend) is None
-    no_adaptor = replace(facts, adaptor=None)
-    assert environment._try_device(request, sdk, no_adaptor, backend) is None
-    assert asked == [tried]
-    found = environment._survey_backend(request, sdk, facts)
-    if backend is Backend.HTP:
-        assert found is None
-        tried_one = environment._survey_python(request, policy, sdk)
-        assert tried_one == replace(facts, no_device="no device")
-        assert (
-            environment._survey_python(replace(request, tries_device=False), policy, sdk) == facts
-        )
-        return
-    given = (backend.value, needs.library, True, needs.why, needs.fix, "no device")
-    assert found == BackendFacts(*given)
-    library.unlink()
-    missing = BackendFacts(*given[:2], False, *given[3:5], None)
-    assert environment._survey_backend(request, sdk, facts) == missing
-    assert environment._survey_backend(request, sdk, None) == missing
-    assert environment._survey_backend(request, None, facts) is None

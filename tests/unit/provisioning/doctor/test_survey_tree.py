@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -25,8 +24,6 @@ from provisioning.elf.facts import Defect, Genuine
 from provisioning.manifest import catalogs
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
-from tests.stand_ins.elfsigner.keys import make_key
-from tests.stand_ins.elfsigner.mbn_writer import sign_elf
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
@@ -103,18 +100,6 @@ def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -
     assert file.elf.machine == 40
 
 
-def test_only_what_is_still_there_is_remembered(root: Path, tmp_path: Path) -> None:
-    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
-    other = path.with_name("libother.so")
-    shutil.copy(path, other)
-    survey_tree(root, FactsCache(tmp_path))
-    path.unlink()
-    with other.open("ab") as file:
-        file.write(b"more")
-    survey_tree(root, FactsCache(tmp_path))
-    assert {*FactsCache(tmp_path).rows} == {str(other)}
-
-
 def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
     inner = root / "lib" / "x86_64-linux-clang"
     assert survey_tree(inner, FactsCache(tmp_path)).files[0].relative == "libx86.so"
@@ -130,10 +115,6 @@ def test_a_damaged_memory_is_none(
     survey_tree(root, cache)
     cache.file.write_bytes(damage(cache.file.read_bytes()))
     assert len(survey_tree(root, FactsCache(tmp_path)).files) == 1
-
-
-def test_a_memory_that_cannot_be_written_is_no_error(root: Path) -> None:
-    assert len(survey_tree(root, FactsCache(Path("/proc/nowhere"))).files) == 1
 
 
 def test_a_defect_is_a_fact(root: Path) -> None:
@@ -233,21 +214,6 @@ def test_facts_of_another_reader_are_not_trusted(
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 NAME = "libQnnHtpV73Skel.so"
-
-
-def test_an_unsigned_library_for_the_dsp_is_proven_by_its_build_and_its_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(catalogs, "prove_skel", lambda *given: asked.append(given))
-    data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)
-    (tmp_path / NAME).write_bytes(data)
-    (tmp_path / "libQnnHtp.so").write_bytes((LIBRARIES / "libx86.so").read_bytes())
-    (tmp_path / "libsigned.so").write_bytes(sign_elf(data, make_key()))
-    files = survey_tree(tmp_path, NO_CACHE).files
-    (one,) = [one for one in files if one.sha256]
-    assert one.build
-    assert asked == [(tmp_path / NAME, one.build, hashlib.sha256(data).hexdigest())]
 
 
 def test_a_catalog_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
