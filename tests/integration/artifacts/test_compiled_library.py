@@ -18,7 +18,7 @@ from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.elf import loader
 from provisioning.elf.reader import read_elf
-from provisioning.errors import DownloadError, ExitCode, ToolError
+from provisioning.errors import DownloadError, ExitCode
 from provisioning.store.store import Store
 from tests.stand_ins.toolchains import World, make_wheel, make_world
 
@@ -92,14 +92,6 @@ def test_a_machine_without_it_gets_one_behind_qnns_own_libraries() -> None:
     assert locate_profile("emulator", Progress()).variables == environment.variables
 
 
-@pytest.mark.usefixtures("lacking", "world")
-def test_several_artifacts_come_where_there_is_no_cache_directory_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "empty" / ".cache" / "store"))
-    assert len(provision().artifacts) == 2
-
-
 @pytest.mark.usefixtures("world")
 def test_a_machine_with_it_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
     (tmp_path / NAME).touch()
@@ -120,15 +112,6 @@ def test_without_its_compiler_the_package_is_named_and_nothing_else_fetched(
     assert (NAME in caught.value.what, "libatomic1" in caught.value.fix) == (True, True)
     assert not list((world.home / "store").iterdir())
     assert not list((world.home / "downloads").glob("*.whl"))
-
-
-@pytest.mark.usefixtures("lacking")
-def test_a_compiler_that_fails_is_told_with_the_package(world: World) -> None:
-    put_compiler(world, "echo no such target; exit 1")
-    with pytest.raises(ToolError) as caught:
-        provision()
-    assert ("no such target" in caught.value.why, "libatomic1" in caught.value.fix) == (True, True)
-    assert not list((world.home / "store").iterdir())
 
 
 # -- the library of manifests/ ------------------------------------------------------------------
@@ -192,23 +175,3 @@ def test_no_thread_loads_half_of_what_another_stores(
         list(pool.map(write, (b"\x55", b"\xaa")))
         seen = set().union(*(one.result() for one in reading))
     assert seen <= {byte * SIZE for byte in (b"\0", b"\x55", b"\xaa")}
-
-
-def test_of_two_exchanges_of_one_value_only_one_succeeds(
-    functions: Callable[[str], Function],
-) -> None:
-    exchange = functions("__atomic_compare_exchange")
-    times, threads = 50, 2
-    shared = (ctypes.c_uint64 * (SIZE // 8))()
-
-    def count() -> None:
-        expected, desired = type(shared)(), type(shared)()
-        for _ in range(times):
-            desired[-1] = expected[-1] + 1
-            while not exchange(SIZE, shared, expected, desired, ORDER, ORDER):
-                desired[-1] = expected[-1] + 1  # a failure puts the value into expected
-
-    with ThreadPoolExecutor(threads) as pool:
-        for one in [pool.submit(count) for _ in range(threads)]:
-            one.result()
-    assert shared[-1] == times * threads

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.environment import Environment, provision_profile
+from provisioning.artifacts.environment import provision_profile
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
-from provisioning.errors import IntegrityError, StoreError
+from provisioning.errors import StoreError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
@@ -27,7 +27,6 @@ from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import VERSION, World
 
 YES = Options(accept_licence=True)
-ZIP = f"qairt-{VERSION}.zip"
 
 
 def write(world: World, name: str, text: str) -> None:
@@ -94,19 +93,6 @@ def test_a_profile_gives_variables_that_a_shell_and_github_take(
     assert values["QNN_SDK_ROOT"] == str(host.parent.parent)
     data = json.loads(run("env", "aot", "--json").stdout)
     assert data["variables"]["LD_LIBRARY_PATH"] == shown
-
-
-def test_values_that_need_quoting_are_quoted() -> None:
-    from provisioning.artifacts.environment import render_github, render_shell
-
-    odd = "/a b/$HOME/'q'\"\nsecond line=`id`"
-    environment = Environment("x", (), {"ROOT": odd})
-    words = ["sh", "-c", f'{render_shell(environment)}printf "%s" "$ROOT"']
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == odd
-    lines = render_github(environment).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("ROOT<<"))
-    end = lines.index(lines[start].removeprefix("ROOT<<"), start + 1)
-    assert "\n".join(lines[start + 1 : end]) == odd
 
 
 def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server: BadServer) -> None:
@@ -192,23 +178,6 @@ def test_all_that_needs_consent_is_asked_for_at_once(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_in_ci_consent_names_the_recipe_of_a_lock(
-    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    unpinned(world, server)
-    monkeypatch.setenv("CI", "true")
-    ended = run("fetch", "aot", "--trust-first-use")
-    assert ended.returncode == 3
-    assert "--accept-licence`; add --trust-first-use on a machine that you trust" in ended.stderr
-    assert "lock qnn-sdk --write`" in ended.stderr
-
-
-def test_three_files_come_out_of_a_tarball(world: World) -> None:
-    environment = provision_profile("aot", Progress(), options=YES)
-    root = environment.root("libcxx")
-    assert paths(root) == {"lib/libc++.so.1.0", "lib/libc++.so.1", "lib/libunwind.so.1.0"}
-
-
 def test_locked_components_come_over_ranges_and_cost_little_more(
     world: World, server: BadServer, run: Run
 ) -> None:
@@ -229,63 +198,6 @@ def compressed_bytes(path: Path, names: list[str]) -> int:
 
     with zipfile.ZipFile(path) as archive:
         return sum(archive.getinfo(f"qairt/{VERSION}/{name}").compress_size for name in names)
-
-
-def test_adding_a_component_later_fetches_the_difference(
-    world: World, server: BadServer, run: Run
-) -> None:
-    lock_all(world, run)
-    host = fetch("host")[0]
-    server.requests.clear()
-    both = fetch("host", "android")[0]
-    asked = [item for item in server.requests if item.range[:7] != "bytes=-"]
-    names = ["lib/aarch64-android/libQnnHtp.so"]
-    assert sum(item.sent for item in asked) <= 1.02 * compressed_bytes(
-        world.home.parent / "sdk.zip", names
-    )
-    library = "lib/x86_64-linux-clang/libQnnHtp.so"
-    assert (both.root / library).samefile(host.root / library)
-    assert fetch("host", "android", verify=True)[0].repaired == ()
-
-
-def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer, run: Run) -> None:
-    lock_all(world, run)
-    server.faults["sdk.zip"] = [bad.whole()]
-    found, said = fetch("host")
-    assert found.fetched
-    assert "cannot be fetched in parts" in said
-    assert (world.home / "downloads" / ZIP).is_file()
-
-
-def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer, run: Run) -> None:
-    lock_all(world, run)
-    found, _ = fetch("host")
-    library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
-    library.unlink()
-    server.requests.clear()
-    repaired = fetch("host", verify=True)[0].repaired
-    assert repaired == ("lib/x86_64-linux-clang/libQnnSystem.so",)
-    assert server.sent_bytes < len(server.files["sdk.zip"]) * 0.6
-
-
-def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(
-    world: World, run: Run
-) -> None:
-    lock_all(world, run)
-    found, _ = fetch("host")
-    tree = found.root.parent / "tree.json"
-    library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
-    library.chmod(0o644)
-    library.write_bytes(b"forged")
-    library.chmod(0o444)
-    data = json.loads(tree.read_text())
-    for row in data["files"]:
-        if row["path"].endswith("libQnnSystem.so"):
-            row.update(
-                size=6, sha256="8d3b0ff3cdf3a9ef9a6d3cf2ac5c3e8b2c1a9b1c3f1f4a7c9e5a1c7d4b2e6f0a"
-            )
-    tree.write_text(json.dumps(data))
-    assert fetch("host", verify=True)[0].repaired == ("lib/x86_64-linux-clang/libQnnSystem.so",)
 
 
 def test_a_mirror_serves_a_machine_without_a_network(
@@ -319,136 +231,3 @@ def test_a_disk_that_fills_up_leaves_nothing(world: World, monkeypatch: pytest.M
     assert "MiB are free" in caught.value.why
     assert not list((world.home / "store").glob(".*"))
     assert not list((world.home / "store").glob("*"))
-
-
-def test_a_store_below_a_file_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    (world.home.parent / "file").touch()
-    monkeypatch.setenv("QNN_CI_HOME", str(world.home.parent / "file" / "home"))
-    with pytest.raises(StoreError):
-        fetch()
-
-
-def test_verify_names_every_difference_and_repairs(world: World, run: Run) -> None:
-    root = fetch()[0].root
-    (root / "sdk.yaml").unlink()
-    (root / "added").write_text("x")
-    header = root / "include/QNN/QnnInterface.h"
-    header.chmod(0o755)
-    os.utime(root / "LICENSE.pdf")
-    full, quick = run("verify", "--json"), run("verify", "--quick", "qnn-sdk")
-    assert (full.returncode, quick.returncode) == (4, 4)
-    (row,) = json.loads(full.stdout)["artifacts"]
-    assert {(item["path"], item["kind"]) for item in row["differences"]} == {
-        ("added", "does not belong to the artifact"),
-        ("include/QNN/QnnInterface.h", "wrong mode"),
-        ("sdk.yaml", "is missing"),
-    }
-    assert "LICENSE.pdf: was touched" in quick.stdout
-    assert run("verify", "--repair").returncode == 0
-    assert run("verify").returncode == 0
-
-
-def test_path_and_list(world: World, run: Run) -> None:
-    missing = run("path", "qnn-sdk:host")
-    assert missing.returncode == 3
-    assert "python -m provisioning fetch qnn-sdk:host" in missing.stderr
-    root = fetch("host")[0].root
-    assert run("path", "qnn-sdk:host").stdout.strip() == str(root)
-    data = json.loads(run("list", "--json").stdout)
-    (row,) = [row for row in data["artifacts"] if row["name"] == "qnn-sdk"]
-    assert row["stored"][0]["path"] == str(root)
-    assert "profile aot: qnn-sdk, libcxx" in run("list").stdout
-    assert run("fetch", "qnn-sdk:nonsense").returncode == 2
-
-
-def test_lock_shows_a_diff_and_writes_when_told(world: World, run: Run) -> None:
-    shown = run("lock", "qnn-sdk", "--accept-licence")
-    assert "nothing was written" in shown.stdout
-    assert '+ "artifact": "qnn-sdk"' in shown.stdout
-    assert not (world.manifests / "locks").exists()
-    run("lock", "qnn-sdk", "--write")
-    again = run("lock", "qnn-sdk", "--write")
-    assert "nothing changed" in again.stdout
-    lock = json.loads((world.manifests / "locks" / f"qnn-sdk-{VERSION}.json").read_text())
-    assert {row["path"] for row in lock["files"]} >= made.sdk_files().keys()
-
-
-def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World, run: Run) -> None:
-    provision_profile("aot", Progress(), options=YES)
-    android = fetch("android")[0].root.parent
-    foreign = world.home / "store" / "mine"
-    foreign.mkdir()
-    dry = json.loads(run("gc", "--dry-run", "--json").stdout)
-    assert [row["path"] for row in dry["garbage"]] == [str(android)]
-    assert android.is_dir()
-    ended = run("gc", "--downloads")
-    assert "freed" in ended.stdout
-    assert not android.exists()
-    assert foreign.is_dir()
-    assert not list((world.home / "downloads").glob("*.zip"))
-    assert provision_profile("aot", Progress(), offline=True).artifacts[0].fetched is False
-
-
-AAR = """
-name = "qnn-android"
-summary = "tiny"
-default = "2.37.1"
-[licence]
-name = "free"
-text = "none"
-[[releases]]
-source = "aar"
-version = "2.37.1"
-package = "com.qualcomm.qti:qnn-runtime"
-package_version = "2.37.1"
-filename = "qnn-runtime-2.37.1.aar"
-layout = [{ take = "jni/arm64-v8a/*.so", put = "lib/aarch64-android/" }]
-"""
-AAR_PATH = "com/qualcomm/qti/qnn-runtime/2.37.1/qnn-runtime-2.37.1.aar"
-
-
-@pytest.fixture
-def repository(world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    import hashlib
-    import zipfile
-
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("AndroidManifest.xml", "<manifest/>")
-        archive.writestr("jni/arm64-v8a/libQnnHtp.so", made.make_library(183, 9000, "2.37.1"))
-        archive.writestr("jni/x86/libQnnHtp.so", b"no")
-    data = out.getvalue()
-    server.files[AAR_PATH] = data
-    server.files[f"{AAR_PATH}.sha1"] = (
-        hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
-    )
-    write(world, "qnn-android", AAR)
-    monkeypatch.setenv("QNN_CI_MAVEN", server.url("").rstrip("/"))
-    return data
-
-
-def fetch_aar() -> tuple[Provisioned, str]:
-    toolchain = read_toolchain("qnn-android")
-    said = io.StringIO()
-    options = Options(trust_first_use=True)
-    request = ArtifactRequest(toolchain, toolchain.release(), (), options)
-    return provision_one(request, Store(), Progress(said)), said.getvalue()
-
-
-def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
-    world: World, repository: bytes
-) -> None:
-    found, said = fetch_aar()
-    assert paths(found.root) == {"lib/aarch64-android/libQnnHtp.so"}
-    assert "matches the published one" in said
-    assert found.origin.sha256
-
-
-def test_another_sha1_leaves_neither_archive_nor_record(
-    world: World, server: BadServer, repository: bytes
-) -> None:
-    server.files[f"{AAR_PATH}.sha1"] = b"0" * 40
-    with pytest.raises(IntegrityError, match="does not match its repository"):
-        fetch_aar()
-    assert not (world.home / "downloads" / "qnn-runtime-2.37.1.aar").exists()
-    assert not list((world.home / "pins").iterdir())

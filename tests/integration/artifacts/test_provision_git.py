@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import socket
@@ -13,13 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.cases.session import list_parts
-from provisioning.__main__ import main
-from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins.provisioned import provision_one
@@ -139,52 +134,6 @@ def test_only_the_wanted_submodules_come(world: World) -> None:
     assert git(root, "status", "--porcelain") == ""
 
 
-def test_a_commit_is_no_sha256(world: World) -> None:
-    found = fetch("adaptor")[0]
-    assert (found.origin.sha256, len(found.origin.commit)) == ("", 40)
-    (part,) = list_parts(Environment("aot", (found,), {}))
-    assert not part.sha256
-
-
-def test_an_update_is_the_newest_tag_that_is_a_release(
-    world: World, servers: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main_repository = servers / "main"
-    for tag in ("v1.9", "v1.10", "v2.0-rc1", "viable"):
-        git(main_repository, "commit", "--quiet", "--allow-empty", "-m", tag)
-        git(main_repository, "tag", "-a", tag, "-m", tag)
-    commit = git(main_repository, "rev-parse", "v1.10^{commit}")
-    assert main(["update", "executorch", "--write"]) == 0
-    assert f'+commit = "{commit}"' in capsys.readouterr().out
-    release = read_toolchain("executorch").release()
-    assert (release.version, release.pin) == ("1.10", commit)
-    assert fetch("adaptor")[0].origin.commit == commit
-    assert main(["update", "executorch@v1.9", "--write"]) == 0
-    assert read_toolchain("executorch").release().version == "1.9"
-    git(main_repository, "tag", "-d", "v1.10")
-    git(main_repository, "tag", "-d", "v1.9")
-    assert main(["update", "executorch", "--write"]) == 0  # of a mirror that lags behind
-    assert read_toolchain("executorch").release().version == "1.9"
-    git(main_repository, "tag", "v1.9")
-    assert main(["update", "executorch@3.0"]) == 2
-    assert "has no tag v3.0" in capsys.readouterr().err
-
-
-def test_nested_submodules_come_where_they_are_asked_for(world: World) -> None:
-    assert not is_filled(fetch("runner")[0].root, "third-party/flatcc/deep")
-    assert (fetch("llama")[0].root / "third-party/flatcc/deep/n.h").is_file()
-
-
-def test_adding_a_component_fetches_the_difference(world: World, servers: Path) -> None:
-    fetch("adaptor")
-    shutil.rmtree(servers / "main")
-    (servers / "json").unlink()
-    root = fetch("runner")[0].root
-    assert is_filled(root, "third-party/json")
-    assert is_filled(root, "third-party/flatcc")
-    assert not is_filled(fetch(offline=True)[0].root, "third-party/json")
-
-
 def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
     root = fetch("adaptor")[0].root
     assert fetch("adaptor", verify=True)[0].repaired == ()
@@ -197,48 +146,6 @@ def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Pa
     assert found.repaired == ("bin/flatcc", "third-party/json/json.hpp")
     assert "bin/flatcc: does not belong to the artifact" in said
     assert fetch("adaptor", verify=True)[0].repaired == ()
-
-
-def test_a_moved_tag_is_an_error_with_both_commits(world: World, servers: Path) -> None:
-    main = servers / "main"
-    git(main, "tag", "--force", "v1.0", "HEAD")
-    with pytest.raises(IntegrityError, match="is not the pinned one") as caught:
-        fetch()
-    assert git(main, "rev-parse", "HEAD") in caught.value.why
-    assert git(main, "rev-parse", "HEAD~1") in caught.value.why
-    assert not list((world.home / "store").iterdir())
-
-
-def test_an_unreachable_server_is_said(world: World, servers: Path) -> None:
-    shutil.rmtree(servers)
-    with pytest.raises(DownloadError, match=r"executorch 1\.0 could not be fetched") as caught:
-        fetch("adaptor")
-    assert "insteadOf" in caught.value.fix
-    with pytest.raises(DownloadError) as caught:
-        fetch("adaptor", offline=True)
-    assert "--offline was given" in caught.value.why
-    assert "leave out --offline" in caught.value.fix
-
-
-def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: World) -> None:
-    with pytest.raises(IntegrityError, match="lacks submodules: third-party/none") as caught:
-        fetch("wrong")
-    assert "third-party/json" in caught.value.why
-
-
-def test_a_mirror_serves_git_without_a_network(
-    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from provisioning.verbs.fetch import fill_mirror
-
-    toolchain = read_toolchain("executorch")
-    request = ArtifactRequest(toolchain, toolchain.release(), ("llama",))
-    fill_mirror([request], tmp_path / "mirror", Store(), Progress())
-    shutil.rmtree(servers)
-    shutil.rmtree(world.home)
-    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
-    root = fetch("llama")[0].root
-    assert (root / "third-party/flatcc/deep/n.h").is_file()
 
 
 def serve_nothing(where: Path) -> None:
@@ -282,31 +189,6 @@ def test_a_git_mirror_that_never_answers_is_given_up(
         assert (fetch()[0].root / "CMakeLists.txt").is_file()
 
 
-def test_what_neither_mirror_nor_host_serves_names_both(
-    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mirror").mkdir()
-    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
-    shutil.rmtree(servers / "main")
-    with pytest.raises(DownloadError) as caught:
-        fetch()
-    assert caught.value.why.count("fatal: ") > 1
-    assert f"{tmp_path}/mirror/git/" in caught.value.why
-    assert f"{servers}/main" in caught.value.why
-
-
-def test_the_tags_of_a_mirror_that_has_none_come_from_the_own_host(
-    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = tmp_path / "mirror/git" / str(servers).lstrip("/")
-    where.mkdir(parents=True)
-    serve_nothing(where / "main")
-    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
-    git(servers / "main", "tag", "v1.1")
-    assert main(["update", "executorch@1.1", "--write"]) == 0
-    assert read_toolchain("executorch").release().version == "1.1"
-
-
 def test_the_callers_git_variables_do_not_lead_it_astray(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,15 +225,3 @@ def test_a_changed_git_directory_is_found_and_leads_nowhere(
     assert (root / "third-party/json/json.hpp").read_text() == "j"
     after = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
     assert after == before
-
-
-def test_a_checkout_published_before_its_git_directory_was_looked_at_is_published_anew(
-    world: World,
-) -> None:
-    root = fetch("adaptor")[0].root
-    path = root.parent / "tree.json"
-    data = json.loads(path.read_text())
-    data["files"] = [row for row in data["files"] if not row["path"].startswith(".git/")]
-    path.write_text(json.dumps(data))
-    assert fetch("adaptor", verify=True)[0].repaired == ("tree.json",)
-    assert fetch("adaptor", verify=True)[0].repaired == ()

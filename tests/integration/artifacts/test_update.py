@@ -181,26 +181,6 @@ def test_a_version_that_is_not_there_is_a_download_error(
     assert "Traceback" not in ended.stderr
 
 
-def test_a_link_that_leads_nowhere_in_the_new_wheel_is_an_error(
-    world: World, index: str, tmp_path: Path, run: Run
-) -> None:
-    path = world.manifests / "toolchains" / "qnn-runtime.toml"
-    path.write_text(manifest_of(world).replace('= "libc++-71bc274c.so.1.0"', '= "libz-1a.so.1"'))
-    ended = run("update", "qnn-runtime", "--write")
-    assert (ended.returncode, "this wheel has no such file" in ended.stderr) == (4, True)
-    assert 'default = "2.49.40"' in manifest_of(world)
-
-
-def test_a_row_that_cannot_be_rewritten_is_left_alone(world: World, index: str, run: Run) -> None:
-    path = world.manifests / "toolchains" / "qnn-runtime.toml"
-    path.write_text(manifest_of(world).replace("tiny_qnn-2.5.0-cp", "tiny_qnn-2\\u002E5.0-cp"))
-    before = manifest_of(world)
-    ended = run("update", "qnn-runtime", "--write")
-    assert (ended.returncode, "cannot be rewritten" in ended.stderr) == (2, True)
-    assert manifest_of(world) == before
-    assert not (world.manifests / "locks").exists()
-
-
 def test_an_archive_follows_its_url(
     world: World, index: str, server: BadServer, tmp_path: Path, run: Run
 ) -> None:
@@ -273,16 +253,3 @@ def test_a_version_that_is_too_young_is_not_taken(world: World, index: str, run:
     assert named.returncode == 4, "a version that was named must be old enough, too"
     early = run("update", "qnn-runtime", "--cooldown", "14")
     assert (early.returncode, early.stdout) == (0, "nothing changed\n"), early.stderr
-
-
-def test_an_index_without_times_has_no_cooldown(world: World, index: str, run: Run) -> None:
-    ended = run("update", "qnn-runtime", "--cooldown", "14")
-    assert (ended.returncode, "upload" in ended.stderr) == (4, True), ended.stderr
-
-
-def test_only_a_wheel_s_index_tells_when_a_version_came(world: World, index: str, run: Run) -> None:
-    (world.manifests / "toolchains" / "executorch.toml").write_text(
-        (ROOT / "manifests" / "toolchains" / "executorch.toml").read_text()
-    )
-    ended = run("update", "executorch", "--cooldown", "14")
-    assert (ended.returncode, "leave --cooldown out" in ended.stderr) == (2, True), ended.stderr

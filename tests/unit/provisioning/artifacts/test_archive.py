@@ -8,14 +8,11 @@ import random
 import shutil
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import msgspec
 import pytest
 
 from provisioning import files
-from provisioning.archives import zipfiles
-from provisioning.archives.layout import Member
 from provisioning.archives.zipfiles import TAIL_BYTES
 from provisioning.artifacts.lockfile import machine_lock_path, project_lock_path, read_lock
 from provisioning.artifacts.pins import take_archive
@@ -199,16 +196,6 @@ def test_mirror_of_the_user_is_asked_first(sdk: Workspace, monkeypatch: pytest.M
     assert archive.archive_urls(msgspec.structs.replace(release, url="")) == ["m"]
 
 
-def test_spans_of_members_have_room_for_their_headers() -> None:
-    member = Member("name", 500, offset=1000, compressed=100)
-    wide = Member("nämé", 500, offset=2000, compressed=100)
-    for members, size, spans in (
-        ([member], 1150, [(1000, 1150)]),
-        ([member, wide], 1 << 20, [(1000, 1198), (2000, 2000 + 30 + 6 + 64 + 100)]),
-    ):
-        assert archive.member_spans(members, size) == spans
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -255,18 +242,6 @@ def test_tarball_without_a_hash_is_read_to_its_end(sdk: Workspace, sha256: str) 
     else:
         with pytest.raises(IntegrityError, match="outside"):
             unpack_file(packed, job)
-
-
-def test_link_of_the_manifest_outranks_the_archives(sdk: Workspace) -> None:
-    added = 'write = { "lib/a" = "a", "lib/b" = "b" }\n'
-    sdk.archive.write_bytes(pack_zip({}, links={"lib/l": "b"}))
-    for own, text in (("", "b"), ('links = { "lib/l" = "a" }', "a")):
-        sdk.describe(added=added + own)
-        root = sdk.provision().root
-        assert (root / "lib/l").read_text() == text
-        assert read_tree(root) == {"lib/a": b"a", "lib/b": b"b"}
-    part = replace(sdk.job(), only=frozenset({"lib/a"}))
-    assert [entry.path for entry in unpack_file(sdk.archive, part)] == ["lib/a"]
 
 
 def test_link_out_of_a_component_is_left_out_however_it_comes(
@@ -343,14 +318,6 @@ def test_host_that_has_something_else_is_left_for_the_next(
     assert [*sdk.store.downloads.iterdir(), *sdk.store.pins.iterdir()] == []
 
 
-def test_archive_may_unpack_to_a_ten_thousandth_of_its_limit(
-    sdk: Workspace, server: BadServer, name: str
-) -> None:
-    server.files["first"] = PACKERS[name]({"lib/one": bytes(MOST_BYTES // 10_000)})
-    assert [*read_tree(sdk.provision(trust=True).root)] == ["lib/one"]
-    assert "second" not in asked(server)
-
-
 def serve_short(handler: bad.Handler, data: bytes) -> None:
     """A range without a length: its total tells how long it is."""
     start, _ = handler.span(data) or (0, 0)
@@ -393,24 +360,6 @@ def test_no_more_is_read_than_the_archive_may_have(
         with pytest.raises(StoreError):
             sdk.provision(trust=True)
         assert not list(sdk.store.downloads.glob(".*.part"))
-
-
-def test_files_that_were_unpacked_to_be_judged_are_published(
-    sdk: Workspace, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An SDK is not unpacked twice."""
-    written: list[str] = []
-    real = zipfiles.FileWriter.finish
-
-    def count(writer: zipfiles.FileWriter, mode: int) -> object:
-        written.append(writer.path)
-        return real(writer, mode)
-
-    monkeypatch.setattr(zipfiles.FileWriter, "finish", count)
-    assert read_tree(sdk.provision("libraries", trust=True).root) == LIBRARIES
-    assert sorted(written) == sorted(FILES)
-    assert read_tree(sdk.provision().root) == FILES
-    assert [path.name for path in sdk.store.trees.iterdir() if path.name.startswith(".")] == []
 
 
 # -- archives that the user has, other versions, AARs ---------------------------------------------
@@ -523,19 +472,3 @@ def test_aar_without_a_hash_is_compared_with_the_sha1_of_its_repository(
             aar.fill(job)
         assert caught.value.why == f"its SHA-1 is {SHA1}, but the repository states {'0' * 40}"
     assert (lib.store.downloads / "r.aar").is_file() == bool(said)
-
-
-def test_published_sha1_is_asked_for_only_without_a_pin_and_online(
-    lib: Workspace, server: BadServer
-) -> None:
-    aar.fill(lib.job(ask("lib")))  # the coordinates are a URL
-    assert [one.name for one in server.requests] == [AAR_NAME, f"{AAR_NAME}.sha1"]
-    repacked = aar.locate_job(lib.job(of(ask("lib"), package_version="2.2"))).request.release
-    assert (repacked.version, repacked.place) == ("2.1", server.url(AAR_NAME.replace("2.1", "2.2")))
-    offline = replace(ask("lib"), options=replace(ask("lib").options, offline=True))
-    pinned = of(ask("lib"), sha256=hashlib.sha256(AAR).hexdigest())
-    for request in (offline, pinned):
-        assert aar.fill(lib.job(request))
-        (copy,) = aar.mirror(lib.job(request), lib.root)
-        assert copy.read_bytes() == AAR
-    assert len(server.requests) == 2

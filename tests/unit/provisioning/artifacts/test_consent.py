@@ -15,7 +15,7 @@ from provisioning.artifacts.pins import plan_lock, plan_update
 from provisioning.artifacts.provision import provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.elf.facts import Genuine, Proof
-from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import hash_file
 from provisioning.manifest import catalogs
@@ -367,16 +367,6 @@ def test_library_of_another_build_than_the_proven_skel_is_refused(qnn: Path, nam
     elf.set_build(BUILD, OTHER)(data)
     write(qnn / name, bytes(data))
     assert refuse(qnn).startswith(f"{name} is from {OTHER}")
-
-
-@pytest.mark.parametrize("left", [b"", b"\x00260810104044"])
-def test_genuine_skel_without_a_version_proves_itself_alone(qnn: Path, left: bytes) -> None:
-    path = qnn / SKEL_PATH
-    write(path, path.read_bytes().replace(BUILD.encode(), left.ljust(len(BUILD), b"\x00")))
-    build = find_qnn_build(path)
-    assert (build and build.stamp) == (left[1:].decode() or None)
-    add_catalog(qnn)
-    assert prove(qnn) == [PROVEN, ON_FAITH]
 
 
 def test_listed_skel_proves_its_build_and_a_changed_one_is_refused(

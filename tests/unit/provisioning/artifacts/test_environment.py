@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -30,16 +29,14 @@ from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
     compose_environment,
-    profile_requests,
     render_github,
     render_shell,
 )
 from provisioning.artifacts.provision import Provisioned
-from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
+from provisioning.artifacts.sources import load_source
 from provisioning.errors import ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import (
     Profile,
-    ProfileArtifact,
     list_toolchains,
     read_profile,
     read_profiles,
@@ -48,7 +45,6 @@ from provisioning.manifest.reader import (
 from provisioning.manifest.releases import AnyRelease, FileRelease, Release
 from provisioning.verbs.env import find_built
 from tests.build.artifacts import Workspace
-from tests.stand_ins.snapshots import check_snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -128,16 +124,6 @@ def test_choice_that_does_not_exist_is_refused(
             assert caught.value.what == f"{tmp_path}/{qnn or adaptor} is not a directory"
         monkeypatch.setenv("QNN_CI_SDK", qnn)
         monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
-
-
-def test_options_of_the_choice_are_empty_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    for adaptor, wanted in ((True, {"sdk": "", "adaptor": ""}), (False, {"sdk": ""})):
-        parser = argparse.ArgumentParser(prog="verb")
-        choice.add_arguments(parser, adaptor=adaptor)
-        assert vars(parser.parse_args([])) == wanted
-    choice.add_arguments(parser := argparse.ArgumentParser(prog="verb"))
-    check_snapshot(Path(__file__).parent / "snapshots/choice.txt", parser.format_help())
 
 
 def test_profiles_that_push_qnn_tell_the_version_that_a_device_gets(
@@ -255,26 +241,6 @@ def test_profiles_manifests_and_kinds_of_sources_fit_each_other() -> None:
         source = load_source(release.source)
         assert all(map(callable, (source.fill, source.mirror, source.find_release)))
         assert release.can_lock is issubclass(kind, FileRelease)
-
-
-def test_profile_asks_for_its_versions_components_and_minimum() -> None:
-    rows = (
-        ProfileArtifact("executorch", version="1.4.1", components=("runner",)),
-        ProfileArtifact("qnn-sdk", "2.43.0.260128", minimum="2.39", minimum_reason="it hangs"),
-        ProfileArtifact("android-ndk"),
-    )
-    options = Options(offline=True, accept_licence=True)
-    assert profile_requests(Profile("s", rows), options) == [
-        ArtifactRequest(
-            read_toolchain(row.name),
-            read_toolchain(row.name).release(row.version),
-            row.components,
-            options,
-            row.minimum,
-            row.minimum_reason,
-        )
-        for row in rows
-    ]
 
 
 def test_variables_name_roots_and_what_the_caller_names_comes_first(

@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from provisioning.artifacts.sources import FillJob, Options, git
-from provisioning.console.process import Completed
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, ToolError
+from provisioning.errors import DownloadError, IntegrityError
 from provisioning.files import hash_file
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import Store
@@ -393,29 +392,3 @@ def test_messages_about_git_say_what_why_and_what_to_do(code: Code) -> None:
         run(code.repository, "tag", f"v1.{number}")
     shown += show_refusals({"not that tag": lambda: git.find_release(untagged, "3.0")})
     check_snapshot(SNAPSHOTS / "git_messages.txt", tidy(shown, code.sdk.root))
-
-
-@pytest.mark.parametrize(
-    ("output", "timed_out", "status", "words"),
-    [
-        ("fatal: a\nb\nerror: c", "", 1, "fatal: a; error: c"),
-        ("fatal: a\nerror: b\nfatal: c\nfatal: d\nhint", "", 1, "error: b; fatal: c; fatal: d"),
-        ("a\nb fatal: c", "", 1, "a\nb fatal: c"),
-        ("", "", 1, "exited with 1"),
-        ("", "", -9, "was killed by SIGKILL"),
-        ("", "did not end within 3 s", 1, "did not end within 3 s"),
-    ],
-)
-def test_reason_of_a_failed_git_is_its_last_errors(
-    code: Code,
-    monkeypatch: pytest.MonkeyPatch,
-    output: str,
-    timed_out: str,
-    status: int,
-    words: str,
-) -> None:
-    ended = Completed(("git", "x"), status, output, 3.0, timed_out)
-    monkeypatch.setattr(git, "run_git", lambda *_, **__: ended)
-    with pytest.raises(ToolError) as caught:
-        git._Checkout(code.job()).git("x")
-    assert caught.value.why == words

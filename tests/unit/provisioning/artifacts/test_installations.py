@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pytest
 
 from ci.__main__ import VERBS
 from ci.signing.inputs import find_sdk_version
-from provisioning.archives.layout import FileWriter
 from provisioning.artifacts.environment import locate_profile, profile_requests, provision_profile
 from provisioning.artifacts.provision import adopt_artifact, locate_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options, local
@@ -22,7 +19,6 @@ from provisioning.artifacts.sources.local import (
     SdkIdentity,
     check_minimum,
     expected_paths,
-    explain_reads,
     find_installation,
     read_sdk_yaml,
     read_version,
@@ -30,7 +26,7 @@ from provisioning.artifacts.sources.local import (
 from provisioning.console.command import run_command
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.doctor.survey.host import survey_sdk
-from provisioning.errors import ExitCode, IntegrityError, UnfitError
+from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
 from tests.build.artifacts import Workspace, install, names_below, write
 
@@ -217,21 +213,6 @@ def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
     assert caught.value.why == "2.38 or later is needed"
 
 
-def test_chosen_version_is_the_one_that_every_profile_asks_for(
-    real: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither the profile's own version nor an installation of another one is in its way."""
-    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
-    monkeypatch.setenv("QNN_SDK_ROOT", str(make_qnn(real.root / "sdk")))
-    for name in ("aot", "android", "lpai"):
-        with pytest.raises(UnfitError, match=r"qnn-sdk 2\.43\.0\.260128"):
-            locate_profile(name, real.progress)
-    monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(real.root / "code")))
-    newer = make_qnn(real.root / "newer", "2.43.0.260128", LINUX, "lib/hexagon-v75/unsigned")
-    monkeypatch.setenv("QNN_SDK_ROOT", str(newer))
-    assert locate_profile("linux", real.progress).root("qnn-sdk") == newer
-
-
 def test_sdk_that_contains_libcxx_needs_no_other(
     real: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,22 +273,6 @@ def test_copy_of_an_installation_keeps_what_may_be_run(
         UnfitError, match="copied from the directory in TINY_ROOT, which is not set"
     ):
         local.fill(sdk.job())
-
-
-def test_installation_that_cannot_be_copied_is_no_fault_of_the_store(tmp_path: Path) -> None:
-    root, target = tmp_path / "installed", tmp_path / "tree"
-    for path in (root, target):
-        path.mkdir()
-    with pytest.raises(UnfitError, match="cannot be read"), explain_reads(root):
-        raise PermissionError(errno.EACCES, "Permission denied", str(root / "a"))
-    with pytest.raises(OSError, match="No space"), explain_reads(root):
-        raise OSError(errno.ENOSPC, "No space left", str(target / "a"))
-    with pytest.raises(IntegrityError, match="of the tree"), explain_reads(root):
-        raise IntegrityError("a file of the tree clashes with another")
-    writing = closing(FileWriter(target, "a", f"{root}/a", 4))
-    changed = pytest.raises(UnfitError, match="changed while it was copied")
-    with writing as to, changed, explain_reads(root):
-        to.write(b"textmore")  # it had 4 bytes
 
 
 # -- sdk.yaml -------------------------------------------------------------------------------------

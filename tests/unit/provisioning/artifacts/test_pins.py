@@ -125,16 +125,6 @@ def test_only_the_row_of_a_release_is_rewritten_and_the_default_if_it_is_that_on
         rewrite_default(f'{ROWS}# default = "2.0"\n', request, "3.0")
 
 
-def test_link_whose_name_has_the_version_is_renamed() -> None:
-    text = ROWS.replace('"lib.so"', '"lib-1.0.so"')
-    toolchain = parse_toml(text, Toolchain)
-    request = ArtifactRequest(toolchain, toolchain.release("1.0"))
-    links = {"lib-3.0.so": "lib-aa.so.9"}
-    url = request.release.place.replace("1.0", "3.0")
-    new = msgspec.structs.replace(request.release, version="3.0", url=url, links=links)
-    assert rewrite_release(text, request, new)[1].links == links
-
-
 def test_lines_of_the_old_version_are_listed_except_what_the_plan_changes(sdk: Workspace) -> None:
     places = [
         *("pyproject.toml", "manifests/a.toml", "manifests/policies/a.toml"),

@@ -27,8 +27,6 @@ from provisioning.artifacts.provision import (
     Provisioned,
     find_differences,
     locate_artifact,
-    provision_artifacts,
-    provision_pinned,
     trusted_tree,
 )
 from provisioning.artifacts.selection import (
@@ -39,7 +37,7 @@ from provisioning.artifacts.selection import (
     unique_requests,
     unreadable_trees,
 )
-from provisioning.artifacts.sources import FillJob, Options, git, substitute, zig
+from provisioning.artifacts.sources import FillJob, Options, git, substitute
 from provisioning.artifacts.sources.local import copy_file
 from provisioning.errors import DownloadError, IntegrityError, ManifestError, StoreError
 from provisioning.store.store import TREE_FILE, Published, Store
@@ -49,7 +47,6 @@ from tests.build.artifacts import (
     LIBRARIES,
     WHOLE,
     Workspace,
-    ask,
     names_below,
     of,
     pack_tar,
@@ -57,7 +54,6 @@ from tests.build.artifacts import (
     read_tree,
     write,
 )
-from tests.stand_ins.provisioned import provision_one
 
 ONE = "lib/one.so"
 
@@ -86,47 +82,6 @@ def test_concurrent_requests_fetch_one_tree(sdk: Workspace) -> None:
     for thread in threads:
         thread.join()
     assert sorted(one.fetched for one in found) == [False, False, False, True]
-
-
-def test_locked_tree_is_published_without_a_second_fetch(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process publishes between the look and the lock."""
-    found, store = sdk.provision(), sdk.store
-    looks = iter([None, None, store.find(sdk.ask().key())])
-    monkeypatch.setattr(store, "find", lambda key: next(looks))
-    assert provision_one(sdk.ask(), store, sdk.progress) == replace(found, fetched=False)
-
-
-def test_libraries_that_are_compiled_come_first(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other artifacts need them. The result has the order of the requests."""
-
-    def fill(job: FillJob) -> tuple[TreeEntry, ...]:
-        return (copy_file(sdk.archive, job.root, "lib/libatomic.so"),)
-
-    sdk.add_artifact("other")
-    requests = [sdk.ask(), ask("other"), sdk.ask("headers")]
-    monkeypatch.delenv("QNN_CI_MANIFESTS")
-    requests.append(replace(ask("libatomic"), lock=None))
-    monkeypatch.setenv("QNN_CI_MANIFESTS", str(sdk.manifests))
-    monkeypatch.setattr(zig, "fill", fill)
-    found = provision_artifacts(requests, sdk.store, sdk.progress)
-    assert [one.name for one in found] == ["sdk", "other", "sdk", "libatomic"]
-    assert [one.fetched for one in found] == [True, True, True, False]
-    ready = re.findall(r"(\w+) \S+: ready", sdk.printed())
-    assert ready[0] == "libatomic"
-    assert sorted(ready) == ["libatomic", "other", "sdk", "sdk"]
-
-
-def test_failure_of_one_artifact_lets_the_others_finish(sdk: Workspace) -> None:
-    sdk.add_artifact("other")
-    sdk.edit(sdk.archive.as_uri(), (sdk.root / "gone.zip").as_uri())
-    sdk.edit("sdk.zip", "gone.zip")
-    with pytest.raises(DownloadError, match=r"sdk 1\.2\.3 could not be fetched"):
-        provision_artifacts([sdk.ask(), ask("other")], sdk.store, sdk.progress)
-    assert [tree.artifact for _, tree in stored_trees(sdk.store)] == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -348,15 +303,6 @@ def test_lock_of_the_project_outranks_the_machines(sdk: Workspace) -> None:
     assert re.search(f"lock .*{near}.* manifest .*{lock.sha256}", caught.value.why)
 
 
-def test_hash_that_another_process_trusted_meanwhile_is_used(sdk: Workspace) -> None:
-    sdk.describe(pinned=False)
-    request = sdk.ask()  # read before the other process is done
-    assert sdk.provision(trust=True).fetched
-    shutil.rmtree(sdk.store.trees)
-    found = provision_pinned(request, sdk.store, sdk.progress)
-    assert (found.fetched, names_below(found.root)) == (True, WHOLE)
-
-
 # -- verification ---------------------------------------------------------------------------------
 
 
@@ -449,32 +395,6 @@ def test_store_that_is_open_to_others_may_hold_trees_of_others(sdk: Workspace) -
     assert find_differences(sdk.ask(), published)[0].path == "./"
 
 
-def test_directories_that_are_deeper_than_a_path_may_be_are_removed(sdk: Workspace) -> None:
-    root = sdk.provision().root
-    here = os.open(root, os.O_RDONLY)
-    for _ in range(1100):
-        os.mkdir("e" * 200, dir_fd=here)
-        below = os.open("e" * 200, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
-    assert sdk.provision(verify=True).repaired[0].startswith("e")
-    assert names_below(root) == WHOLE
-
-
-def test_tree_that_is_removed_while_it_is_verified_is_missing(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published = Published(sdk.provision().root.parent, "sdk")
-
-    def remove(*_: object, **__: object) -> None:
-        shutil.rmtree(published.path)
-        raise FileNotFoundError
-
-    monkeypatch.setattr("provisioning.artifacts.provision.compare_tree", remove)
-    assert [str(one) for one in find_differences(sdk.ask(), published)] == ["./: is missing"]
-
-
 def test_tree_is_trusted_only_for_the_request_that_it_was_made_for(sdk: Workspace) -> None:
     parts = ((), ("libraries",), ("libraries", "headers"))
     for components in parts:
@@ -542,22 +462,6 @@ def test_no_file_comes_from_a_tree_that_is_not_of_the_pin(sdk: Workspace, damage
         sdk.provision("libraries")
 
 
-def test_tree_of_another_archive_does_not_hide_one_that_fits(sdk: Workspace) -> None:
-    lock = sdk.lock()
-    empty = [TreeEntry(f"lib/{name}/", mode=DIRECTORY_MODE) for name in ("empty", "other")]
-    for other in ("headers", "base"):  # whichever is looked at first
-        record = sdk.provision(other).root.parent / TREE_FILE
-        tree = msgspec.structs.replace(parse_tree(record.read_bytes()), source_sha256="0" * 64)
-        record.write_bytes(encode_record(tree))
-    sdk.provision()
-    sdk.lock(files=(*lock.files, *empty))
-    hide_archive(sdk)
-    root = sdk.provision("libraries").root
-    assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*")) == [
-        *("lib", "lib/empty", *LIBRARIES[:2], "lib/other", "lib/two.so")
-    ]
-
-
 def test_rest_of_a_tree_is_added_to_the_files_that_other_trees_have(
     sdk: Workspace, packed: str
 ) -> None:
@@ -575,14 +479,6 @@ def test_rest_of_a_tree_is_added_to_the_files_that_other_trees_have(
     libraries = sdk.provision("libraries").root
     assert names_below(libraries) == LIBRARIES
     assert (libraries / ONE).samefile(one / ONE) == (packed == "zip")
-
-
-def test_file_on_this_machine_is_copied_whole_for_a_part(sdk: Workspace) -> None:
-    sdk.lock()
-    shutil.rmtree(sdk.store.home)
-    assert names_below(sdk.provision("libraries").root) == LIBRARIES
-    assert "in parts" not in sdk.printed()
-    assert (sdk.store.downloads / "sdk.zip").is_file()
 
 
 def test_checkout_whose_record_has_nothing_of_git_is_not_trusted(
@@ -606,13 +502,6 @@ def test_checkout_whose_record_has_nothing_of_git_is_not_trusted(
     assert trusted_tree(sdk.ask(), published) is None
     assert sdk.provision(verify=True).repaired == (TREE_FILE,)
     assert trusted_tree(sdk.ask(), published)
-
-
-def test_file_that_the_manifest_writes_begins_with_its_first_line(sdk: Workspace) -> None:
-    """A text of several lines begins on the line after its quotes."""
-    sdk.describe(added='write = { "note" = "\\n\\n  x\\n" }')
-    note = sdk.provision().root / "note"
-    assert (note.read_bytes(), stat.S_IMODE(note.stat().st_mode)) == (b"  x\n", 0o444)
 
 
 def test_kept_archive_is_checked_against_its_pin(sdk: Workspace) -> None:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from provisioning.artifacts import environment
-from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.lockfile import machine_lock_path, project_lock_path
 from provisioning.artifacts.pins import Change
-from provisioning.artifacts.sources import Options
-from provisioning.console.progress import Progress
-from provisioning.doctor import examine
 from provisioning.errors import ExitCode, IntegrityError, StoreError, UnfitError
-from provisioning.manifest.reader import manifests_root
 from provisioning.store.store import TREE_FILE, Store
-from provisioning.verbs import env, update
 from provisioning.verbs.fetch import fill_mirror
 from provisioning.verbs.lock import conclude
 from tests.build.artifacts import (
@@ -211,30 +199,6 @@ def test_lock_and_update_show_a_diff_and_write_it_only_if_told_to(sdk: Workspace
     assert sdk.provision().version == "1.3.0"
 
 
-@pytest.mark.parametrize(
-    ("name", "versions"),
-    [
-        ("qnn-runtime", "onnxruntime-qnn==2.5.0 onnxruntime-qnn==NEW"),
-        ("qnn-sdk", "2.37.0.250724 NEW"),
-        ("libcxx", ""),
-    ],
-)
-def test_update_of_what_lowers_programs_asks_for_a_comparison_first(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch, name: str, versions: str
-) -> None:
-    monkeypatch.delenv("QNN_CI_MANIFESTS")
-    change = Change(manifests_root() / "x", "", "1\n")
-    plan: list[Change] = []
-    monkeypatch.setattr(Change, "write", lambda _: None)
-    monkeypatch.setattr(update, "plan_update", lambda *_, **__: plan)
-    monkeypatch.setattr(update, "list_by_hand", lambda *_: [])
-    said = [run_verb("update", name).err]  # nothing changes
-    plan.append(change)
-    said += [run_verb("update", name, *words).err for words in (["--write"], [])]
-    hint = [re.findall(r"upgrade-report ([^`]*)`", text) for text in said]
-    assert hint == [[], [], [versions] if versions else []]
-
-
 def test_locks_are_written_before_the_manifest_that_needs_them(sdk: Workspace) -> None:
     lock = sdk.manifests / "locks/sdk.json"
     before = sdk.manifest.read_text()
@@ -260,61 +224,6 @@ def test_env_prints_variables_and_notes_the_use_of_trees(sdk: Workspace) -> None
     shown.run("env", "--github")
     assert sdk.store.find_user(root.parent)
     check_snapshot(SNAPSHOTS / "verb_env.txt", shown.text)
-
-
-@pytest.mark.parametrize(
-    ("words", "profile", "settled", "overlay"),
-    [
-        (["emulator"], "emulator", "", False),
-        (["emulator-sdk"], "emulator", "", False),
-        (["emulator", "--sdk", "pinned"], "emulator-sdk", "pinned ", False),
-        (["emulator", "--adaptor", "overlay"], "emulator", "wheel overlay", False),
-        (["aot", "--sdk", "pinned"], "aot", "", True),
-        (["android", "--trust-first-use"], "android", "", False),
-    ],
-)
-def test_env_is_of_the_chosen_qnn_and_adaptor(
-    monkeypatch: pytest.MonkeyPatch,
-    sdk: Workspace,
-    words: list[str],
-    profile: str,
-    settled: str,
-    overlay: bool,
-) -> None:
-    """The newest overlay that fits is in the environment of aot alone."""
-    asked: list[Any] = []
-    variables = {"LD_LIBRARY_PATH": "/plain"}
-
-    def provision(name: str, _: Progress, *, options: Options) -> Environment:
-        asked.append((name, options))
-        return Environment(name, (), variables)
-
-    def settle(chosen: Any, found: Environment, _: Progress) -> Any:
-        verdict = SimpleNamespace(require=lambda: asked.append("required"))
-        how = {"SETTLED": f"{chosen.sdk} {chosen.adaptor}"}
-        return replace(found, variables=how), verdict
-
-    monkeypatch.setattr(env, "provision_profile", provision)
-    monkeypatch.setattr(examine, "settle_adaptor", settle)
-    monkeypatch.setattr(env, "find_built", lambda _: Path("/overlay") if overlay else None)
-    ended = run_verb("env", *words, "--offline", "--accept-licence", "--json")
-    options = Options(True, "--trust-first-use" in words, True)
-    assert asked == [(profile, options), *(["required"] if settled else [])]
-    if overlay:
-        variables["PYTHONPATH"] = "/overlay"
-    assert ended.data["variables"] == ({"SETTLED": settled} if settled else variables)
-
-
-def test_profile_is_fetched_with_the_given_options(sdk: Workspace) -> None:
-    write(sdk.provision().root / "lib/one.so", "changed")
-    found = environment.provision_profile("emulator", sdk.progress, verify=True)
-    assert found.artifacts[0].repaired == ("lib/one.so",)
-    sdk.describe(pinned=False)
-    with pytest.raises(IntegrityError, match="no known SHA-256"):
-        environment.provision_profile("emulator", sdk.progress)
-    options = Options(trust_first_use=True)
-    trusted = environment.provision_profile("emulator", sdk.progress, options=options)
-    assert trusted.artifacts[0].fetched
 
 
 # -- mirrors --------------------------------------------------------------------------------------
@@ -381,43 +290,4 @@ def test_mirror_holds_nothing_that_a_lock_contradicts_or_no_licence_allows(sdk: 
         assert path == mirror / "sdk.zip"
 
 
-def test_mirror_is_named_by_its_whole_path(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(sdk.root)
-    assert f"QNN_CI_MIRROR={sdk.root / 'mirror'}\n" in run_verb("fetch", "--to", "mirror").out
-
-
 # -- locks of the store ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["fetch", "sdk"], []),
-        (["fetch", "sdk:headers"], ["sdk", "sdk.zip"]),
-        (["fetch", "sdk", "--to", "TMP/mirror"], ["sdk", "sdk.zip"]),
-        (["fetch", "sdk", "--verify"], ["sdk", "sdk.zip"]),
-        (["verify", "--repair"], ["sdk", "sdk.zip"]),
-        (["lock", "sdk"], ["sdk", "sdk.zip"]),
-        (["gc"], ["sdk"]),
-        (["gc", "--dry-run"], []),
-        (["cache", "clean", "store"], ["sdk"]),
-        (["cache", "clean", "downloads"], ["sdk"]),
-        (["cache", "clean", "parity"], []),
-        (["cache", "clean", "downloads", "--dry-run"], []),
-    ],
-)
-def test_store_is_locked_while_a_verb_changes_it(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch, words: list[str], names: list[str]
-) -> None:
-    """For an artifact and its file: two artifacts may come from one file."""
-    (sdk.provision().root / "extra").touch()
-    held: list[str] = []
-    lock: Callable[..., AbstractContextManager[None]] = Store.lock
-
-    def note(own: Store, wanted: Sequence[str], progress: Progress) -> Any:
-        held.extend(wanted)
-        return lock(own, wanted, progress)
-
-    monkeypatch.setattr(Store, "lock", note)
-    code = run_verb(*(word.replace("TMP", str(sdk.root)) for word in words)).code
-    assert (code, held) == (0, names)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel, zig
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, wheel
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError, UnfitError
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.tree import TreeEntry
@@ -23,7 +23,6 @@ from tests.build.artifacts import Pip, Workspace, ask, of, write
 from tests.stand_ins import toolchains as made
 
 GOOD = made.pack_wheel(made.WHEEL, "tiny-qnn", tuple(made.LIBRARIES.items()))
-PINNED = hashlib.sha256(GOOD).hexdigest()
 
 
 @pytest.fixture
@@ -46,38 +45,6 @@ def job(sdk: Workspace, pip: Pip) -> FillJob:
 
 def obtain(job: FillJob, request: ArtifactRequest | None = None) -> Path:
     return wheel.obtain_wheel(request or job.request, job.store, job.progress)
-
-
-def with_options(job: FillJob, options: Options) -> FillJob:
-    return replace(job, request=replace(job.request, options=options))
-
-
-def test_pip_is_asked_for_one_wheel_by_its_hash(job: FillJob, pip: Pip) -> None:
-    path = obtain(job)
-    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (GOOD, 0o644)
-    assert [one.name for one in job.store.downloads.iterdir()] == [made.WHEEL]
-    (words,) = pip.asked
-    folder = words[words.index("--dest") + 1]
-    limited = wheel.module_command("pip", most_bytes=len(GOOD) + wheel.SPARE_BYTES)
-    assert [word.replace(folder, "D") for word in words] == [
-        *(*limited, "download", "--no-deps", "--only-binary", ":all:"),
-        *("--platform", "manylinux_2_35_x86_64", "--python-version", "3.11"),
-        *("--implementation", "cp", "--disable-pip-version-check", "--progress-bar", "off"),
-        *("--no-input", "--require-hashes", "--dest", "D"),
-        *("--requirement", "D/requirements.txt"),
-    ]
-    assert pip.required == f"tiny-qnn==1.0 --hash=sha256:{PINNED}\n"
-    path.unlink()
-    obtain(job, of(job.request, size_bytes=0))
-    assert (
-        pip.asked[1][: len(limited)] == [*wheel.module_command("pip"), "download"][: len(limited)]
-    )
-    write(path, b"short")
-    assert obtain(job).read_bytes() == GOOD
-    said = job.progress.stream.getvalue()  # type: ignore[attr-defined]
-    assert f"the existing {made.WHEEL} does not match its pin: it is 5 bytes long" in said
-    obtain(job)
-    assert len(pip.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -204,25 +171,6 @@ def test_files_of_the_installed_wheel_are_used_if_all_match_the_lock(
 # -- other versions -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "days"), [("2.0", 0), ("", 7)])
-def test_pip_selects_another_version_on_any_glibc(
-    job: FillJob, pip: Pip, version: str, days: int
-) -> None:
-    job = with_options(job, Options(cooldown_days=days))
-    wheel.find_release(job, version)
-    mac = replace(job, request=of(job.request, platform="macosx_11_0_arm64"))
-    wheel.find_release(replace(mac, root=job.root / "mac"), version)
-    words, others = pip.asked
-    platforms = [words[at + 1] for at, word in enumerate(words) if word == "--platform"]
-    assert platforms == [f"manylinux_2_{minor}_x86_64" for minor in range(5, 46)]
-    limit = [f"--uploaded-prior-to=P{days}D"] if days else []
-    wanted = "tiny-qnn==2.0" if version else "tiny-qnn"
-    assert words[words.index("--no-input") + 1 :] == ["--dest", str(job.root), wanted, *limit]
-    assert [others[at + 1] for at, word in enumerate(others) if word == "--platform"] == [
-        "macosx_11_0_arm64"
-    ]
-
-
 def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
     job: FillJob, pip: Pip
 ) -> None:
@@ -296,50 +244,3 @@ def test_link_follows_the_one_file_that_fits() -> None:
 
 
 # -- libraries that are compiled ------------------------------------------------------------------
-
-
-def test_library_is_compiled_by_the_pinned_compiler_from_the_manifests_sources(
-    sdk: Workspace, pip: Pip, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a scratch directory, with modes and a result that do not depend on the machine."""
-    name = "zig-1.0-py3-none-any.whl"
-    data = made.pack_wheel(name, "zig", (("ziglang/zig", b"a compiler"),))
-    release = f"""
-source = "zig"
-package = "zig"
-package_version = "1.0"
-filename = "{name}"
-platform = "any"
-python = "3.11"
-sha256 = "{hashlib.sha256(data).hexdigest()}"
-layout = [{{ take = "ziglang/zig", put = "" }}]
-output = "lib/liba.so"
-instead = "apt install liba"
-[releases.write]
-arguments = "-shared a.c -o lib/liba.so"
-"a.c" = "int a;"
-"""
-    made.describe(sdk.manifests, "liba", release)
-    pip.brings = {name: data}
-    asked: list[Any] = []
-
-    def compile_it(argv: list[Any], *, cwd: Path, **more: Any) -> None:
-        asked.append(([str(word).replace(str(cwd), "D") for word in argv], more["timeout_s"]))
-        assert {*more["env"].values()} == {str(cwd)}
-        assert more["fix"] == "install the library: apt install liba"
-        assert stat.S_IMODE((cwd / "zig").stat().st_mode) == 0o500
-        assert (cwd / "arguments").read_text() == "-shared a.c -o lib/liba.so"
-        write(cwd / "lib/liba.so", b"library").chmod(0o755)  # as a linker does
-
-    monkeypatch.setattr(zig, "run_process", compile_it)
-    job = sdk.job(ask("liba"))
-    entries = {entry.path: entry for entry in zig.fill(job)}
-    assert asked == [(["D/zig", "cc", "@arguments"], 300)]
-    assert [*entries] == ["a.c", "arguments", "lib/liba.so"]
-    assert {entry.mode for entry in entries.values()} == {0o444}
-    assert (job.root / "lib/liba.so").read_bytes() == b"library"
-    assert [path.name for path in sdk.root.glob("tmp*")] == []
-    (job.store.downloads / name).unlink()
-    with pytest.raises(DownloadError, match=r"liba\.so is not on this machine") as caught:
-        zig.fill(with_options(job, Options(offline=True)))
-    assert caught.value.fix == "install the library: apt install liba"
