@@ -370,14 +370,6 @@ def list_attacks() -> Iterator[Attack]:
 ATTACKS = list(list_attacks())
 
 
-def test_there_are_five_of_each_kind_and_stage() -> None:
-    counts: dict[tuple[str, str], int] = {}
-    for attack in ATTACKS:
-        counts[attack.kind, attack.stage] = counts.get((attack.kind, attack.stage), 0) + 1
-    assert len(counts) == 30
-    assert set(counts.values()) == {5}
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository, and the commit that is pinned."""

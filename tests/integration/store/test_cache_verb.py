@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,24 +47,6 @@ def sizes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
     return {row["name"]: row["size_bytes"] for row in rows}
 
 
-def test_every_part_is_measured(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = sizes(capsys)
-    assert (found["lowered"], found["builds"], found["bench"]) == (1000, 1000, 1000)
-    assert found["environments"] == 3000
-    assert found["store"] > 1000
-    assert found["downloads"] == sum(path.stat().st_size for path in home.glob("downloads/*")) > 0
-
-
-def test_what_is_named_goes_and_nothing_else(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = sizes(capsys)
-    assert call(capsys, "clean", "lowered", "downloads")["freed_bytes"] == (
-        before["lowered"] + before["downloads"]
-    )
-    assert sizes(capsys) == {**before, "lowered": 0, "downloads": 0}
-
-
 def test_all_leaves_what_is_not_a_cache(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(capsys, "clean", "all")
     left = {name: size for name, size in sizes(capsys).items() if size}
@@ -74,24 +54,6 @@ def test_all_leaves_what_is_not_a_cache(home: Path, capsys: pytest.CaptureFixtur
     assert (home / "pins" / "file").is_file()
     assert (home / "mine").is_dir()
     assert provision_profile("emulator", Progress()).artifacts
-
-
-def test_a_dry_run_removes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = sizes(capsys)
-    assert call(capsys, "clean", "all", "--dry-run")["freed_bytes"] == 0
-    assert sizes(capsys) == before
-
-
-def test_what_a_process_uses_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
-    folder = home / "builds" / "aot-1"
-    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        process.stdout.readline()
-        told = call(capsys, "clean", "builds")
-        process.kill()
-    assert told["kept"] == [{"path": str(folder), "why": f"process {process.pid} uses it"}]
-    assert folder.is_dir()
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(
@@ -103,11 +65,3 @@ def test_a_link_in_the_place_of_a_part_is_not_followed(
     (home / "doctor").symlink_to(tmp_path / "mine")
     call(capsys, "clean", "doctor")
     assert (tmp_path / "mine" / "file").exists()
-
-
-@pytest.mark.parametrize("words", [("clean",), ("clean", "pins"), ("info", "nothing"), ("wipe",)])
-def test_a_part_must_be_named(
-    home: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["cache", *words]) == 2
-    capsys.readouterr()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -10,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import run_command
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
@@ -183,19 +180,6 @@ def lock_world(world: World) -> Path:
     return world.manifests / "locks" / LOCK
 
 
-def test_files_of_another_archive_do_not_stand_for_the_locked_one(
-    world: World, server: BadServer
-) -> None:
-    text = made.describe_sdk([server.url("sdk.zip")])
-    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
-    assert fetch(trust=True)[0].fetched
-    path = world.home / "pins" / LOCK
-    lock = json.loads(path.read_text())
-    path.write_text(json.dumps({**lock, "sha256": "0" * 64}))
-    with pytest.raises(IntegrityError, match="does not match its pin"):
-        fetch()
-
-
 def test_two_artifacts_with_one_file_name_do_not_share_a_part_file(
     world: World, server: BadServer, tmp_path: Path
 ) -> None:
@@ -232,35 +216,6 @@ def test_a_link_in_the_place_of_an_unfinished_download_is_not_followed(
         shutil.rmtree(world.home / "store")
         shutil.rmtree(downloads)
         downloads.mkdir()
-
-
-def test_a_hard_link_of_a_tarball_is_repaired_and_a_cut_one_is_not_trusted(
-    world: World, server: BadServer, tmp_path: Path
-) -> None:
-    path = tmp_path / "hard.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name in ("a", "b", "c"):
-            archive.addfile(tarfile.TarInfo(f"llvm/lib/{name}"))
-        hard = tarfile.TarInfo("llvm/lib/hard")
-        hard.type, hard.linkname = tarfile.LNKTYPE, "llvm/lib/a"
-        archive.addfile(hard)
-    text = made.describe_libcxx(server.url("hard.tar.gz"), path).replace("llvm.tar.xz", "h.tar.gz")
-    head = text.partition("size_bytes")[0]
-    unpinned = f'{head}layout = [{{ take = "llvm/**", put = "" }}]\n'
-    (world.manifests / "toolchains/libcxx.toml").write_text(unpinned)
-    whole = path.read_bytes()
-    for cut in (whole[:-8], gzip.compress(gzip.decompress(whole)[:1024])):
-        server.files["hard.tar.gz"] = cut
-        with pytest.raises(DownloadError, match="the content is wrong"):
-            fetch(name="libcxx", trust=True)
-        assert not list((world.home / "pins").iterdir())
-    server.files["hard.tar.gz"] = whole
-    root = fetch(name="libcxx", trust=True)[0].root
-    lock = json.loads((world.home / "pins/libcxx-14.0.0.json").read_text())
-    assert "no checksums" in lock["evidence"][0]
-    (root / "lib/hard").unlink()
-    assert fetch(name="libcxx", verify=True)[0].repaired == ("lib/hard",)
-    assert fetch(name="libcxx", verify=True)[0].repaired == ()
 
 
 @pytest.mark.parametrize(

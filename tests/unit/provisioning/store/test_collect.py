@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,14 +130,6 @@ def test_leftovers_are_removed_after_a_day(store: Store, seconds: float, is_remo
         )
 
 
-def test_leftover_is_old_after_exactly_a_day(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(store.downloads, PART)
-    os.utime(store.downloads / PART, (1000, 1000))
-    for later, found in ((0, set()), (0.5, {PART})):
-        monkeypatch.setattr("time.time", lambda later=later: 1000 + LEFTOVER_AGE_S + later)
-        assert {*collect_from(store)[0]} == found
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -231,64 +222,7 @@ def test_process_that_uses_a_directory_is_found(
     assert find_users([used]) == {}
 
 
-def test_each_place_of_a_process_is_looked_at(tmp_path: Path, proc: Path) -> None:
-    used = tmp_path / "used"
-    name = os.fsencode(used)
-    for number in ("self", str(os.getpid())):
-        touch(proc, f"{number}/maps")
-        (proc / number / "maps").write_bytes(name)
-    assert find_users([used]) == {}
-    touch(proc, "11/fd/0")
-    for file, data, is_used in (
-        ("maps", b"7f-80 r-xp " + name + b"/lib.so\n", True),
-        ("environ", b"A=1\0B=" + name + b"\0", True),
-        ("environ", b"", False),
-        *((link, used / "deep", True) for link in ("cwd", "exe", "fd/3")),
-        *((link, f"/root{used}", False) for link in ("cwd", "exe", "fd/3")),
-    ):
-        path = proc / "11" / file
-        path.write_bytes(data) if isinstance(data, bytes) else path.symlink_to(data)
-        assert find_users([used]) == ({used: 11} if is_used else {})
-        path.unlink()
-    (proc / "11/fd/0").unlink()
-    (proc / "11/fd").rmdir()
-    (proc / "11/exe").symlink_to(used / "python")
-    assert find_users([used]) == {used: 11}
-
-
-def test_processes_are_looked_at_only_for_directories_and_where_proc_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
-        for place, found in (("gone", {}), ("/proc", {tmp_path: process.pid})):
-            monkeypatch.setattr(collect, "PROC", tmp_path / place)
-            assert find_users([tmp_path]) == found
-        process.kill()
-    monkeypatch.setattr(collect, "_look_into", lambda process: pytest.fail(str(process)))
-    assert find_users([]) == {}
-
-
 # -- sizes and removal ----------------------------------------------------------------------------
-
-
-def test_size_is_that_of_files_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "root"
-    touch(root, "one", "a/two", "a/b/three")
-    for name, size in (("one", 100), ("a/two", 20), ("a/b/three", 3)):
-        (root / name).write_bytes(bytes(size))
-    (tmp_path / "link").symlink_to(root)
-    assert [measure(path) for path in (root, root / "one", tmp_path / "link", root / "gone")] == [
-        *(123, 100, len(str(root)), 0)
-    ]
-    (root / "dangling").symlink_to("xx")
-    real = collect.walk
-
-    def vanish(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-        for directory, names, files in real(top):
-            yield directory, names, [*files, "gone"]  # another process removes it meanwhile
-
-    monkeypatch.setattr(collect, "walk", vanish)
-    assert measure(root) == 125
 
 
 def test_removed_bytes_are_counted_and_links_are_not_followed(store: Store, tmp_path: Path) -> None:
@@ -325,17 +259,6 @@ def test_tree_is_out_of_sight_before_it_is_removed(
 
 
 # -- parts of the cache ---------------------------------------------------------------------------
-
-
-def test_parts_are_directories_of_the_home_and_environments_of_a_checkout(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collect, "CHECKOUT", tmp_path)
-    parts = [CachePart(name, store.home / name, about) for name, about in HOME_PARTS.items()]
-    assert list_parts(store) == parts
-    touch(tmp_path, "noxfile.py")
-    about = "Python environments of nox sessions (.nox)"
-    assert list_parts(store) == [*parts, CachePart("environments", tmp_path / ".nox", about)]
 
 
 def test_every_directory_that_our_code_names_below_the_home_is_a_part() -> None:

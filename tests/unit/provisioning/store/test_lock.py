@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
@@ -53,14 +52,6 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
         os.close(keep)
 
 
-def test_of_several_threads_one_gets_the_lock(path: Path) -> None:
-    locks = [HeldLock(path) for _ in range(20)]
-    with ThreadPool(4) as pool:
-        assert pool.map(HeldLock.take, locks).count(True) == 1
-    for one in locks:
-        one.release()
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o666])
 def test_mode_of_a_lock_is_not_that_of_the_umask(
     path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
@@ -77,32 +68,6 @@ def test_mode_of_a_lock_is_not_that_of_the_umask(
     monkeypatch.setattr("os.fchmod", refuse)  # the file of another user keeps its mode
     assert held.take()
     held.release()
-
-
-@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
-def test_file_that_a_link_names_is_not_written_to(path: Path, tmp_path: Path, make: object) -> None:
-    mine = tmp_path / "mine"
-    mine.write_text("mine")
-    make(path, mine)  # type: ignore[operator]
-    held = HeldLock(path)
-    assert held.take()
-    held.release()
-    assert (mine.read_text(), path.is_symlink(), path.stat().st_nlink) == ("mine", False, 1)
-
-
-def test_link_that_appears_at_the_last_moment_is_not_followed(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = os.open
-
-    def come_late(name: Path, flags: int, mode: int) -> int:
-        name.symlink_to(tmp_path / "mine")
-        return opened(name, flags, mode)
-
-    monkeypatch.setattr("os.open", come_late)
-    with pytest.raises(OSError, match="symbolic links"):
-        HeldLock(path).take()
-    assert not (tmp_path / "mine").exists()
 
 
 @pytest.mark.parametrize(
@@ -123,15 +88,6 @@ def test_errors_of_the_file_system_are_raised_unless_another_holds_the_lock(
         with pytest.raises(OSError, match="refused"):
             HeldLock(path).take()
     assert open_files() == before
-
-
-def test_holder_of_a_lock_that_cannot_be_read_is_unknown(path: Path) -> None:
-    assert HeldLock(path).read_holder() == ""
-    path.write_bytes(b"\xff\xfe 1")
-    assert HeldLock(path).read_holder() == ""
-    path.unlink()
-    path.mkdir()
-    assert HeldLock(path).read_holder() == ""
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -182,9 +138,3 @@ def test_callers_are_the_shell_and_the_one_that_it_is_a_copy_of(
     assert find_callers() == [(parent, "500"), *([(grandparent, "300")] if is_caller else [])]
     (proc / str(parent) / "stat").write_text("1 (sh) S x")
     assert find_callers() == [(parent, "0")]
-
-
-def test_file_with_the_number_of_a_process_is_none(proc: Path) -> None:
-    (proc / "77").write_text("")
-    (proc / "78").mkdir()
-    assert (is_alive("77", "0"), is_alive("78", "0")) == (False, True)

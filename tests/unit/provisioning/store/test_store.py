@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,12 +72,6 @@ def test_home_is_named_by_a_variable_or_below_the_cache(
         with pytest.raises(UnfitError) as caught:
             store_home()
         assert caught.value.what == home
-
-
-def test_key_is_its_recipe_in_any_order() -> None:
-    digest = hashlib.sha256(b'{"a":["x"],"b":1}').hexdigest()[:12]
-    for recipe, same in (({"a": ["x"], "b": 1}, True), ({"a": ["x"], "b": 2}, False)):
-        assert (Key("sdk", "1.0", recipe).directory == f"sdk-1.0-{digest}") is same
 
 
 @pytest.mark.parametrize(
@@ -147,16 +140,6 @@ def test_published_directory_is_found_with_its_record(store: Store) -> None:
     assert (found.read_tree(), (found.root / "a").read_text()) == (TREE, "x" * 1000)
     assert names_in(store.trees) == {KEY.directory}
     assert store.find(Key("ndk", "1.0", KEY.recipe)) is None
-
-
-def test_published_directory_can_be_read_by_all_whatever_the_umask(store: Store) -> None:
-    with masked(0o077), store.stage(KEY) as staged:
-        (staged / "sdk/deep/er").mkdir(parents=True)
-        found = store.publish(KEY, staged, TREE)
-    assert [mode_of(found.path / name) for name in ("", "sdk", "sdk/deep", "sdk/deep/er")] == [
-        0o755
-    ] * 4
-    assert mode_of(found.path / TREE_FILE) == 0o644
 
 
 @pytest.mark.parametrize(
@@ -247,22 +230,6 @@ def test_errors_of_the_disk_name_the_store(store: Store, monkeypatch: pytest.Mon
         pass
 
 
-def test_record_replaces_a_link_and_can_be_read_by_all(store: Store, tmp_path: Path) -> None:
-    path = store.pins / "a.json"
-    touch(tmp_path, "mine")
-    with masked(0o077):
-        store.write_record(path, b"one")
-    assert mode_of(path) == 0o644
-    path.chmod(0o600)
-    store.write_record(path, b"two")
-    assert (path.read_bytes(), mode_of(path)) == (b"two", 0o644)
-    path.unlink()
-    path.symlink_to(tmp_path / "mine")
-    store.write_record(path, b"three")
-    assert (path.is_symlink(), path.read_bytes()) == (False, b"three")
-    assert (tmp_path / "mine").read_bytes() == b""
-
-
 # -- leftovers ------------------------------------------------------------------------------------
 
 STALE = (".staging-sdk-abcd1234", ".staging-sdk-gone77")
@@ -281,17 +248,6 @@ def test_stage_is_fresh_and_removes_leftovers_of_its_artifact(store: Store) -> N
         assert names_in(store.trees) == {staged.name, *OTHERS}
         (staged / "sdk/ro").mkdir(mode=0o555)
     assert names_in(store.trees) == {*OTHERS}
-
-
-def test_leftovers_of_another_user_stop_nobody(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
-
-    leave(store, *STALE)
-    monkeypatch.setattr(stores, "remove_tree", refuse)
-    assert publish(store).read_tree() == publish(store, text="y").read_tree() == TREE
 
 
 def test_sweep_removes_leftovers_unless_the_artifact_is_locked(store: Store) -> None:
@@ -332,16 +288,6 @@ def test_locks_of_an_artifact_and_its_download_are_held_together(store: Store) -
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
         held.release()
-
-
-def test_locks_are_taken_in_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that no two processes wait for each other."""
-    taken: list[str] = []
-    monkeypatch.setattr(store, "_wait", lambda _, name, __: taken.append(name))
-    for names in (("a", "b"), ("b", "", "a")):
-        with store.lock(names, Progress()):
-            pass
-    assert taken == ["a", "b", "a", "b"]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -485,17 +431,3 @@ def test_note_of_a_shell_that_ended_is_removed(
     note = store.uses / "a-1.8388608.5"  # another process removes it meanwhile
     monkeypatch.setattr(stores, "is_alive", lambda pid, start: bool(note.unlink()))
     assert store.find_user(store.trees / "a-1") is None
-
-
-def test_store_that_is_only_read_takes_no_notes(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> Iterator[Path]:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    found = publish(store)
-    store.uses.touch()
-    store.note_use(found.root)
-    assert store.uses.is_file()
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    assert find_published(found.path) is None

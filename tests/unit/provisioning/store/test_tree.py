@@ -7,24 +7,19 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from itertools import product
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from provisioning.files import hash_file
 from provisioning.store import tree as trees
 from provisioning.store.tree import (
-    DIRECTORY_MODE,
     FILE_TIME_S,
     Difference,
     Tree,
     TreeEntry,
     compare_tree,
     encode_record,
-    find_parents,
     list_files,
     parse_tree,
     remove_others,
@@ -133,40 +128,6 @@ def test_touched_file_differs_only_in_the_quick_look(tmp_path: Path, shift: int)
     assert compare_tree(tmp_path, entries, quick=True) == [Difference("c", "was touched")]
 
 
-def test_mode_of_a_record_counts_unless_it_is_negative(tmp_path: Path) -> None:
-    (first, *rest), path = make_tree(tmp_path), tmp_path / "lib/a"
-    for mode, recorded, shown in (
-        (0o645, -1, ""),
-        (0, 0, ""),
-        (0, 0o644, "0, not 644"),
-        (0o644, 0, "644, not 0"),
-    ):
-        path.chmod(mode)
-        wanted = [msgspec.structs.replace(first, mode=recorded), *rest]
-        found = compare_tree(tmp_path, wanted, quick=True)  # only root could read the file
-        assert [one.detail for one in found] == ([shown] if shown else [])
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (FileNotFoundError(errno.ENOENT, "gone"), "is missing"),
-        (OSError(errno.EIO, "broken disk"), "cannot be read ([Errno 5] broken disk)"),
-    ],
-)
-def test_file_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
-) -> None:
-    def read(path: Path) -> str:
-        if path.name == "a":
-            raise error
-        return hash_file(path)
-
-    entries = make_tree(tmp_path)
-    monkeypatch.setattr(trees, "hash_file", read)
-    assert [str(one) for one in compare_tree(tmp_path, entries)] == [f"lib/a: {words}"]
-
-
 def test_file_of_another_user_is_a_difference_whatever_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,14 +136,6 @@ def test_file_of_another_user_is_a_difference_whatever_its_group(
     for owner, found in ((7, []), (8, ["c: belongs to another user (7)"])):
         differences = compare_tree(tmp_path, [entry("c")], quick=True, owners=frozenset({owner}))
         assert [str(one) for one in differences] == found
-
-
-def test_parents_are_those_of_pathlib() -> None:
-    paths = ["/".join(parts) for depth in range(1, 5) for parts in product("aX", repeat=depth)]
-    for end in ("", "/"):
-        for some in (paths, paths[::-1], *([path] for path in paths), []):
-            wanted = {f"{above}/" for path in some for above in PurePosixPath(path).parents}
-            assert find_parents(path + end for path in some) == wanted - {"./"}
 
 
 def test_everything_else_is_removed_with_directories_that_are_then_empty(tmp_path: Path) -> None:
@@ -280,18 +233,6 @@ def test_alternates_and_links_in_git_directories_are_looked_at(tmp_path: Path) -
         (other / "elsewhere").mkdir(parents=True)
         make_git(other / ".git")  # is looked at as it is
         assert set(scan_tree(other, checkout=True)) == {".git", "elsewhere/"}
-
-
-def test_checkout_is_known_by_the_git_configuration_in_its_record(tmp_path: Path) -> None:
-    touch(tmp_path, ".git/HEAD", ".git/index", ".git/config", ".git/hooks/post-checkout", "a")
-    for directory, _, _ in os.walk(tmp_path):
-        Path(directory).chmod(DIRECTORY_MODE)
-    record = [entry(name, b"", -1) for name in ("a", ".git/config")]
-    for known, found in (
-        (record, [".git/hooks/post-checkout"]),
-        (record[:1], [".git/HEAD", ".git/config", ".git/hooks/post-checkout", ".git/index"]),
-    ):
-        assert [one.path for one in compare_tree(tmp_path, known)] == found
 
 
 def test_directories_that_are_closed_or_too_deep_are_not_entered(
