@@ -114,11 +114,6 @@ def use(facts: ElfFacts, path: Path) -> None:
     assert kept.elf == facts or (kept.defect and not facts.program_headers)
 
 
-def test_a_rodata_outside_the_file_is_searched_for_nothing(path: Path) -> None:
-    path.write_bytes(BASES[0])
-    assert find_qnn_build(path, (1 << 64, 1 << 64)) == find_qnn_build(path)
-
-
 def hostile(loads: int, entries: int) -> bytes:
     """A file of many segments, each string of whose many version needs is in the last one."""
     header, start = 64, 64 + 56 * (loads + 1)
@@ -152,8 +147,3 @@ def test_many_segments_times_many_needs_end_soon(path: Path, loads: int, entries
     with pytest.raises(ElfError):
         read_elf(path)
     assert time.process_time() - started < MAX_SECONDS
-
-
-def test_the_hostile_file_is_sound_in_small(path: Path) -> None:
-    path.write_bytes(hostile(3, 4))
-    assert len(read_elf(path).version_needs[0].versions) == 4

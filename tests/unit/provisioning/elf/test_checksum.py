@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,11 @@ from pathlib import Path
 import pytest
 
 from provisioning.artifacts.consent import check_machines
-from provisioning.elf.facts import Checksum, ElfError
+from provisioning.elf.facts import ElfError
 from provisioning.elf.reader import (
-    E_SHOFF,
     MAX_MEMORY_BYTES,
-    HeadersTruncatedError,
     parse_checksum,
     read_elf,
-    sum_segments,
 )
 from provisioning.errors import IntegrityError
 from tests.stand_ins import elf_edits as elf
@@ -46,36 +42,12 @@ def list_loads(data: bytes | bytearray) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def test_library_without_one_has_none() -> None:
-    assert parse_checksum(LIBRARY.read_bytes()) is None
-    assert read_elf(LIBRARY).checksum is None
-
-
 def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
     checksum = parse_checksum(bytes(sealed))
     assert checksum
     assert not checksum.is_wrong
     (tmp_path / "lib.so").write_bytes(sealed)
     assert read_elf(tmp_path / "lib.so").checksum == checksum
-
-
-def test_a_checksum_that_is_not_in_the_file_is_an_error(sealed: bytearray) -> None:
-    start, count = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 48)[0]
-    struct.pack_into("<I", sealed, start + 40 * (count - 1) + 16, len(sealed) - 15)
-    with pytest.raises(HeadersTruncatedError, match=r"^a section should be at bytes"):
-        parse_checksum(bytes(sealed))
-
-
-def test_segments_are_filled_up_to_their_size_in_memory(sealed: bytearray) -> None:
-    index, _, size, _ = next(one for one in list_loads(sealed) if one[2])
-    plain = parse_checksum(bytes(sealed))
-    elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, size + 5)(sealed)
-    elf.reseal(sealed)
-    filled = parse_checksum(bytes(sealed))
-    assert plain
-    assert filled
-    assert not filled.is_wrong
-    assert filled.computed != plain.computed
 
 
 def test_flipped_bit_of_any_segment_is_seen(sealed: bytearray) -> None:
@@ -88,26 +60,6 @@ def test_flipped_bit_of_any_segment_is_seen(sealed: bytearray) -> None:
             assert checksum
             assert checksum.is_wrong, position
             sealed[position] ^= 1
-
-
-@pytest.mark.parametrize("end", [E_SHOFF + 4, E_SHOFF + 3, E_SHOFF, E_SHOFF - 4, 64])
-def test_only_a_whole_field_is_summed_as_another(end: int) -> None:
-    data = LIBRARY.read_bytes()[:64]
-    head = read_elf(LIBRARY).program_headers[0]._replace(offset=0, filesz=end, memsz=end)
-    other = data[:E_SHOFF] + b"else" + data[E_SHOFF + 4 :]
-    is_whole = end >= E_SHOFF + 4
-    assert sum_segments(data, [head]) == zlib.crc32(data[:end])
-    assert sum_segments(data, [head], b"else") == zlib.crc32((other if is_whole else data)[:end])
-    late = head._replace(offset=E_SHOFF, filesz=4, memsz=4)
-    assert sum_segments(data, [late], b"else") == zlib.crc32(b"else")
-    assert zlib.crc32(other[:end]) != zlib.crc32(data[:end]) or end <= E_SHOFF
-
-
-def test_words_name_both_sums() -> None:
-    words = Checksum(0xAB, 0xCD).describe()
-    assert words == "its checksum (SWIV) is 000000ab, but its content has 000000cd"
-    assert Checksum(1, 2).is_wrong
-    assert not Checksum(2, 2).is_wrong
 
 
 def spoil_magic(data: bytearray) -> None:
@@ -152,14 +104,6 @@ def test_hostile_file_is_an_error(
         read_elf(tmp_path / "lib.so")
 
 
-def test_section_of_eight_bytes_is_enough(sealed: bytearray) -> None:
-    start, count = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 48)[0]
-    struct.pack_into("<I", sealed, start + 40 * (count - 1) + 20, 8)
-    checksum = parse_checksum(bytes(sealed))
-    assert checksum
-    assert not checksum.is_wrong
-
-
 def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path: Path) -> None:
     whole = parse_checksum(bytes(sealed))
     assert whole
@@ -178,45 +122,12 @@ def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path
     assert (damaged.is_wrong, damaged.is_stripped) == (True, False)
 
 
-@pytest.mark.parametrize("index", [0, 0xFFFF])
-def test_stripped_library_without_section_names_is_damaged(sealed: bytearray, index: int) -> None:
-    elf.strip_like_gradle(sealed)
-    elf.set_u16(50, index)(sealed)
-    checksum = parse_checksum(bytes(sealed))
-    assert checksum
-    assert (checksum.is_wrong, checksum.is_stripped) == (True, False)
-
-
-def test_section_names_beyond_32_bits_are_no_place_of_headers(sealed: bytearray) -> None:
-    elf.strip_like_gradle(sealed)
-    start, step = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 46)[0]
-    names = struct.unpack_from("<H", sealed, 50)[0]
-    elf.set_u32(start + step * names + 16, 0xFFFFFFFE)(sealed)
-    checksum = parse_checksum(bytes(sealed))
-    assert checksum
-    assert (checksum.is_wrong, checksum.is_stripped) == (True, False)
-
-
 def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> None:
     signed = bytearray(sign_elf(bytes(sealed), make_key()))
     assert parse_checksum(bytes(signed)) is None
     sealed[0x400] ^= 1
     elf.set_u16(elf.E_MACHINE, 40)(sealed)
     assert parse_checksum(bytes(sealed)) is None
-
-
-def test_signed_library_is_not_asked_even_with_sections(sealed: bytearray) -> None:
-    """A signer may keep the section headers; the program headers have changed, and so the sum."""
-    index = struct.unpack_from("<H", sealed, 44)[0] - 1
-    elf.set_u32(PROGRAM_HEADERS + 32 * index, 0)(sealed)
-    elf.set_u32(PROGRAM_HEADERS + 32 * index + FLAGS, 0x02000000)(sealed)
-    assert parse_checksum(bytes(sealed)) is None
-
-
-def test_what_is_not_elf_is_an_error() -> None:
-    for data in (b"", b"\x7fELF", bytes(100), b"<html>" * 20):
-        with pytest.raises(ValueError, match=r"."):
-            parse_checksum(data)
 
 
 def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from elftools.elf import enums
 
 from provisioning.elf import loader, reader
 from provisioning.elf.facts import (
@@ -15,12 +14,7 @@ from provisioning.elf.facts import (
     EM_QDSP6,
     EM_X86_64,
     PT_DYNAMIC,
-    PT_GNU_STACK,
-    PT_INTERP,
     PT_LOAD,
-    PT_NOTE,
-    PT_NULL,
-    TYPE_HASHES,
     AndroidNote,
     Defect,
     ElfError,
@@ -38,8 +32,6 @@ from provisioning.elf.qnn_build import (
 )
 from provisioning.elf.reader import (
     HeadersTruncatedError,
-    Note,
-    find_android,
     find_build_id,
     parse_headers,
     parse_notes,
@@ -90,45 +82,6 @@ def test_relocations_of_code_are_told_by_a_tag_or_a_flag(
 def test_both_tags_of_search_paths_are_read(tmp_path: Path) -> None:
     old, new = (edit_library(tmp_path / "lib.so", tag, -1) for tag in (15, 29))
     assert (old.rpath, old.runpath) == (new.runpath, new.rpath) == (("libneeded.so",), ())
-
-
-def test_every_needed_library_is_read_in_order(tmp_path: Path) -> None:
-    assert edit_library(tmp_path / "lib.so", 1, 1).needed == ("libneeded.so", "answer")
-
-
-def test_a_program_names_its_interpreter(tmp_path: Path) -> None:
-    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
-    heads = read_elf(LIBRARIES / "libx86.so").program_headers
-    (place,) = (64 + 56 * index for index, one in enumerate(heads) if one.type == PT_GNU_STACK)
-    struct.pack_into("<I4xQ", data, place, PT_INTERP, data.index(b"libneeded.so\0"))
-    (tmp_path / "program").write_bytes(data)
-    assert read_elf(tmp_path / "program").interpreter == "libneeded.so"
-
-
-@pytest.mark.parametrize(
-    ("machine", "kind"),
-    [
-        *(("EM_ARM", 0x70000001), ("EM_AARCH64", 0x70000001), ("EM_MIPS", 0x70000003)),
-        *(("EM_RISCV", 0x70000003), ("EM_QDSP6", 0x70000003)),
-    ],
-)
-def test_a_segment_may_have_a_type_of_its_machine(tmp_path: Path, machine: str, kind: int) -> None:
-    data = bytearray((LIBRARIES / "libhexagon.so").read_bytes())
-    heads = read_elf(LIBRARIES / "libhexagon.so").program_headers
-    (place,) = (52 + 32 * index for index, one in enumerate(heads) if one.type == PT_GNU_STACK)
-    struct.pack_into("<H", data, 18, enums.ENUM_E_MACHINE[machine])
-    struct.pack_into("<I", data, place, kind)
-    (tmp_path / "lib.so").write_bytes(data)
-    facts = read_elf(tmp_path / "lib.so")
-    assert [one.type for one in facts.program_headers].count(kind) == 1
-    assert facts.needed == ("libneeded.so",)
-
-
-def test_a_note_of_android_may_hold_any_bytes() -> None:
-    texts = (text.ljust(64, b"\0") for text in (b"r26c\xff", b"1"))
-    desc = (30).to_bytes(4, "little") + b"".join(texts)
-    notes = [Note(b"GNU", 1, desc), Note(b"Android", 1, desc)]
-    assert find_android(notes) == AndroidNote(30, "r26c\ufffd", "1")
 
 
 DYNSYM = 0x298  # of libx86.so: nothing, "needed", "answer"; 24 bytes each, st_info is the fifth
@@ -185,23 +138,6 @@ def test_a_big_endian_library() -> None:
     assert facts.load_align == 4096
 
 
-@pytest.mark.parametrize(
-    ("position", "value", "words"),
-    [(1, 0, "ELF's magic number"), (4, 3, "EI_CLASS is 3"), (5, 0, "EI_DATA is 0")],
-)
-def test_what_the_first_bytes_must_say(position: int, value: int, words: str) -> None:
-    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
-    data[position] = value
-    with pytest.raises(ValueError, match=words):
-        parse_headers(bytes(data))
-
-
-def test_files_of_several_kinds_are_read_in_any_order() -> None:
-    names = ["libx86.so", "libhexagon.so", "libbigendian.so", "libaarch64.so"]
-    once = [read_elf(LIBRARIES / name) for name in names]
-    assert [read_elf(LIBRARIES / name) for name in reversed(names)] == once[::-1]
-
-
 def test_an_executable_stack_is_seen() -> None:
     assert read_elf(LIBRARIES / "libexecstack.so").execstack
 
@@ -244,15 +180,6 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     assert caught.value.fix
     if defect is Defect.NOT_ELF:
         assert caught.value.why == "it starts with 'PK\\x03\\x04 an archive '"
-
-
-def test_each_defect_is_cured_in_its_own_way() -> None:
-    own = (Defect.UNREADABLE, Defect.LFS_POINTER, Defect.APPLE_DOUBLE, Defect.HTML)
-    fixes = {one: ElfError(Path("a.so"), one).fix for one in Defect}
-    usual = {fix for one, fix in fixes.items() if one not in own}
-    assert len(usual) == 1
-    assert len({*usual, *(fixes[one] for one in own)}) == 5
-    assert "git lfs pull" in fixes[Defect.LFS_POINTER]
 
 
 @pytest.mark.parametrize(
@@ -309,42 +236,6 @@ def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -
             find_qnn_build(path)
         assert (caught.value.path, caught.value.defect) == (path, Defect.UNREADABLE)
         assert caught.value.why == why
-
-
-def test_every_version_of_every_library_is_read(tmp_path: Path) -> None:
-    text = b"\0".join(
-        [b"", *(b"liba.so", b"libb.so"), *(b"A_1", b"A_2", b"B_1"), *(b"C_1", b"C_2")]
-    )
-
-    def at(word: bytes) -> int:
-        return text.index(word)
-
-    needs = struct.pack("<HHIII", 1, 2, at(b"liba"), 16, 48)  # Verneed, then its Vernaux
-    needs += struct.pack("<IHHII", 0, 0, 2, at(b"A_1"), 16)
-    needs += struct.pack("<IHHII", 0, 0, 3, at(b"A_2"), 0)
-    needs += struct.pack("<HHIII", 1, 1, at(b"libb"), 16, 0)
-    needs += struct.pack("<IHHII", 0, 0, 4, at(b"B_1"), 0)
-    defs = struct.pack("<HHHHIIIII", 1, 0, 1, 1, 0, 20, 28, at(b"C_1"), 0)  # Verdef and Verdaux
-    defs += struct.pack("<HHHHIIIII", 1, 0, 2, 1, 0, 20, 0, at(b"C_2"), 0)
-    begin = 64 + 3 * 56
-    address = begin + 0x1000  # a second segment, which is not loaded where it is in the file
-    tags = {5: 0, 0x6FFFFFFE: len(text) + 1, 0x6FFFFFFC: len(text) + 1 + len(needs)}
-    dynamic = b"".join(struct.pack("<QQ", tag, address + 64 + one) for tag, one in tags.items())
-    content = dynamic.ljust(64, b"\0") + text + b"\0" + needs + defs
-    head = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        *(b"\x7fELF\2\1\1", 3, EM_X86_64, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0),
-    )
-    rows = ((PT_LOAD, 0, 0, begin), (PT_LOAD, begin, address, len(content)))
-    for kind, place, start, size in (*rows, (PT_DYNAMIC, begin, address, 64)):
-        head += struct.pack("<IIQQQQQQ", kind, 4, place, start, start, size, size, 4096)
-    (tmp_path / "lib.so").write_bytes(head + content)
-    facts = read_elf(tmp_path / "lib.so")
-    assert facts.version_needs == (
-        VersionNeed("liba.so", ("A_1", "A_2")),
-        VersionNeed("libb.so", ("B_1",)),
-    )
-    assert facts.version_defs == ("C_1", "C_2")
 
 
 def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
@@ -408,21 +299,6 @@ def test_the_place_where_most_libraries_have_their_version_is_searched_first(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_named"),
-    [
-        *(("libQnnHtp.so", True), ("libGenie.so", True), ("libHtpPrepare.so", True)),
-        *(("libSnpeHtpV73Skel.so", True), ("libSNPE.so", True)),
-        *(("libmodel.so", False), ("myQnn.so", False), ("libqnn_executorch.so", False)),
-    ],
-)
-def test_a_part_of_a_version_counts_in_libraries_of_qnn_alone(
-    tmp_path: Path, name: str, is_named: bool
-) -> None:
-    (tmp_path / name).write_bytes(b"\0AISW_VERSION: 2.49.40\0")
-    assert (find_qnn_build(tmp_path / name) is not None) is is_named
-
-
-@pytest.mark.parametrize(
     ("flags", "version"), [(0x73, 0x73), (0x8071, 0x71), (0x479, 0x79), (0x173, 0x173)]
 )
 def test_the_hexagon_version_is_in_ten_bits_of_the_flags(flags: int, version: int) -> None:
@@ -439,112 +315,6 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
 
     blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"\xab\xcd")
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
-
-
-@pytest.mark.parametrize(
-    ("notes", "found"),
-    [
-        ([Note(b"GNU", 1, b"\1"), Note(b"GNU", 3, b"\2"), Note(b"GNU", 3, b"\3")], "02"),
-        ([Note(b"GNU", 5, b"\1"), Note(b"Go", 3, b"\2")], None),
-        ([Note(b"GNU", 3, b"")], ""),
-        ([], None),
-    ],
-)
-def test_a_build_id_is_in_the_first_note_of_its_name_and_type(
-    notes: list[Note], found: str | None
-) -> None:
-    assert find_build_id(notes) == found
-
-
-def test_a_segment_says_how_far_apart_its_notes_are() -> None:
-    first = struct.pack("<III", 6, 1, 3) + b"LINUX\0".ljust(12, b"\0") + b"x".ljust(8, b"\0")
-    blob = first + struct.pack("<III", 4, 2, 3) + b"GNU\0" + b"\xab\xcd"
-    elf = reader._Elf((LIBRARIES / "libx86.so").read_bytes())
-    head = elf.loads[0]._replace(type=PT_NOTE, offset=4, filesz=len(blob), align=8)
-    elf.heads, elf.map = [head], b"head" + blob + b"tail"
-    notes = list(elf._notes())
-    assert [(note.name, note.desc) for note in notes] == [(b"LINUX", b"x"), (b"GNU", b"\xab\xcd")]
-
-
-def test_a_note_that_overruns_its_segment_ends_the_notes() -> None:
-    head = b"".join(number.to_bytes(4, "little") for number in (4, 4, 3))
-    for size in range(4):
-        assert not list(parse_notes(head + b"GNU\0" + bytes(size), "little", 4))
-    empty = Note(b"", 7, b"")
-    for order in ("little", "big"):
-        words = b"".join(number.to_bytes(4, order) for number in (0, 0, 7))  # type: ignore[arg-type]
-        assert list(parse_notes(words * 2, order, 4)) == [empty, empty]  # type: ignore[arg-type]
-        assert list(parse_notes(words * 2 + words[:11], order, 4)) == [empty, empty]  # type: ignore[arg-type]
-    (note,) = parse_notes(head + b"GNU\0" + b"\xab\xcd\xef\x01" + head, "little", 4)
-    assert note == (b"GNU", 3, b"\xab\xcd\xef\x01")
-
-
-def test_an_address_belongs_to_the_segment_that_begins_with_it() -> None:
-    elf = reader._Elf((LIBRARIES / "libx86.so").read_bytes())
-    first = elf.loads[0]._replace(vaddr=0, offset=0, filesz=16, memsz=99)
-    elf.loads = [first, first._replace(vaddr=16, offset=64)]
-    assert [elf._offset_of(address) for address in (0, 15, 16, 31)] == [0, 15, 64, 79]
-    with pytest.raises(ValueError, match="no segment contains address 0x20"):
-        elf._offset_of(32)
-
-
-def test_versions_are_as_many_as_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = (LIBRARIES / "libx86.so").read_bytes()
-
-    def read_needs(most: int) -> list[VersionNeed]:
-        elf = reader._Elf(data)
-        tags = elf._tags()
-        monkeypatch.setattr(reader, "MAX_ENTRIES", most)
-        found = list(elf._version_needs(tags))
-        monkeypatch.undo()
-        return found
-
-    assert len(read_needs(2)) == 1
-    with pytest.raises(ValueError, match="its symbol versions have no end"):
-        read_needs(1)
-
-
-SECTION_HEADER = 64
-
-
-def edit_section(data: bytearray, index: int, field: int, value: int, size: int = 8) -> None:
-    """Change a field of a section's header in a 64-bit library, by its place in the header."""
-    at = int.from_bytes(data[40:48], "little") + SECTION_HEADER * index + field
-    data[at : at + size] = value.to_bytes(size, "little")
-
-
-def test_a_section_without_bytes_may_have_any_size_and_names_have_an_end(tmp_path: Path) -> None:
-    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
-    path = tmp_path / "lib.so"
-    edit_section(data, 16, 4, 8, 4)  # SHT_NOBITS
-    edit_section(data, 16, 32, 1 << 40)
-    path.write_bytes(data)
-    names = read_elf(path).sections
-    assert len(names) == 18
-    edit_section(data, 17, 24, len(data))  # the names' section
-    path.write_bytes(data + b"a" * 1100 + bytes(200))
-    with pytest.raises(ElfError, match="has no end"):
-        read_elf(path)
-    path.write_bytes(data + b"a" * 1023 + bytes(200))
-    assert max(map(len, read_elf(path).sections)) == 1023
-    data[62:64] = b"\1\0"  # e_shstrndx
-    path.write_bytes(data + bytes(200))
-    assert len(read_elf(path).sections) == 18
-
-
-def test_notes_are_in_the_order_of_their_machine() -> None:
-    found = read_elf(LIBRARIES / "libbigendian.so").build_id
-    assert found == "f988b7cc98fb3186396440d4276a7b7ebd91eece"
-    stamp = search_build(b"\x0040\x00260810104044\0")
-    assert stamp == QnnBuild(None, "260810104044", "260810104044")
-
-
-def test_only_a_segment_that_nothing_loads_holds_hashes() -> None:
-    head = read_elf(LIBRARIES / "libx86.so").program_headers[0]
-    hashes = head._replace(type=PT_NULL, flags=TYPE_HASHES << 24)
-    assert hashes.is_hashes
-    assert not hashes._replace(type=PT_LOAD).is_hashes
-    assert not hashes._replace(flags=1 << 24).is_hashes
 
 
 def test_the_highest_version_counts() -> None:
@@ -565,14 +335,6 @@ def test_builds_agree_on_what_both_tell() -> None:
     assert whole.agrees_with(QnnBuild(None, "260810104044", ""))
     assert not whole.agrees_with(QnnBuild("2.37.0", None, ""))
     assert not whole.agrees_with(QnnBuild("2.49.40", "260810104045", ""))
-
-
-def test_the_alignment_is_that_of_the_segment_with_the_smallest() -> None:
-    facts = read_elf(LIBRARIES / "libandroid16k.so")
-    first, *others = (head for head in facts.program_headers if head.type == PT_LOAD)
-    heads = (first, *(one._replace(align=4096) for one in others))
-    assert others
-    assert replace(facts, program_headers=heads).load_align == 4096
 
 
 def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
@@ -640,23 +402,6 @@ def test_the_loader_looks_into_its_cache_and_then_its_directories(
     assert loader.find_libraries(iter(())) == {}
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),  # Debian
-        *("/lib64", "/usr/lib64"),  # Red Hat
-        *("/lib", "/usr/lib"),
-    ],
-)
-def test_libraries_are_found_where_any_distribution_has_them(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "gone")
-    monkeypatch.setattr(loader.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(loader.Path, "exists", lambda path: str(path) == f"{place}/liba.so")
-    assert loader.find_libraries(["liba.so"]) == {"liba.so": f"{place}/liba.so"}
-
-
 API = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
 
 
@@ -718,18 +463,3 @@ def test_what_a_catalog_proves_is_said_in_words() -> None:
         *("hexagon", "aarch64", "x86-64"),
     )
     assert name_machine(9999) == "e_machine 9999"
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("EM_386", "x86"),
-        ("EM_ARM", "arm"),
-        ("EM_X86_64", "x86-64"),
-        ("EM_QDSP6", "hexagon"),
-        ("EM_AARCH64", "aarch64"),
-        ("EM_RISCV", "riscv"),
-    ],
-)
-def test_machines_have_the_numbers_of_pyelftools(key: str, name: str) -> None:
-    assert name_machine(enums.ENUM_E_MACHINE[key]) == name

@@ -17,7 +17,7 @@ from provisioning.files import hash_file
 from provisioning.manifest import catalogs
 from provisioning.manifest.reader import MANIFESTS_VARIABLE, manifests_root
 from provisioning.verbs import lock_skels
-from provisioning.verbs.lock_skels import extract, join
+from provisioning.verbs.lock_skels import join
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 
@@ -86,17 +86,6 @@ def test_skels_are_shown_then_written_then_known(
     assert proof
     assert proof.outcome is Genuine.GENUINE
     catalogs.read_known.cache_clear()
-
-
-def test_manifests_without_a_list_of_skels_know_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    catalogs.read_known.cache_clear()
-    try:
-        assert catalogs.read_known() == {}
-    finally:
-        catalogs.read_known.cache_clear()
 
 
 DAMAGED = SKELS[V75].replace(b"\0" * 8, b"\0" * 7 + b"!", 1)
@@ -185,13 +174,3 @@ def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
     assert known[OTHER].wheel == "first.whl"
     assert (next(iter(known)), list(known)[-2:]) == (OTHER, [newer, newest])
     assert list(known[newest].skels) == [V73, V75]
-
-
-def test_only_skels_and_catalogs_are_unpacked(tmp_path: Path) -> None:
-    names = ("a/libQnnHtpV75Skel.so", "a/libQnnHtpV75.cat", "a/B.CAT", "a/libQnnHtp.so", "a/x.py")
-    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
-        for name in names:
-            wheel.writestr(name, "x")
-    assert extract(tmp_path / "x.whl", tmp_path / "out") == [tmp_path / "out" / names[0]]
-    there = {str(one.relative_to(tmp_path / "out")) for one in (tmp_path / "out").rglob("*.*")}
-    assert there == {*names[:3]}
