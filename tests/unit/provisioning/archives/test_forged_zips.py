@@ -336,27 +336,6 @@ def test_a_directory_has_a_limit(
     assert said == (2 if fits else f"its directory is too large: 2 members, {2 * BYTES} bytes")
 
 
-def test_a_directory_before_the_tail_is_read() -> None:
-    """One longer than all that an end record and its comment can be."""
-    many = [Entry(f"{number:05}".encode(), b"x", method=0) for number in range(1500)]
-    members = read_directory(Archive(forge(*many)))
-    assert [member.name for member in members] == [f"{number:05}" for number in range(1500)]
-
-
-def test_bytes_are_read_at_their_place(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(b"0123456789")
-    source = FileSource(tmp_path / "a.zip")
-    assert (source.name, source.size) == ("a.zip", 10)
-    assert [source.read_at(3, 4), source.read_at(8, 4), source.read_at(11, 1)] == [
-        b"3456",
-        b"89",
-        b"",
-    ]
-    source.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        source.read_at(0, 1)
-
-
 STORED, LINKED = good(method=0), Entry(b"l", b"a", mode=stat.S_IFLNK | 0o777)
 MEMBER = replace(WHOLE, offset=1)
 FLAT = replace(MEMBER, compressed=36, method=0)
@@ -401,12 +380,6 @@ def test_a_member_is_what_its_directory_says_or_it_is_refused(
 
     said = outcome(inflate)
     assert said == wanted or (entry.body is not None and said.startswith(wanted))
-
-
-def test_a_local_header_that_is_cut_short_is_none() -> None:
-    short = Archive(GOOD.local()[:29])
-    why = "member 'a' has no local header"
-    assert outcome(lambda: inflate_member(short, WHOLE, lambda _: None)) == why
 
 
 @pytest.mark.parametrize(
@@ -478,14 +451,6 @@ def test_a_wrong_member_ends_the_others(tmp_path: Path) -> None:
     assert len(list((tmp_path / "root/in").iterdir())) < 100
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert not [one.name for one in threading.enumerate() if "ThreadPool" in one.name]
-
-
-def test_the_largest_members_begin_first(tmp_path: Path) -> None:
-    small, large = replace(GOOD, method=0), Entry(b"b", bytes(9_000), method=0)
-    source, placed = placed_in([small, large])
-    source.counts.clear()
-    entries, _ = extract_members(source, tmp_path / "root", placed)
-    assert [entry.path for entry in entries] == ["in/b", "in/a"]
 
 
 def test_one_path_is_not_for_two_members(tmp_path: Path) -> None:

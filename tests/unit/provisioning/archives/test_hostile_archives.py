@@ -8,7 +8,6 @@ import io
 import lzma
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from provisioning.archives.layout import (
     Layout,
     Limits,
-    Member,
     check_members,
     make_links,
     place_members,
@@ -206,45 +204,6 @@ def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> N
         assert sorted(written) == sorted([*GOOD, *links, "pkg/lib/x.so.1", "pkg/share/empty/"])
         assert (root / "pkg/usr/x.so").read_bytes() == b"x"
         assert (root / "pkg/share/empty").is_dir()
-
-
-def count_calls(work: Callable[[], object]) -> int:
-    """Calls of functions, and steps of generators, that some work takes."""
-    count = 0
-
-    def see(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(see)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def test_twice_as_many_members_take_twice_the_work(tmp_path: Path) -> None:
-    def take(number: int) -> None:
-        members = [Member(f"{name}/{'d/' * 9}x", 0) for name in range(number)]
-        check_members("a.zip", members, LIMITS)
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            for name in range(number):
-                archive.addfile(tar_info(f"pkg/{name // 2}/{name}"))
-        path = tmp_path / f"{number}.tar"
-        path.write_bytes(out.getvalue())
-        entries, _ = extract_tar(path, tmp_path / f"{number}", Layout(), LIMITS)
-        assert len(entries) == number
-
-    take(10)  # what is made once
-    assert count_calls(lambda: take(240)) < 2.2 * count_calls(lambda: take(120))
-
-
-def test_names_that_differ_in_case_are_taken_where_the_manifest_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(zipped(("pkg/A.so", b"x")))
-    allowed = Limits(case_collisions=True)
-    assert len(unpack(tmp_path / "a.zip", tmp_path / "root", allowed)) == 3
 
 
 @settings(max_examples=100, deadline=None)

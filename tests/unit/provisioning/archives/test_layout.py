@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import resource
 import time
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from provisioning.archives import layout
 from provisioning.archives.layout import (
     MAX_DEPTH,
     MAX_LINK_HOPS,
-    RESERVED_BYTES,
     FileWriter,
     Layout,
     Limits,
@@ -22,15 +19,12 @@ from provisioning.archives.layout import (
     Member,
     check_members,
     check_name,
-    explain_clashes,
     find_dangling,
-    make_directories,
     make_links,
-    make_parents,
     place_members,
 )
 from provisioning.errors import IntegrityError
-from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, TreeEntry
+from provisioning.store.tree import FILE_TIME_S, TreeEntry
 
 FREE = Limits()
 TOO_LONG = "has a name that is too long"
@@ -212,21 +206,6 @@ def test_where_a_path_leads(name: str, links: dict[str, str], end: str | None) -
     assert LinkResolver(links).resolve(name) == end
 
 
-def test_links_lead_through_a_number_of_others() -> None:
-    links = {str(number): str(number + 1) for number in range(MAX_LINK_HOPS)}
-    assert LinkResolver(links).resolve("0") == str(MAX_LINK_HOPS)
-    assert LinkResolver({"a": "0", **links}).resolve("a") is None
-
-
-def test_as_many_links_are_followed_as_by_linux(tmp_path: Path) -> None:
-    (tmp_path / "0").touch()
-    for number in range(1, 60):
-        (tmp_path / str(number)).symlink_to(str(number - 1))
-    links = {str(number): str(number - 1) for number in range(1, 60)}
-    followed = [number for number in range(60) if (tmp_path / str(number)).exists()]
-    assert [number for number in range(60) if LinkResolver(links).resolve(str(number))] == followed
-
-
 def test_links_through_many_others_are_followed_once_each() -> None:
     """Following each from its beginning would take minutes."""
     chain = {f"l{at}": "./" * 2000 + f"l{at - 1}" if at else "a" for at in range(MAX_LINK_HOPS - 1)}
@@ -273,12 +252,6 @@ def test_no_link_is_made_where_one_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_that_lead_to_nothing_are_found_in_order() -> None:
-    links = {"b": "none", "a": "a2", "c": "b", "d": "dir", "e": "dir/f", "g": "g/x"}
-    assert find_dangling(links, ["dir/f", "b"]) == ["a", "b", "c", "g"]
-    assert find_dangling({"X/l": "../aX", "m": "X", "n": "n2"}, ["aX"]) == ["n"]
-
-
 def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry:
     writer = FileWriter(root, "a.so", "a.zip", size)
     try:
@@ -299,19 +272,6 @@ def test_a_file_is_written_and_described(tmp_path: Path) -> None:
         FILE_TIME_S,
         FILE_TIME_S,
     )
-
-
-def test_a_file_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
-    writer = FileWriter(tmp_path, "a", "a.zip", 9)
-    writer.write(b"")
-    writer.write(b"\x7fELF2")
-    writer.write(b"abc")
-    assert writer.start == b"\x7fELF"
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
-    assert not os.get_inheritable(writer.fd)
-    writer.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(writer.fd)
 
 
 def test_more_or_less_than_was_declared_is_refused(tmp_path: Path) -> None:
@@ -336,47 +296,6 @@ def test_nothing_that_is_there_is_written_to(tmp_path: Path) -> None:
         (tmp_path / "a.so").unlink()
         (tmp_path / "a.so").symlink_to(path)
     assert (tmp_path / "other").read_bytes() == b"mine"
-
-
-def test_room_is_taken_before_a_large_file_is_written(tmp_path: Path) -> None:
-    small = FileWriter(tmp_path, "small", "a.zip", RESERVED_BYTES)
-    large = FileWriter(tmp_path, "large", "a.zip", RESERVED_BYTES + 1)
-    sizes = [(tmp_path / name).stat().st_size for name in ("small", "large")]
-    assert sizes == [0, RESERVED_BYTES + 1]
-    small.close()
-    large.close()
-
-
-def test_a_large_file_without_room_leaves_no_descriptor(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    opened = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (RESERVED_BYTES, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            FileWriter(tmp_path, "a", "a.zip", RESERVED_BYTES + 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert len(list(Path("/proc/self/fd").iterdir())) == opened
-
-
-@pytest.mark.parametrize("kind", [FileExistsError, IsADirectoryError, NotADirectoryError])
-def test_a_clash_of_two_files_is_the_manifests(kind: type[OSError]) -> None:
-    with pytest.raises(IntegrityError) as caught, explain_clashes("a.zip"):
-        raise kind(1, "clash", "/tree/lib/a.so")
-    assert (caught.value.what, "'a.so'" in caught.value.why) == ("a.zip is refused", True)
-    with pytest.raises(PermissionError), explain_clashes("a.zip"):
-        raise PermissionError
-
-
-def test_directories_are_made(tmp_path: Path) -> None:
-    make_parents(tmp_path, ["a/b/c", "a/d", "e"])
-    make_parents(tmp_path, ["a/b/c"])
-    assert make_directories(tmp_path, ["x/y/", "a/b/"]) == [
-        TreeEntry("x/y/", mode=DIRECTORY_MODE),
-        TreeEntry("a/b/", mode=DIRECTORY_MODE),
-    ]
-    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
-    assert found == ["a", "a/b", "x", "x/y"]
 
 
 RULES = [
@@ -409,11 +328,6 @@ RULES = [
 )
 def test_a_layout_says_where_a_member_goes(name: str, path: str) -> None:
     assert Layout(RULES).place(name) == path
-
-
-def test_the_first_rule_that_takes_a_member_places_it() -> None:
-    layout = Layout([("a/*.so", "lib/"), ("a/*", "rest/"), ("a/b.so", "last")])
-    assert [layout.place(one) for one in ("a/b.so", "a/c")] == ["lib/b.so", "rest/c"]
 
 
 def test_without_rules_all_is_taken_and_components_choose() -> None:
@@ -459,21 +373,6 @@ def test_a_glob_of_many_wildcards_is_judged(wildcard: str) -> None:
     assert layout.wants("a" * 250 + "b")
 
 
-def test_a_layout_knows_whether_it_leaves_something_out() -> None:
-    assert Layout().takes_all
-    assert Layout([("a/**", ""), ("b/**", "c/")]).takes_all
-    assert not Layout([("a/**", ""), ("b/*", "c/")]).takes_all
-    assert not Layout([("a/**", "")], ["lib/*"]).takes_all
-
-
-def test_a_layout_of_single_files_knows_their_paths() -> None:
-    assert Layout([("p/a", "lib/"), ("p/X", "c")]).literal_paths() == {"lib/a", "c"}
-    assert Layout([("p/a", "lib/"), ("p/b", "c")], ["lib/*"]).literal_paths() == {"lib/a"}
-    for take in ("p/*", "p/?"):
-        assert Layout([("p/a", "lib/"), (take, "c")]).literal_paths() == set()
-    assert Layout().literal_paths() == set()
-
-
 def test_members_are_placed_without_the_directories_that_hold_something() -> None:
     members = [
         Member("pkg/", 0, kind="dir"),
@@ -493,15 +392,3 @@ def test_members_are_placed_without_the_directories_that_hold_something() -> Non
         "pkg/inc/empty/",
         "pkg/binX/",
     ]
-
-
-def test_a_directory_is_placed_once_however_it_is_listed() -> None:
-    listed = [Member(name, 0, kind="dir") for name in ("e/", "e/", "e", "d", "d/")]
-    placed = place_members([*listed, Member("d/f", 1)], Layout())
-    assert [path for path, _ in placed] == ["e/", "d/f"]
-
-
-def test_a_published_file_can_be_read_by_all_and_written_by_nobody() -> None:
-    modes = {0o644: 0o444, 0o755: 0o555, 0o700: 0o544, 0o4777: 0o555, 0: 0o444}
-    assert {mode: Member("a", 0, mode).stored_mode for mode in modes} == modes
-    assert Member("a", 0).stored_mode == 0o444
