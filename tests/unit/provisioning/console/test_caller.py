@@ -63,19 +63,6 @@ def test_a_verb_has_the_session_that_runs_it(verb: str, shown: str) -> None:
     assert find_verb(VERBS, session) == (verb if session != "qnn_ci" else "")
 
 
-def test_only_a_session_of_several_has_an_argument_in_its_name() -> None:
-    fetch = Caller("", SESSIONS, ("fetch", "lpai"), "./nox")
-    build = Caller("", SESSIONS, ("build", "direct", "--soc"), "./nox")
-    assert fetch.label("fetch") == "./nox -s provision"
-    assert build.label("build") == "./nox -s build_direct"
-    assert build.label("build", passing=True) == "./nox -s build_direct --"
-
-
-def test_text_without_a_hint_stays() -> None:
-    text = "qnn-ci fetch, `qnn-ci`, `python -m ci gc`"
-    assert Caller("python -m ci", SESSIONS).translate(text) == text
-
-
 def test_labels_are_what_was_typed() -> None:
     assert Caller("python -m ci", SESSIONS, ("fetch", "x")).label("fetch") == "python -m ci fetch"
     nox = Caller("python -m ci", SESSIONS, ("build", "android"), "./nox")

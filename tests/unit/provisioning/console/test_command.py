@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import io
 import json
 import os
 import signal
 import sys
-import tempfile
 import time
 import types
 from pathlib import Path
@@ -19,10 +16,8 @@ from provisioning.console import interrupts
 from provisioning.console.command import (
     Outcome,
     Verb,
-    explain_exception,
     find_verb,
     run_command,
-    run_program,
     user_path,
     user_program,
 )
@@ -110,21 +105,6 @@ def test_a_verb_runs_by_the_name_of_its_session_too(verbs: dict[str, Verb]) -> N
     assert [find_verb(both, word) for word in ("third", "none")] == ["other", ""]
 
 
-def test_text_is_as_wide_as_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    text = "word " * 20 + "end\n"
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert Outcome(text).render(as_json=False) == text
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert max(map(len, Outcome(text).render(as_json=False).splitlines())) <= 60
-
-
 def test_an_error_without_a_fix_gets_the_one_that_is_known(
     verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,56 +185,15 @@ def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
     file.unlink()
 
 
-@pytest.mark.parametrize(
-    "number", [errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR]
-)
-def test_a_path_that_cannot_be_used_is_a_mistake_of_the_user(number: int) -> None:
-    named = explain_exception(OSError(number, "refused", "/there"))
-    assert (named.exit_code, named.what) == (ExitCode.USAGE, "/there: refused")
-    assert explain_exception(OSError(number, "refused")).exit_code == ExitCode.DEFECT
-
-
-def test_a_file_that_is_gone_is_not_a_missing_directory_for_temporary_files() -> None:
-    unnamed = explain_exception(OSError(errno.ENOENT, "No usable directory"))
-    assert (unnamed.exit_code, "TMPDIR" in unnamed.fix) == (ExitCode.ENVIRONMENT, True)
-    named = explain_exception(OSError(errno.ENOENT, "No such file", "/there"))
-    assert (named.exit_code, "/there" in named.what) == (ExitCode.DEFECT, True)
-
-
 def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run_command("p", {"show": Verb("no_such_package.verb", "shows")}, ["show"])
     assert code == ExitCode.ENVIRONMENT
     assert "no_such_package" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "extra"),
-    [
-        ("torch", "lowering"),
-        ("onnx", "onnx"),
-        ("onnx.reference", "onnx"),
-        ("onnxruntime_qnn", "onnx"),
-        (None, "lowering"),
-    ],
-)
-def test_a_package_that_cannot_be_imported_comes_with_an_extra(
-    name: str | None, extra: str
-) -> None:
-    for kind in (ImportError, ModuleNotFoundError):
-        assert f"[{extra}]" in explain_exception(kind("no", name=name)).fix
-
-
 def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
     verbs = {"show": Verb("provisioning.verbs.no_such_verb", "shows")}
     assert run_command("p", verbs, ["show"])[0] == ExitCode.DEFECT
-
-
-def test_a_defect_is_told_where_no_file_can_be_written(
-    verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
-    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
-    assert "TMPDIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -338,21 +277,3 @@ def test_a_defect_is_json_for_a_machine(verbs: dict[str, Verb]) -> None:
     code, text = run_command("p", verbs, ["show", "--defect", "--json"])
     assert code == 70
     assert "nobody thought of that" in json.dumps(json.loads(text))
-
-
-def test_a_program_gives_the_advice_of_its_own_for_an_error_without_a_fix(
-    verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-
-    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-        raise ToolError("cmake exited with 1", why="no room")
-
-    def advise(text: str) -> str:
-        asked.append(text)
-        return "make room"
-
-    monkeypatch.setattr(sys.modules["a_verb"], "execute", execute)
-    assert run_program("p", verbs, ["show"], advise) == ToolError.exit_code
-    assert asked == ["cmake exited with 1\nno room"]
-    assert "fix: make room" in capsys.readouterr().err

@@ -8,7 +8,6 @@ import pytest
 
 from provisioning.console.git import (
     REPOSITORY_VARIABLES,
-    TIMEOUT_S,
     ask_git,
     parse_submodules,
     read_commit,
@@ -57,33 +56,6 @@ def test_lines_of_git_come_one_by_one_with_its_variables(repository: Path) -> No
         run_git(repository, *words)
 
 
-def test_git_has_the_time_that_it_is_given(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[object] = []
-    for name in ("run_bytes", "run_process"):
-        monkeypatch.setattr(
-            f"provisioning.console.git.{name}",
-            lambda words, **more: limits.append(more["timeout_s"]),
-        )
-    for run in (ask_git, run_git):
-        run(repository, "status")
-        run(repository, "status", timeout_s=7.5)
-    assert limits == [TIMEOUT_S, 7.5] * 2
-
-
-def test_what_git_traces_is_not_part_of_its_answer(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_TRACE", "1")
-
-    facts = survey_checkout(repository)
-
-    assert facts.commit == read_commit(repository)
-    assert facts.commit is not None
-    assert len(facts.commit) == 40
-
-
 def test_a_directory_inside_a_repository_is_not_that_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,15 +68,6 @@ def test_a_directory_inside_a_repository_is_not_that_repository(
         assert not survey_checkout(place).is_git
         with pytest.raises(ToolError):
             read_commit(place)
-
-
-def test_a_linked_work_tree_is_read_by_its_directory_and_by_its_git_file(
-    repository: Path, tmp_path: Path
-) -> None:
-    linked = tmp_path / "linked"
-    run_git(repository, "worktree", "add", "-q", str(linked))
-
-    assert read_commit(linked) == read_commit(linked / ".git") == read_commit(repository)
 
 
 def test_git_itself_counts_these_variables_to_a_repository(repository: Path) -> None:
@@ -139,23 +102,6 @@ def test_a_checkout_of_another_user_is_told_with_what_allows_it(
     assert f"safe.directory {repository}`" in caught.value.fix
     with pytest.raises(MissingToolError):
         run_git(repository / place, "no-such-command")
-
-
-def test_a_failure_in_a_checkout_of_the_user_is_gits(repository: Path) -> None:
-    with pytest.raises(ToolError, match="no-such-command") as caught:
-        run_git(repository, "no-such-command")
-    assert not isinstance(caught.value, MissingToolError)
-
-
-def test_the_commit_of_a_tag_with_a_message_is_read(repository: Path) -> None:
-    git(repository, "tag", "-a", "-m", "first", "v1")
-    assert read_commit(repository, "v1") == read_commit(repository)
-
-
-def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:
-    with pytest.raises(ToolError) as caught:
-        read_commit(repository, "no-such-revision")
-    assert not caught.value.why.startswith("fatal:")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import re
 import sys
 from collections.abc import Callable
@@ -17,15 +16,10 @@ from provisioning.console.caller import Caller
 from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
 from provisioning.console.installation import CHECKOUT
-from provisioning.console.interrupts import CLEANUP_S, Interrupt
-from provisioning.console.terminal import count_columns, write_output
+from provisioning.console.terminal import write_output
 from provisioning.errors import (
-    ExitCode,
-    MissingToolError,
     QnnCiError,
-    StoreError,
     ToolError,
-    UsageError,
 )
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -50,10 +44,6 @@ EXCEPTIONS = (
     ImportError("it does not load"),
     ModuleNotFoundError("no", name="ci.gone"),
 )
-
-
-def raise_wide() -> None:
-    raise OverflowError("timestamp out of range")
 
 
 def write_to_full_disk() -> None:
@@ -130,49 +120,9 @@ def test_every_message_says_what_why_and_what_to_do(
     check_snapshot(SNAPSHOT, text)
 
 
-def test_a_traceback_is_kept_with_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
-    try:
-        raise_wide()
-    except OverflowError as error:
-        kept = Path(command.keep_traceback(error))
-    assert "in raise_wide\n" in kept.read_text("utf-8")
-    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path / "gone"))
-    assert "TMPDIR" in command.keep_traceback(ValueError())
-
-
 def test_the_day_is_that_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     assert clock.read_date() == "1970-01-02"
-
-
-def test_help_shows_where_options_go() -> None:
-    sessions = {"verify": "validate", "gc": ""}
-    parser = command.make_parser(Caller("qnn-ci", sessions, ("verify",), "./nox"), VERBS, "verify")
-    assert parser.prog == "./nox -s validate --"
-    assert "print only the result, as JSON" in parser.format_help()
-
-
-def test_a_first_signal_interrupts_soon_after_the_machine_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("provisioning.console.interrupts.time.monotonic", lambda: CLEANUP_S / 2)
-    with pytest.raises(KeyboardInterrupt):
-        Interrupt()()
-
-
-def test_a_stream_without_a_terminal_has_no_width() -> None:
-    class Gone(io.StringIO):
-        def isatty(self) -> bool:
-            raise OSError(errno.EIO, "Input/output error")
-
-    closed = io.StringIO()
-    closed.close()
-    assert count_columns(Gone()) is None
-    assert count_columns(closed) is None
-    assert count_columns(io.StringIO()) is None
 
 
 def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_path: Path) -> None:
@@ -190,69 +140,6 @@ def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_pat
     )
 
 
-def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    codes = [ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.OK]
-    ignored: list[bool] = []
-
-    def write(text: str) -> None:
-        if not codes:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "catch_signals", lambda: None)
-    monkeypatch.setattr(command, "ignore_signals", lambda: ignored.append(True))
-
-    def run(program: str, verbs: object, argv: object, *rest: object) -> tuple[int, str]:
-        assert (program, verbs, argv) == ("p", VERBS, [])
-        return codes.pop(0), ""
-
-    monkeypatch.setattr(command, "run_command", run)
-    monkeypatch.setattr(command, "write_output", write)
-    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
-    assert ignored == [True]
-    assert command.run_program("p", VERBS, []) == ExitCode.FAILED
-    assert ignored == [True]
-    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
-
-
-def test_output_that_cannot_be_written_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(text: str) -> None:
-        assert text == "a table"
-        raise StoreError("stdout cannot be written")
-
-    monkeypatch.setattr(command, "catch_signals", lambda: None)
-    monkeypatch.setattr(command, "run_command", lambda *_: (0, "a table"))
-    monkeypatch.setattr(command, "write_output", fail)
-    assert command.run_program("p", VERBS, []) == StoreError.exit_code
-    assert capsys.readouterr().err == "p: stdout cannot be written\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (0, "exited with 0"),
-        (3, "exited with 3"),
-        (-11, "was killed by SIGSEGV"),
-        (-99, "was killed by signal 99"),
-    ],
-)
-def test_the_end_of_a_program_in_words(code: int, text: str) -> None:
-    assert process.describe_exit(code) == text
-
-
-def test_a_missing_git_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> bytes:
-        raise MissingToolError("git is not installed")
-
-    monkeypatch.setattr(git, "ask_git", fail)
-    with pytest.raises(MissingToolError):
-        git.parse_submodules("[submodule")
-    assert git.parse_submodules(" \n") == ()
-
-
 def test_what_ends_well_after_its_time_has_failed() -> None:
     words = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]
     with pytest.raises(ToolError, match="did not end within"):
@@ -267,37 +154,6 @@ def test_the_last_line_of_what_failed_is_its_cause(
     monkeypatch.setattr(command, "_run_verb", lambda *_: outcome)
     assert command.run_command("p", VERBS, ["verify"]) == (1, "one\ntwo\n\n")
     assert (tmp_path / "cause").read_text("utf-8") == "two"
-
-
-def test_a_line_keeps_its_spaces_and_a_path_its_line_breaks(tmp_path: Path) -> None:
-    lines: list[str] = []
-    process.run_process(["printf", "a  \\n b\\t\\n"], on_line=lines.append)
-    assert lines == ["a  ", " b\t"]
-    assert git.parse_submodules('[submodule "a"]\n\tpath = "x\\ny"\n') == ("x\ny",)
-    (tmp_path / "objects").mkdir()
-    assert not git.is_git_directory(tmp_path)
-    (tmp_path / "HEAD").touch()
-    assert git.is_git_directory(tmp_path)
-    (tmp_path / "objects").rmdir()
-    assert not git.is_git_directory(tmp_path)
-
-
-def test_the_clock_is_that_of_utc() -> None:
-    moment, _ = clock.read_clock({})
-    assert str(moment.tzinfo) == "UTC"
-
-
-@pytest.mark.parametrize("environ", [{}, {"SOURCE_DATE_EPOCH": ""}])
-def test_the_clock_tells_the_time(environ: dict[str, str]) -> None:
-    moment, source = read_clock(environ)
-    assert (source, moment.microsecond) == ("clock", 0)
-    assert moment.year > 2024
-
-
-@pytest.mark.parametrize("text", ["x", "1.5", "1" * 15, "9" * 30])
-def test_what_is_no_time_is_a_mistake_of_the_user(text: str) -> None:
-    with pytest.raises(UsageError, match=f"SOURCE_DATE_EPOCH is '{text}'"):
-        read_clock({"SOURCE_DATE_EPOCH": text})
 
 
 def test_source_date_epoch_stands_in_for_the_clock() -> None:

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +32,7 @@ from provisioning.console.process import (
     run_streams,
     run_tasks,
 )
-from provisioning.errors import MissingToolError, ToolError
+from provisioning.errors import ToolError
 
 Run = Callable[[Sequence[str]], object]
 
@@ -64,21 +63,6 @@ def test_an_interrupt_ends_the_whole_group() -> None:
         time.sleep(0.01)
 
 
-def test_only_a_process_that_runs_is_among_those_to_end() -> None:
-    seen: list[int] = []
-
-    def look(_: str) -> None:
-        seen.append(len(process._running))
-
-    def fail(_: str) -> None:
-        raise LookupError
-
-    run_process(["echo", "a"], on_line=look)
-    with pytest.raises(LookupError):
-        run_process(["echo", "a"], on_line=fail, timeout_s=60)
-    assert (seen, len(process._running)) == ([1], 0)
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -98,17 +82,6 @@ def test_a_hang_is_ended_with_its_children() -> None:
     assert ended.exceeded
     command = Path(f"/proc/{int(ended.output)}/cmdline")
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
-
-
-def test_a_line_without_an_end_is_kept_in_parts(tmp_path: Path) -> None:
-    code = "print('x' * 3_000_000)"
-    ended = run_process([sys.executable, "-c", code], log=tmp_path / "log")
-    assert ended.output == "x" * 3_000_000 + "\n"
-    assert (tmp_path / "log").stat().st_size == 3_000_001
-
-
-def test_a_time_limit_may_be_infinite() -> None:
-    assert run_process(["sleep", "0.1"], timeout_s=math.inf).returncode == 0
 
 
 def test_stdin_is_fed() -> None:
@@ -154,13 +127,6 @@ def test_a_time_limit_may_be_longer_than_any_clock(limit_s: float) -> None:
     assert not failed
 
 
-def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None:
-    code = "setsid sleep 600 & echo $!; sleep 600"
-    ended = run_process(["sh", "-c", code], timeout_s=1, check=False)
-    os.kill(int(ended.output), signal.SIGKILL)  # it ran on
-    assert ended.exceeded
-
-
 def test_what_starts_other_programs_all_the_time_is_ended() -> None:
     again = 'exec /bin/sh -c "$AGAIN"'
     for number in range(60):
@@ -172,69 +138,6 @@ def test_what_starts_other_programs_all_the_time_is_ended() -> None:
                 assert end_marked(mark) == ["sh"]
             finally:
                 child.kill()
-
-
-def make_proc(place: Path, pid: str, variables: bytes | None, name: bytes = b"one") -> None:
-    """A process without ``variables`` is a kernel thread."""
-    (place / pid).mkdir()
-    (place / pid / "comm").write_bytes(name + b"\n")
-    (place / pid / "environ").write_bytes(variables or b"MARK=1\0")
-    if variables is not None:
-        (place / pid / "exe").symlink_to("/bin/sh")
-
-
-def test_a_process_is_known_by_a_variable_that_it_started_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for pid, variables in (
-        *(("11", b"A=1\0MARK=1\0"), ("12", b"MARK=12\0"), ("13", None)),
-        *(("14", b"MARK=1"), ("15", b""), ("self", b"MARK=1"), ("16", b"XMARK=1\0")),
-    ):
-        make_proc(tmp_path, pid, variables)
-    make_proc(tmp_path, "17", b"MARK=1\0", b"a\xffb")
-    make_proc(tmp_path, "18", b"MARK=1\0")
-    (tmp_path / "18" / "environ").unlink()
-    (tmp_path / "15" / "environ").write_bytes(b"")
-    looks: list[float] = []
-
-    def wait(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3:
-            (tmp_path / "15" / "environ").write_bytes(b"MARK=1\0")
-
-    monkeypatch.setattr(process, "Path", {"/proc": tmp_path}.__getitem__)
-    monkeypatch.setattr(process.time, "sleep", wait)
-    found = {11: "one", 14: "one", 15: "one", 17: "a\N{REPLACEMENT CHARACTER}b"}
-    assert process._find_marked("MARK=1") == found
-    assert looks == [process.LOOK_S] * 3
-    (tmp_path / "15" / "environ").write_bytes(b"")
-    looks[:] = [0.0] * 9
-    assert 15 not in process._find_marked("MARK=1")
-    assert len(looks) == 9 + process.LOOKS
-
-
-def test_marked_processes_are_killed_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = [{3: "b", 2: "a"}, {4: "b", 5: "gone"}, {}]
-    killed: list[tuple[int, int]] = []
-    now = [0.0]
-
-    def kill(pid: int, number: int) -> None:
-        if pid == 5:
-            raise ProcessLookupError
-        killed.append((pid, number))
-
-    def wait(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(process, "_find_marked", lambda mark: left.pop(0) if mark == "M=1" else {})
-    monkeypatch.setattr(process.os, "kill", kill)
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
-    assert end_marked("M=1") == ["b", "a"]
-    assert killed == [(pid, signal.SIGKILL) for pid in (3, 2, 4)]
-    assert now[0] == pytest.approx(2 * process.GROUP_POLL_S)
-    monkeypatch.setattr(process, "_find_marked", lambda _: {9: "stays"})
-    assert end_marked("M=1") == ["stays"]
-    assert now[0] == pytest.approx(process.GRACE_S, abs=3 * process.GROUP_POLL_S)
 
 
 def test_all_that_was_printed_before_the_end_is_there() -> None:
@@ -253,15 +156,6 @@ def test_what_threads_run_and_what_they_yet_start_is_ended() -> None:
         end_running(futures)
         assert all(future.done() for future in futures)
     assert [future.result().returncode for future in futures] == [-15, -15]
-
-
-def test_there_is_nothing_to_end_once_all_was_cancelled() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(time.sleep, 0.2)
-        waiting = pool.submit(time.sleep, 60)
-        pool.shutdown(wait=False, cancel_futures=True)
-        end_running([busy, waiting])
-    assert waiting.cancelled()
 
 
 @pytest.mark.parametrize("name", ["pip.py", "runpy.py", "logging/__init__.py"])
@@ -285,12 +179,6 @@ def test_the_files_of_a_module_have_a_limit(tmp_path: Path, most_bytes: int) -> 
     ended = run_process([*command, tmp_path / "out"], env=variables, check=False)
     assert ended.returncode == (1 if most_bytes == 100_000 else 0), ended.output
     assert (tmp_path / "out").stat().st_size == (most_bytes if ended.returncode else 200_000)
-
-
-def test_a_limit_above_the_users_own_changes_nothing() -> None:
-    command = ["sh", "-c", 'ulimit -f 1000 && exec "$@"', "sh"]
-    command += module_command("platform", most_bytes=1 << 40)
-    assert run_process(command).returncode == 0
 
 
 @pytest.mark.parametrize("run", [run_process, run_bytes])
@@ -367,38 +255,6 @@ def test_what_one_task_raises_ends_the_others_and_aborts() -> None:
     assert aborted.is_set()
 
 
-def test_after_a_failure_work_is_aborted_and_the_rest_is_not_started() -> None:
-    aborted, ended = threading.Event(), list[bool]()
-
-    def work() -> None:
-        ended.append(aborted.wait(5))
-
-    def fail() -> None:
-        raise OSError("no room")
-
-    with pytest.raises(OSError, match="no room"):
-        run_tasks([work, fail, work, lambda: ended.append(False)], 2, abort=aborted.set)
-    assert ended in ([True], [True, True])
-
-
-def test_what_ended_well_counts_if_another_task_fails_at_the_same_moment() -> None:
-    failing, seen = threading.Event(), []
-
-    def fail() -> int:
-        failing.set()
-        raise OSError("no room")
-
-    def take(number: int) -> None:
-        seen.append(number)
-        failing.wait(10)
-        time.sleep(0.1)  # until the future of fail is done, too
-
-    tasks = [*(partial(int, one) for one in range(8)), fail]
-    with pytest.raises(OSError, match="no room"):
-        run_tasks(tasks, 1, on_done=take)
-    assert sorted(seen) == [*range(8)]
-
-
 def is_running(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     try:
@@ -419,47 +275,6 @@ def test_what_a_reader_of_lines_raises_ends_the_process_and_is_raised() -> None:
     with pytest.raises(ValueError, match="stop"):
         run_process([sys.executable, "-c", program], on_line=stop)
     assert not is_running(pids[0])
-
-
-def test_a_child_that_holds_no_output_may_stay() -> None:
-    program = (
-        "import subprocess, sys; nothing = subprocess.DEVNULL;"
-        " child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'],"
-        " stdin=nothing, stdout=nothing, stderr=nothing); print(child.pid)"
-    )
-    ended = run_process([sys.executable, "-c", program])
-    pid = int(ended.output)
-    try:
-        assert is_running(pid)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-    assert 0 <= ended.wall_s < 60
-
-
-def test_the_tail_of_an_output_is_its_end() -> None:
-    ended = Completed(("cmake",), 1, "".join(f"{number}\n" for number in range(1000)), 0.1)
-    assert ended.tail.splitlines()[-1] == "999"
-    assert "0" not in ended.tail.splitlines()
-
-
-def test_messages_may_be_discarded(capfd: pytest.CaptureFixture[str]) -> None:
-    argv = ["sh", "-c", "echo out; echo err >&2"]
-    assert run_process(argv, merged=False).output == "out\n"
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_program_that_is_missing_is_not_blamed_on_its_directory(tmp_path: Path) -> None:
-    for cwd in (None, tmp_path):
-        with pytest.raises(MissingToolError) as caught:
-            run_process(["no-such-program"], cwd=cwd)
-        assert caught.value.fix == "install no-such-program, or put it on PATH"
-
-
-def test_a_file_in_the_place_of_a_directory_is_to_be_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(MissingToolError) as caught:
-        run_process(["true"], cwd=tmp_path / "file", fix="install it")
-    assert caught.value.fix == f"check why {tmp_path / 'file'} is not a directory"
 
 
 FLOOD = "import os\nwhile True: os.write({}, b'x' * 65536)"

@@ -12,7 +12,6 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from io import StringIO
 from typing import TextIO
 
@@ -66,13 +65,6 @@ def test_a_live_line_is_narrower_than_the_terminal(screen: Screen) -> None:
     assert "####" not in line
 
 
-def test_a_wide_terminal_gets_a_graphic_bar() -> None:
-    bar = Bar("cases", 4, "", None, live=True, columns=120)
-    bar.advance(1)
-    text = bar.describe(bar._started + 75, "mlp fp16")
-    assert text == "  cases [######..................]  25% 1 of 4, 1 min 15 s  mlp fp16"
-
-
 @pytest.mark.parametrize(
     ("unit", "total", "done", "resumed", "columns", "line"),
     [
@@ -113,44 +105,12 @@ def test_a_line_is_written_once_an_interval(
     assert re.findall(r"(\d) of 9", stream.getvalue()) == ["3", "6"]
 
 
-def test_a_bar_says_how_long_it_takes_yet() -> None:
-    bar = Bar("x", 100 << 20, "B", None, live=False)
-    bar.done = 40 << 20  # resumed
-    bar.advance(4 << 20)
-    bar.advance(6 << 20)
-    assert ", 10 s left" in bar.describe(bar._started + 2)
-
-
 def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH_S", 0.02)
     progress = Progress(screen, live=True)
     with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
         time.sleep(0.2)
     assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
-
-
-def test_a_bar_shows_its_note_or_what_is_still_in_work() -> None:
-    stream = StringIO()
-    bar = Bar("x", 2, "", stream, live=False)
-    with ExitStack() as first:
-        first.enter_context(bar.busy("one"))
-        with bar.busy("two"):
-            first.close()
-            bar.show(0)
-            bar._shown = -1e9
-            bar.advance(1, note="a note")
-    words = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
-    assert words == ["two", "a note"]
-
-
-@pytest.mark.parametrize("columns", [19, 20, 21])
-def test_a_live_line_leaves_the_last_column_free(columns: int) -> None:
-    stream = StringIO()
-    bar = Bar("x" * 14, 0, "", stream, live=True, columns=columns)
-    line = bar.describe(bar._started)
-    assert len(line) == 20
-    bar._write(line)
-    assert lines_of(stream) == [line if columns == 21 else f"{line[: columns - 4]}..."]
 
 
 @pytest.mark.parametrize(("ci", "live"), [("", True), ("true", False)])
@@ -164,17 +124,6 @@ def test_bars_are_live_on_a_terminal_outside_ci(
     assert (Progress.to_stderr().stream, Progress.to_stderr().live) == (screen, live)
     monkeypatch.setattr(sys, "stderr", StringIO())
     assert not Progress.to_stderr().live
-
-
-def test_a_bar_without_a_stream_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Bar("x", 4, "", None, live=True, columns=80)
-    bar._shown = -1e9
-    bar.advance(1, note="a note")
-    bar.close()
-    with Progress().bar("x", 4) as other:
-        other.advance(1)
-    Progress().step("a step")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_silence_is_broken_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,41 +149,8 @@ def test_a_path_is_never_broken() -> None:
     assert fit_lines(path, None) == path
 
 
-@pytest.mark.parametrize(("columns", "most"), [(1, 40), (39, 40), (40, 40), (41, 41)])
-def test_text_is_not_wrapped_to_less_than_40_columns(columns: int, most: int) -> None:
-    exact = "x" * (most - 2)
-    assert fit_lines(f"{exact} y\n{exact} yy\n", columns) == f"{exact} y\n{exact}\n    yy\n"
-
-
-def test_columns_are_those_of_the_stream(screen: Screen) -> None:
-    assert count_columns(screen) == 80
-    assert count_columns(StringIO()) is None
-
-
 def test_columns_of_a_real_terminal(terminal: TextIO) -> None:
     assert count_columns(terminal) == 132
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"),
-    [
-        (1023, "B", "1023 B"),
-        (1024, "B", "1.0 KiB"),
-        (1536, "B", "1.5 KiB"),
-        (1 << 20, "B", "1.0 MiB"),
-        (1 << 30, "B", "1.00 GiB"),
-        (5 << 40, "B", "5120.00 GiB"),
-        (1024, "files", "1024 files"),
-        (7, "", "7"),
-    ],
-)
-def test_amounts_have_their_unit(value: float, unit: str, shown: str) -> None:
-    assert module._amount(value, unit) == shown
-
-
-def test_durations_are_minutes_and_seconds() -> None:
-    shown = [module._duration(one) for one in (0.9, 59.9, 60, 119, 3600)]
-    assert shown == ["0 s", "59 s", "1 min 0 s", "1 min 59 s", "60 min 0 s"]
 
 
 def test_the_thread_of_a_bar_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
