@@ -93,17 +93,6 @@ def test_the_body_of_a_redirect_is_not_read(
     assert ended == "ok"  # the body has no end
 
 
-@pytest.mark.parametrize("content_type", ["text/html", "application/octet-stream"])
-def test_a_login_page_is_not_taken_for_a_file_of_which_nothing_is_known(
-    server: BadServer, tmp_path: Path, content_type: str
-) -> None:
-    page = b"<!DOCTYPE html><title>Sign in</title>" + bytes(100_000)
-    server.faults["a.zip"] = [bad.whole(page, Content_Type=content_type)] * 2
-    ended, said = fetch([server.url("a.zip")], tmp_path, Pin())
-    assert (ended, "Sign in" in said) == ("ok", True)
-    assert (tmp_path / "a.zip").read_bytes() == DATA
-
-
 STRANGE: dict[str, Fault] = {
     "a status that is none": bad.raw(b"HTTP/1.1 2xx OK\r\n\r\n"),
     "an ETag that no header can carry": bad.whole(DATA[:-9], ETag="\xa4\x80", length=len(DATA)),
@@ -120,56 +109,6 @@ def test_a_strange_answer_is_tried_again(server: BadServer, tmp_path: Path, name
     server.faults["a.zip"] = [STRANGE[name]]
     ended, said = fetch([server.url("a.zip")], tmp_path)
     assert ended == "ok", said
-
-
-def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:
-    with bad.answering(b"") as place:
-        ended, said = fetch([f"https://{place}/a.zip"], tmp_path)
-    assert (
-        ended,
-        "during the TLS handshake (3 tries)" in said or "was reset (3 tries)" in said,
-    ) == (
-        "DownloadError",
-        True,
-    ), said
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (407, "the proxy needs credentials (HTTP 407"),
-        (403, "the proxy refuses this host (HTTP 403)"),
-        (502, "the proxy failed (HTTP 502) (3 tries)"),
-    ],
-)
-def test_what_a_proxy_answers_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, words: str
-) -> None:
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n"
-    with bad.answering(answer.encode()) as place:
-        monkeypatch.setenv("https_proxy", f"http://me:secret@{place}")
-        ended, said = fetch(["https://vendor.invalid/a.zip"], tmp_path)
-    assert (ended, words in said) == ("DownloadError", True), said
-    assert "secret" not in said
-
-
-@pytest.mark.parametrize("content", ["", "no certificate", None])
-def test_a_bad_bundle_of_authorities_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
-    bundle = tmp_path / "bundle.pem"
-    if content is not None:
-        bundle.write_text(content)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
-    with bad.answering(b"") as place:
-        ended, said = fetch([f"https://{place}/a.zip"], tmp_path)
-    assert (ended, "REQUESTS_CA_BUNDLE" in said, str(bundle) in said) == (
-        "DownloadError",
-        True,
-        True,
-    ), said
 
 
 MEASURE = """

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -61,17 +60,6 @@ def test_a_token_comes_before_the_machines_netrc(
     read(client, server.url("a").replace("//", "//you:word@"))
     logins = [one.get("Authorization") for one in seen]
     assert logins == [None, "Basic bWU6c2VjcmV0", "Bearer t0ken", "Bearer t0ken"]
-
-
-def test_what_was_not_read_to_its_end_ends_the_connection(
-    client: Client, server: BadServer
-) -> None:
-    server.files |= {"a": DATA, "empty": b""}
-    with client.get(server.url("a"), {}) as (_, body):
-        del body
-    assert client.sockets == []
-    assert read(client, server.url("empty")) == b""
-    assert len(client.sockets) == 1
 
 
 @pytest.mark.parametrize(
@@ -134,34 +122,6 @@ def test_redirect_leads_to_a_host_that_is_no_less_safe(
     assert outcome(lambda: judge_redirect(url, location)) == good
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ([10, 9], "the transfer stalled: 19 bytes in 2 s"),
-        ([10, 10, 10, 9], "the transfer stalled: 19 bytes in 2 s"),
-        ([10, 10, 10, 10, 1], ""),
-        ([1], ""),
-        ([20, 1, 1], ""),
-        ([20, 1, 1, 1], "the transfer stalled: 2 bytes in 2 s"),
-    ],
-)
-def test_a_window_in_which_too_little_came_is_a_stall(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], words: str
-) -> None:
-    """Each piece takes a second of a clock of our own."""
-    clock, left = [100.0], list(sizes)
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-
-    def read1(most: int) -> bytes:
-        clock[0] += 1
-        return bytes(left.pop(0)) if left else b""
-
-    client = Client(TransferPolicy(read_timeout_s=2, slowest_bytes_s=10))
-    body = client._body("http://h/a", SimpleNamespace(headers={}, raw=SimpleNamespace(read1=read1)))
-    wanted = f"TransientError: {words}" if words else sizes
-    assert outcome(lambda: [len(data) for data in body]) == wanted
-
-
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -213,15 +173,6 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
             read(client, server.url("a"))
     assert "closed before the end" in str(ended[0])
     assert read(client, server.url("a")) == DATA
-
-
-def test_a_bundle_that_is_not_there_is_said_before_the_request(
-    client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/not there")
-    with pytest.raises(PermanentError, match="REQUESTS_CA_BUNDLE points to /not there"):
-        read(client, server.url("a"))
-    assert server.requests == []
 
 
 def test_a_proxy_is_asked_and_its_connection_can_be_ended(

@@ -109,13 +109,6 @@ def test_a_helper_may_have_nothing_and_comes_after_a_token(
     assert find_headers("https://host/a") == {"Authorization": "Bearer one"}
 
 
-def test_a_helper_may_print_a_long_answer_and_any_messages(helper: Make, tmp_path: Path) -> None:
-    value = "x" * (credentials.MAX_CHARACTERS - 1000)
-    (tmp_path / "answer").write_text(f'{{"headers": {{"a": ["{value}"]}}}}\n')
-    helper(f"seq 300000 >&2; cat {tmp_path}/answer")
-    assert find_headers("https://host/a") == {"a": value}
-
-
 FLOOD = "it printed more than 4096 characters"
 OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
 CHARACTERS = "one of its headers has characters that HTTP does not allow"

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,6 @@ from provisioning.errors import IntegrityError
 from provisioning.fetch import download
 from provisioning.fetch.download import PAGE_BYTES, SPARE_BYTES, Pin, fetch_file
 from provisioning.fetch.part_file import PartFile
-from provisioning.fetch.ranges import split_spans
 from tests.build.fetch import (
     DATA,
     ONCE,
@@ -287,63 +285,3 @@ def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path],
     assert fetch([make(source)], tmp_path / "to") == "ok"
     ended = fetch([make(source)], tmp_path / "judged", judge=refuse)
     assert "the content is wrong: it is no archive; it starts with" in ended
-
-
-@pytest.mark.parametrize(
-    ("pin", "limit", "fault", "is_spread"),
-    [
-        (PIN, SIZE, bad.limited(4e5), True),
-        (PIN, SIZE + 1, bad.limited(1e6), False),
-        (Pin(SIZE), SIZE, bad.limited(1e6), False),
-        (PIN, SIZE, piece(0, ETag="", status=200), False),
-    ],
-    ids=["large and known", "small", "without a hash", "without a validator"],
-)
-def test_a_slow_large_pinned_file_is_spread(
-    server: BadServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pin: Pin,
-    limit: int,
-    fault: Fault,
-    is_spread: bool,
-) -> None:
-    judged = SimpleNamespace(sums=set(), seconds=[0.0])
-
-    def judge(left: int, came: int, seconds: float) -> bool:
-        judged.sums.add(left + came)
-        judged.seconds.append(seconds)
-        return came >= 30_000
-
-    monkeypatch.setattr(download, "MIN_FILE_BYTES", limit)
-    monkeypatch.setattr(download, "is_worth_it", judge)
-    monkeypatch.setattr(download, "split_spans", lambda spans: split_spans(spans, 20_000))
-    server.files["a"] = DATA
-    server.usual = fault
-    try:
-        assert fetch([server.url("a")], tmp_path, pin) == "ok"
-    finally:
-        server.usual = bad.serve
-    assert (len(server.requests) > 1) == is_spread
-    assert judged.sums == ({SIZE} if is_spread else set())
-    assert judged.seconds == sorted(judged.seconds)
-    assert judged.seconds[-1] < 60
-
-
-def test_what_could_not_be_spread_comes_over_one_connection(
-    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that has no connection for parts of a file gives its rest."""
-
-    def serve(handler: bad.Handler, data: bytes) -> None:
-        is_part = bool(handler.asked.range.rpartition("-")[2])
-        (bad.status(503) if is_part else bad.limited(2e6))(handler, data)
-
-    monkeypatch.setattr(download, "MIN_FILE_BYTES", SIZE)
-    monkeypatch.setattr(download, "is_worth_it", lambda left, came, seconds: came > 0)
-    server.files["a"] = DATA
-    server.usual = serve
-    try:
-        assert fetch([server.url("a")], tmp_path) == "ok"
-    finally:
-        server.usual = bad.serve

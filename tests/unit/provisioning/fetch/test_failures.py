@@ -81,21 +81,6 @@ def test_each_failure_is_transient_or_permanent_in_words() -> None:
     check_snapshot(Path(__file__).parent / "snapshots/failures.txt", told)
 
 
-def test_a_cause_is_found_however_deep_and_rings_end() -> None:
-    top, middle, low = OSError("top"), OSError("middle"), ConnectionResetError()
-    top.__cause__, middle.__context__, low.__context__ = middle, low, top
-    assert explain(top) == "TransientError: the connection was reset"
-
-
-def test_what_is_neither_passes() -> None:
-    with explain_failures(URL):
-        pass
-    with pytest.raises(KeyboardInterrupt), explain_failures(URL):
-        raise KeyboardInterrupt
-    with pytest.raises(TransientError, match="mine"), explain_failures(URL):
-        raise TransientError("mine")
-
-
 @pytest.mark.parametrize(
     ("edit", "end"),
     [

@@ -130,23 +130,6 @@ def test_it_is_what_came_after_the_last_restart(
         part.discard()
 
 
-def test_the_start_is_shown_on_one_line(target: Path) -> None:
-    part = PartFile(target, URL)
-    part.append(b"\n  <html>\x1b[31m\t\xff " + b"x" * 300)
-    assert part.start_of() == "<html> [31m \ufffd " + "x" * 143
-
-
-def test_discarded_it_is_gone_twice(target: Path) -> None:
-    part = PartFile(target, URL)
-    part.append(b"x")
-    part.discard()
-    part.discard()
-    assert list(target.parent.iterdir()) == []
-    part.close()
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(part.fd)
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -169,45 +152,3 @@ def test_what_is_not_a_file_of_ours_loses_the_name(
     os.close(fd)
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("x", 0o600)
     assert mine.read_text() == "mine"
-
-
-def test_a_file_of_ours_is_kept_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "own"
-    path.write_text("kept")
-    before = path.stat().st_ino
-    os.close(open_part(path))
-    assert (path.read_text(), path.stat().st_ino) == ("kept", before)
-
-
-def test_a_link_that_comes_at_the_last_moment_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "own"
-    real = os.open
-
-    def late(name: Path, flags: int, mode: int) -> int:
-        path.symlink_to(tmp_path / "mine")
-        return real(name, flags, mode)
-
-    monkeypatch.setattr("os.open", late)
-    with pytest.raises(OSError, match="symbolic links"):
-        open_part(path)
-
-
-def test_the_file_of_another_user_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "own"
-    path.write_text("theirs")
-    real, refused = os.open, [True]
-
-    def refuse(name: Path, flags: int, mode: int) -> int:
-        if refused.pop() if refused else False:
-            raise PermissionError("theirs")
-        return real(name, flags, mode)
-
-    monkeypatch.setattr("os.open", refuse)
-    fd = open_part(path)
-    os.write(fd, b"ours")
-    os.close(fd)
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("ours", 0o600)

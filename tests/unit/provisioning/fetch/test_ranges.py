@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -294,46 +294,6 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(ranges, "is_worth_it", judge)
     monkeypatch.setattr(ranges, "split_spans", lambda spans: split_spans(spans, 1000))
     return judged
-
-
-def test_pieces_come_together_where_one_connection_is_slow(
-    remote: RemoteFile, server: BadServer, in_pieces: list[tuple[int, int]]
-) -> None:
-    numbers, met = count(), threading.Event()
-
-    def meet(handler: bad.Handler, data: bytes) -> None:
-        server.busy += 1
-        server.peak = max(server.peak, server.busy)
-        if server.busy > 1:
-            met.set()
-        elif next(numbers) >= 2:  # where connections may be several, the first waits for another
-            met.wait(2)
-        try:
-            bad.serve(handler, data)
-        finally:
-            server.busy -= 1
-
-    server.usual = meet
-    try:
-        remote.fetch([(0, 20_000)])
-    finally:
-        server.usual = bad.serve
-    assert in_pieces == [(20_000, 0), (19_000, 1000), (18_000, 2000)]
-    assert 2 <= server.peak <= 8
-    assert remote.spans == [(0, 20_000), (SIZE - 10, SIZE)]
-    assert remote.read_at(0, 20_000) == DATA[:20_000]
-    assert isinstance(remote.progress, Watched)
-    assert [bar.done for bar in remote.progress.bars] == [20_000]
-
-
-@pytest.mark.usefixtures("in_pieces")
-def test_what_several_connections_leave_comes_over_one(
-    remote: RemoteFile, server: BadServer
-) -> None:
-    server.faults["a"] = [bad.serve] * 2 + [BUSY] * 4  # the first answer to each connection
-    remote.fetch([(0, 20_000)])
-    assert remote.spans == [(0, 20_000), (SIZE - 10, SIZE)]
-    assert remote.read_at(0, 20_000) == DATA[:20_000]
 
 
 @pytest.mark.usefixtures("in_pieces")

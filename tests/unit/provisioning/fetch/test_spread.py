@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from provisioning.fetch import client as clients
 from provisioning.fetch import ranges
 from provisioning.fetch.part_file import PartFile
 from provisioning.fetch.ranges import Spread, is_worth_it, split_spans
@@ -87,42 +85,6 @@ def test_the_rest_comes_in_pieces_each_once_over_more_connections_while_they_hel
     assert 5 <= server.peak <= 8
     assert len(spread.clients) <= 8
     assert spread.came_bytes == SIZE - HAVE
-
-
-def test_it_begins_with_four_connections_and_a_full_window_waits(
-    spread: Spread, part: PartFile, server: BadServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first piece does not come until nothing more was asked for."""
-    monkeypatch.setattr(ranges, "WINDOW_PIECES", 6)
-    monkeypatch.setattr(ranges, "ROUND_S", 60)
-    window = [f"bytes={at}-{at + PIECE - 1}" for at in range(HAVE, HAVE + 6 * PIECE, PIECE)]
-
-    def serve(handler: bad.Handler, data: bytes) -> None:
-        if handler.asked.range == window[0]:
-            deadline = time.monotonic() + 10
-            while len(server.requests) < len(window) and time.monotonic() < deadline:
-                time.sleep(0.005)
-            time.sleep(0.05)
-            asked.extend(one.range for one in server.requests)
-        bad.serve(handler, data)
-
-    asked: list[str] = []
-    server.usual = serve
-    spread.run()
-    assert sorted(asked) == sorted(window)
-    assert len(spread.clients) == 4
-    assert part.path.read_bytes() == DATA
-
-
-def test_a_file_may_be_spread_from_its_first_byte(
-    server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pieces that are read in parts, too."""
-    monkeypatch.setattr(clients, "READ_BYTES", PIECE // 3)
-    server.files["a"] = DATA
-    part.restart(bad.etag(DATA))
-    spread_rest(server, part).run()
-    assert part.path.read_bytes() == DATA
 
 
 def test_a_server_that_allows_two_gives_it_over_two(
