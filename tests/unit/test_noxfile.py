@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import fcntl
-import hashlib
 import importlib.util
 import io
 import json
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -96,26 +92,6 @@ def test_an_index_that_is_named_is_not_probed(
     log = Log()
     assert noxfile.choose_index(log) == options
     assert "QNN_CI_TORCH_INDEX" in log.said[0]
-
-
-def test_a_wait_is_reported_again_and_again(noxfile: ModuleType) -> None:
-    noxfile.HEARTBEAT_S = 0.01
-    log = Log()
-    with noxfile.heartbeat(log, "installing"):
-        while len(log.said) < 3:
-            time.sleep(0.01)
-        (thread,) = (one for one in threading.enumerate() if one.name.endswith("(repeat)"))
-    assert log.said[:2] == ["installing", "installing: 0 s"]
-    thread.join(60)
-    assert not thread.is_alive()
-
-
-@pytest.mark.usefixtures("noxfile")
-def test_of_what_nox_logs_only_the_search_for_uv_is_hidden() -> None:
-    log = logging.getLogger("nox")
-    texts = ["Running session lint", "uv binary not found.", "uv binary found."]
-    records = [log.makeRecord("nox", 30, "f.py", 1, text, (), None) for text in texts]
-    assert [one.msg for one in records if log.filter(one)] == [texts[0], texts[2]]
 
 
 class RefusedError(Exception):
@@ -211,7 +187,6 @@ def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
         (place / "installed.sha256").write_text(noxfile.digest_group(group))
 
 
-SITE = ("build", "--strict", "--quiet", "--clean", "--config-file", ".ci/mkdocs.yml")
 MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
     "test_onnx": ("onnx-torch", "ci", "test-onnx"),
@@ -501,21 +476,6 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     assert shown == head + [one.cause for one in linux.failures[:1] if told and one.cause]
 
 
-def test_end_run_is_what_python_runs_at_its_end(
-    monkeypatch: pytest.MonkeyPatch, noxfile: ModuleType
-) -> None:
-    registered: list[Any] = []
-    monkeypatch.setattr(atexit, "register", lambda one: registered.append(one) or one)
-    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "noxfile", module)
-    nox.registry.reset()
-    spec.loader.exec_module(module)
-    assert module.end_run in registered
-
-
 @pytest.mark.parametrize(("name", "folders"), [("tests", ()), ("unit", ("tests/unit",))])
 @pytest.mark.parametrize(
     ("given", "is_place"),
@@ -557,21 +517,6 @@ def test_tests_run_with_their_environment_first_on_the_path(
     words += () if is_place else folders
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
     assert linux.started == [name]
-
-
-def test_trained_models_are_judged_in_the_environment_of_tests(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    session = Recorder(tmp_path, "test_trained", "--lane", "onnx")
-    make(linux, session, "test")
-    fetched: list[tuple[object, ...]] = []
-    monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
-    linux.test_trained.func(session)
-    assert fetched == [(session, "test")]
-    (ran,) = session.ran
-    assert ran.words[0] == str(tmp_path / ".nox/test/bin/python")
-    assert ran.words[1:] == ("-m", "tests.trained", "--lane", "onnx")
-    assert linux.started == ["test_trained"]
 
 
 def test_a_library_that_is_missing_is_made_before_torch_is_installed(
@@ -754,14 +699,6 @@ def test_another_executorch_has_its_own_environment(
     assert stamp == two.digest_group(group, "1.9") != two.digest_group(group)
 
 
-@pytest.mark.parametrize("word", ["-h", "--help", "--executorch"])
-def test_words_that_the_verb_explains_choose_nothing(
-    linux: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
-) -> None:
-    assert linux.choose_executorch(Recorder(tmp_path, "test_emulator", word)) == ""
-    assert capsys.readouterr().out == ""
-
-
 def test_torch_is_installed_before_its_dependents_from_its_own_index(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -817,40 +754,6 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
     assert made == []
 
 
-def test_an_environment_is_locked_while_it_is_made(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    session = Recorder(tmp_path, "plan")
-
-    def install(*_: object) -> None:
-        with (
-            (tmp_path / ".nox" / "core.lock").open("w") as other,
-            pytest.raises(BlockingIOError),
-        ):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    monkeypatch.setattr(linux, "install", install)
-    linux.make_environment(session, "core")
-    assert session.said == []
-    (tmp_path / "file").touch()
-    session.env_dir = tmp_path / "file" / "plan"
-    with pytest.raises(RefusedError, match="cannot be written"):
-        linux.make_environment(session, "core")
-    assert linux.failures[0].code == 4
-
-
-def test_a_digest_names_the_packages_in_their_order_and_the_python(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def digest(*packages: str) -> str:
-        monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"one": [*packages]}})
-        return str(linux.digest_group("one"))
-
-    text = f"python{sys.version_info.major}.{sys.version_info.minor}\na==1\nb==2"
-    assert digest("a==1", "b==2") == hashlib.sha256(text.encode()).hexdigest()
-    assert len({digest("a==1", "b==2"), digest("b==2", "a==1"), digest("a==1")}) == 3
-
-
 def test_an_index_is_asked_for_what_it_has_and_no_longer_than_allowed(
     linux: ModuleType, index: str
 ) -> None:
@@ -860,38 +763,6 @@ def test_an_index_is_asked_for_what_it_has_and_no_longer_than_allowed(
     linux.PROBE_S = 0.05
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert not linux.answers(f"http://127.0.0.1:{silent.getsockname()[1]}/")
-
-
-def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path) -> None:
-    session = Recorder(tmp_path, "release")
-    make(linux, session, "release", "core")
-    linux.release.func(session)
-    commit, build, sbom, site = session.ran
-    assert commit.words == ("git", "log", "-1", "--format=%ct")
-    assert commit.options == {"silent": True, "external": True}
-    programs = tmp_path / ".nox/release/bin"
-    assert build.words == (str(programs / "python"), "-m", "build", "--outdir", "dist")
-    assert build.options == {"env": {"SOURCE_DATE_EPOCH": "1700000000"}}
-    assert sbom.words == (
-        str(programs / "cyclonedx-py"),
-        "environment",
-        str(tmp_path / ".nox/core/bin/python"),
-        *("--pyproject", "pyproject.toml", "--output-reproducible"),
-        *("--output-file", "dist/sbom.cdx.json"),
-    )
-    assert site.words == (str(programs / "mkdocs"), *SITE)
-    assert linux.started == ["release"]
-
-
-@pytest.mark.parametrize("given", [(), ("lint", "test")])
-def test_environments_that_are_named_are_made_else_two(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...]
-) -> None:
-    made: list[tuple[object, ...]] = []
-    monkeypatch.setattr(linux, "make_environment", lambda *given: made.append(given))
-    session = Recorder(tmp_path, "environments", *given)
-    linux.environments.func(session)
-    assert made == [(session, group) for group in given or ("core", "lowering")]
 
 
 def test_an_environment_of_no_group_is_refused_before_another_is_made(
@@ -936,35 +807,3 @@ def test_what_nox_does_not_understand_is_answered_with_how_it_is_written(
     assert sys.argv == ["nox", *words]
     said = capsys.readouterr().err
     assert said.startswith(f"  fix: {hint}") if hint else not said
-
-
-@pytest.mark.parametrize("where", ["true", ""])
-def test_lint_runs_every_program_of_its_environment_and_annotates_on_github(
-    linux: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    where: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", where)
-    session = Recorder(tmp_path, "lint")
-    make(linux, session, "lint")
-    linux.lint.func(session)
-    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("::")]
-    assert told == ([f"::add-matcher::{ROOT}/.github/lint-matcher.json"] if where else [])
-    programs = tmp_path / ".nox" / "lint" / "bin"
-    assert [str(Path(one.words[0]).parent) for one in session.ran] == [str(programs)] * 8
-    envs = [one.options["env"] for one in session.ran]
-    assert {env["PYTHONPATH"] for env in envs} == {str(ROOT)}
-    assert {env.get("RUFF_OUTPUT_FORMAT") for env in envs} == {"github" if where else None}
-    assert [(Path(one.words[0]).name, *one.words[1:]) for one in session.ran] == [
-        ("ruff", "format", "--check", "."),
-        ("ruff", "check", "."),
-        ("mypy",),
-        ("lint-imports",),
-        ("python", "-m", "tests.workflows"),
-        ("mkdocs", *SITE),
-        ("hadolint", "--no-color", "docker/Dockerfile"),
-        ("python", "-m", "pytest", "-q", "tests/static", "tests/unit/test_house.py"),
-    ]
-    assert linux.started == ["lint"]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,9 +20,7 @@ from provisioning.files import (
     digest_sources,
     explain_no_room,
     explain_writes,
-    free_bytes,
     has_files,
-    hash_file,
     publish_directory,
     remove_tree,
     require_writable,
@@ -36,19 +30,6 @@ from provisioning.files import (
     write_json,
     write_whole,
 )
-
-
-def test_a_scratch_directory_leaves_nothing_open(tmp_path: Path) -> None:
-    def use() -> None:
-        with scratch_directory(tmp_path, "a") as path:
-            (path / "b").touch()
-            raise LookupError
-
-    before = list(Path("/proc/self/fd").iterdir())
-    with pytest.raises(LookupError):
-        use()
-    assert list(tmp_path.iterdir()) == []
-    assert list(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:
@@ -93,14 +74,6 @@ def test_the_file_behind_a_link_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_text() == "text"
 
 
-def test_a_pipe_is_written_to(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(tmp_path / "pipe", "text")
-    assert os.read(reader, 99) == b"text"
-    os.close(reader)
-
-
 def test_a_directory_of_git_alone_has_no_files(tmp_path: Path) -> None:
     assert not has_files(tmp_path / "none")
     (tmp_path / ".git").mkdir()
@@ -108,12 +81,6 @@ def test_a_directory_of_git_alone_has_no_files(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").touch()
     assert has_files(tmp_path)
     assert not has_files(tmp_path / ".gitignore")
-
-
-def test_a_file_is_hashed_by_the_block(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 5000
-    (tmp_path / "file").write_bytes(data)
-    assert hash_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
 
 
 def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path: Path) -> None:
@@ -159,17 +126,6 @@ def test_a_failed_block_leaves_the_old_directory(tmp_path: Path) -> None:
         (staging / "not there" / "better").touch()
     assert [path.name for path in target.iterdir()] == ["good"]
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    with staged_directory(target) as one:
-        (one / "one").touch()
-        with staged_directory(target) as two:
-            (two / "two").touch()
-        assert (target / "two").exists()
-        assert (one / "one").exists()
-    assert [path.name for path in target.iterdir()] == ["one"]
 
 
 def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
@@ -219,19 +175,6 @@ def test_what_a_killed_process_left_aside_stops_no_other(tmp_path: Path, has_old
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_directory_that_is_there_is_published_whatever_is_left_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    for name in ("staging", ".out.staging-replaced"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(files, "remove_tree", refuse)
-    publish_directory(tmp_path / "staging", tmp_path / "out")
-    assert (tmp_path / "out").is_dir()
-
-
 @pytest.mark.usefixtures("no_exchange")
 def test_a_directory_that_cannot_be_moved_in_leaves_the_old_one_in_its_place(
     tmp_path: Path,
@@ -245,35 +188,6 @@ def test_a_directory_that_cannot_be_moved_in_leaves_the_old_one_in_its_place(
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize(
-    ("number", "is_moved"),
-    [(errno.EINVAL, True), (errno.ENOSYS, True), (errno.EACCES, False), (errno.EROFS, False)],
-)
-def test_only_a_file_system_that_cannot_exchange_has_the_old_directory_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_moved: bool
-) -> None:
-    def refuse(*_: object) -> int:
-        ctypes.set_errno(number)
-        return -1
-
-    library = SimpleNamespace(renameat2=refuse)
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_args, **_keywords: library)
-    target, staging = tmp_path / "out", tmp_path / "staging"
-    for path, name in ((target, "first"), (staging, "second")):
-        path.mkdir()
-        (path / name).touch()
-    if is_moved:
-        publish_directory(staging, target)
-        assert [path.name for path in target.iterdir()] == ["second"]
-        assert list(tmp_path.iterdir()) == [target]
-        return
-    with pytest.raises(OSError, match=re.escape(str(target))) as caught:
-        publish_directory(staging, target)
-    assert caught.value.errno == number
-    assert [path.name for path in target.iterdir()] == ["first"]
-    assert [path.name for path in staging.iterdir()] == ["second"]
-
-
 def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: Path) -> None:
     target = tmp_path / "out"
     (tmp_path / ".out.staging-replaced").mkdir()
@@ -282,25 +196,6 @@ def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: P
         raise RuntimeError
     assert (target / "old").exists()
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_link_is_not_put_in_the_place_of_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / ".out.staging-replaced").symlink_to(tmp_path / "real")
-    with pytest.raises(RuntimeError), staged_directory(tmp_path / "out"):
-        raise RuntimeError
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_directory_that_a_killed_process_had_replaced_is_removed(tmp_path: Path) -> None:
-    target, aside = tmp_path / "out", tmp_path / ".out.staging-replaced"
-    target.mkdir()
-    aside.mkdir()
-    (aside / "old").touch()
-    with pytest.raises(RuntimeError), staged_directory(target):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == [target]
-    assert list(target.iterdir()) == []
 
 
 def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
@@ -315,15 +210,6 @@ def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path)
     assert sorted(tmp_path.iterdir()) == [target, real]
 
 
-def test_a_link_to_a_directory_is_not_walked_but_a_directory_of_its_name_is(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a" / "lib").mkdir(parents=True)
-    (tmp_path / "lib").symlink_to("a")
-    walked = {at.relative_to(tmp_path).as_posix() for at, _, _ in walk(tmp_path)}
-    assert walked == {".", "a", "a/lib"}
-
-
 def test_a_tree_is_removed_with_its_links_and_what_they_name_stays(tmp_path: Path) -> None:
     kept, tree = tmp_path / "kept", tmp_path / "tree"
     for path in (kept, tree / "a"):
@@ -334,18 +220,6 @@ def test_a_tree_is_removed_with_its_links_and_what_they_name_stays(tmp_path: Pat
     remove_tree(tree)
     assert list(tmp_path.iterdir()) == [kept]
     assert list(kept.iterdir()) == [kept / "file"]
-
-
-def test_an_empty_directory_of_another_user_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, mode: int) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
-
-    monkeypatch.setattr(Path, "chmod", refuse)
-    (tmp_path / "theirs").mkdir()
-    remove_tree(tmp_path / "theirs")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Path) -> None:
@@ -398,23 +272,6 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 
-def test_an_error_without_a_number_is_told_with_its_own_words() -> None:
-    with pytest.raises(StoreError) as caught, explain_writes(Path("/here")):
-        raise OSError("it is broken")
-    assert caught.value.why == "/here: it is broken"
-
-
-def test_a_file_that_may_not_be_larger_is_a_lack_of_room_too() -> None:
-    found = explain_no_room(OSError(errno.EFBIG, "File too large", "/there/file"))
-    assert found
-    assert (found.what, found.why) == (
-        "/there/file cannot be written",
-        "/there/file: File too large",
-    )
-    limit = "raise the limit for the size of a file (ulimit -f)"
-    assert found.fix == f"{limit}, or choose a disk with enough free space"
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("named", ["/there/file", None])
 def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: str | None) -> None:
@@ -436,58 +293,6 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
     assert explain_no_room(circular) is None
     assert explain_no_room(ValueError("x")) is None
     assert explain_no_room(OSError(errno.EACCES, "no")) is None
-
-
-def test_free_space_is_that_of_the_directory_itself_or_of_the_nearest_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory may be where another disk is mounted."""
-    asked: list[Path] = []
-    usage = SimpleNamespace(free=5)
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda place: asked.append(place) or usage)
-    for place in (tmp_path, tmp_path / "a", tmp_path / "a/b", Path("none/of/these")):
-        assert free_bytes(place) == 5
-    assert asked == [tmp_path, tmp_path, tmp_path, Path()]
-
-
-def test_a_directory_that_another_process_holds_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep of another process may hold it, or have removed it before it was locked."""
-    open_, opened = os.open, list[int]()
-
-    def note(*words: Any, **more: Any) -> int:
-        opened.append(open_(*words, **more))
-        return opened[-1]
-
-    held = files._is_held
-    answers = [False, True]
-    monkeypatch.setattr(os, "open", note)
-    monkeypatch.setattr(files, "_is_held", lambda number: held(number) and answers.pop(0))
-    close, closed = os.close, list[int]()
-    monkeypatch.setattr(os, "close", lambda number: closed.append(number) or close(number))
-    scratch, descriptor = files._lock_new(tmp_path / "run")
-    first, last = opened
-    assert (descriptor, closed, scratch.is_dir()) == (last, [first], True)
-    os.close(descriptor)
-
-
-def test_a_directory_that_another_process_swept_before_its_lock_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mkdir = Path.mkdir
-    swept: list[Path] = []
-
-    def sweep_the_first(path: Path) -> None:
-        mkdir(path)
-        if not swept:
-            swept.append(path)
-            path.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", sweep_the_first)
-    with scratch_directory(tmp_path, "run") as scratch:
-        assert swept
-        assert list(tmp_path.iterdir()) == [scratch]
 
 
 HOLDER = """

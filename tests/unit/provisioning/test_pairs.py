@@ -26,7 +26,7 @@ from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, UnfitError
-from provisioning.manifest.pairs import QnnRange, Supported, read_pairs
+from provisioning.manifest.pairs import QnnRange, read_pairs
 from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.versions import find_place_version, is_older, is_same
 
@@ -278,29 +278,6 @@ def test_the_nearest_supported_versions_are_named(
     row = PAIRS.find_nearest(*versions)
     assert row
     assert row.versions == nearest
-
-
-@pytest.mark.parametrize(
-    ("asked", "nearest"),
-    [
-        (("1.5", "2", "2.49"), ("1.5.0", "2.0.0", "2.49.0")),
-        (("1.5.0.3", "2", "2"), ("1.5.0", "2.0.0", "2.49.0")),
-        (("1.5.2", "2.0.0", "2.49.3"), ("1.5.2", "2.0.0", "2.49.2")),
-        (("1.5.2", "2.2", "2.49.1"), ("1.5.2", "2.3.0", "2.49.2")),
-    ],
-)
-def test_a_number_that_a_version_lacks_is_zero(
-    asked: tuple[str, str, str], nearest: tuple[str, str, str]
-) -> None:
-    versions = (
-        *(("1.5.2", "2.0.0", "2.49.9"), ("1.5.2", "2.0.0", "2.49.2")),
-        *(("1.5.2", "2.3.0", "2.49.2"), ("1.5.0", "2.0.0", "2.49.0")),
-    )
-    rows = tuple(Supported(*one, seen="a model") for one in versions)
-    found = replace_row(PAIRS, supported=rows).find_nearest(*asked)
-    assert found
-    assert found.versions == nearest
-    assert replace_row(PAIRS, supported=()).find_nearest(*asked) is None
 
 
 @pytest.mark.parametrize(

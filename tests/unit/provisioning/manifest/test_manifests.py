@@ -19,10 +19,9 @@ from provisioning.__main__ import main
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
-from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.policies import read_doctor_policy
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest import reader
-from provisioning.manifest.decoders import PinnedFile
 from provisioning.manifest.reader import (
     GUIDE,
     MANIFESTS_VARIABLE,
@@ -35,7 +34,6 @@ from provisioning.manifest.reader import (
     read_policy,
     read_profile,
     read_profiles,
-    read_toml,
     read_toolchain,
     suggest_near,
 )
@@ -54,19 +52,6 @@ def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() ->
     assert [(one.name, one.version) for one in both.artifacts] == [("sdk", "2"), ("ndk", "1")]
     assert both.variables == {"A": "base", "B": "own"}
     assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
-
-
-def test_the_oldest_version_of_a_profile_is_that_of_the_artifact() -> None:
-    artifacts = (
-        ProfileArtifact("ndk"),
-        ProfileArtifact("sdk", minimum="2.39", minimum_reason="older ones hang"),
-    )
-    profile = Profile("base", artifacts)
-    assert [profile.minimum(name) for name in ("ndk", "sdk", "gone")] == [
-        ("", ""),
-        ("2.39", "older ones hang"),
-        ("", ""),
-    ]
 
 
 def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
@@ -197,37 +182,6 @@ rows = {
 }
 print("table", json.dumps(rows))
 """
-
-
-def test_a_soc_is_found_in_any_case() -> None:
-    soc = find_soc("sm8850")
-    assert (soc.id, soc.hexagon, soc.vtcm_mb, soc.lpai) == (87, 81, 8, 6)
-
-
-def test_an_unknown_name_gives_the_nearest_and_the_list() -> None:
-    with pytest.raises(UsageError) as caught:
-        find_soc("SM8655")
-    assert "did you mean SM8650" in caught.value.fix
-    assert "SXR2330P" in caught.value.fix
-
-
-def test_a_backend_has_the_name_of_executorch_for_it() -> None:
-    assert {one.value: (one.kind, one.is_lpai) for one in Backend} == {
-        "htp": ("htp", False),
-        "gpu": ("gpu", False),
-        "lpai": ("lpai", True),
-        "lpai-arm": ("lpai", True),
-    }
-    pinned = PinnedFile("https://h/a/model.bin", "0" * 64, 1)
-    assert pinned.name == "model.bin"
-
-
-def test_artifacts_are_listed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    (tmp_path / "toolchains").mkdir()
-    for name in "hgfedcba":
-        (tmp_path / "toolchains" / f"{name}.toml").touch()
-    assert list_toolchains() == [*"abcdefgh"]
 
 
 def test_ids_are_unique() -> None:
@@ -441,15 +395,6 @@ def test_a_file_that_does_not_match_its_schema_is_named(
     assert "reference/policy" in caught.value.fix
 
 
-def test_a_file_of_the_project_has_its_keys_on_another_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    (tmp_path / "mine.toml").write_text("near = 1\n")
-    with pytest.raises(ManifestError, match="reference/provisioning"):
-        read_toml("mine.toml", Place)
-
-
 def test_a_public_cache_has_only_what_anyone_may_pass_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -466,85 +411,6 @@ def test_a_public_cache_has_only_what_anyone_may_pass_on(
         "android-ndk",
     }
     assert restricted.isdisjoint({"executorch", "libcxx", "libatomic"})
-
-
-KIND_OF_COMPONENT = {
-    "host": "x86_64-linux-clang",
-    "android": "aarch64-android",
-    "linux": "aarch64-oe-linux",
-    "hexagon": "hexagon",
-    "lpai": "lpai",
-}
-
-
-# Staged libraries come without an artifact.
-FETCHED = [name for name in read_profiles() if read_profile(name).artifacts]
-
-
-@pytest.mark.parametrize("name", FETCHED)
-def test_the_doctor_examines_what_a_profile_has(name: str) -> None:
-    """Kinds of libraries and headers follow from the components of the SDK, and roots from the
-    other artifacts."""
-    profile, row = read_profile(name), read_doctor_policy().profiles[name]
-    artifacts = {one.name: one.components for one in profile.artifacts}
-    sdks = [one for one in artifacts if one.startswith("qnn-")]
-    assert {*sdks} <= {*row.sdk} <= {"qnn-sdk", "qnn-runtime"}
-    parts = set(artifacts.get("qnn-sdk") or ["host"])
-    on_device = parts & {"android", "linux"}
-    kinds = {KIND_OF_COMPONENT[one] for one in parts & KIND_OF_COMPONENT.keys()}
-    assert {*row.kinds} == kinds - ({"x86_64-linux-clang"} if on_device else set())
-    assert row.headers == ("headers" in parts)
-    assert {*row.roots} == artifacts.keys() & {"executorch", "android-ndk", "hexagon-sdk"}
-    assert row.python == name.startswith("emulator")
-    builds = "executorch" in artifacts
-    assert {"cmake", "ninja", "git"} <= {*row.tools} if builds else not row.tools
-    assert row.skels == (builds and "hexagon" in parts)
-    places = {place.split("/")[1].split("-gcc")[0] for place in row.libraries}
-    kinds_of_places = {"lpai" if one.startswith("lpai-") else one for one in places}
-    assert kinds_of_places == {*row.kinds} - {"hexagon"}
-    first, *_ = row.libraries.values()
-    assert "libQnnSystem.so" in first
-    assert {*row.cpu_flags} == ({"ssse3", "sse4_1"} if name.startswith(("emu", "onnx")) else set())
-
-
-def test_variables_name_the_root_of_each_artifact_that_has_one() -> None:
-    names = {
-        "executorch": "EXECUTORCH_ROOT",
-        "android-ndk": "ANDROID_NDK_ROOT",
-        "hexagon-sdk": "HEXAGON_SDK_ROOT",
-        "qnn-sdk": "QNN_SDK_ROOT",
-        "qnn-runtime": "QNN_SDK_ROOT",
-    }
-    for name in FETCHED:
-        profile = read_profile(name)
-        artifacts = {one.name: one.components for one in profile.artifacts}
-        wanted = {names[one]: f"{{{one}}}" for one in artifacts.keys() & names.keys()}
-        (sdk,) = artifacts.keys() & {"qnn-sdk", "qnn-runtime"}
-        if "host" in (artifacts[sdk] or ["host"]):
-            wanted["LD_LIBRARY_PATH"] = f"{{{sdk}}}/lib/x86_64-linux-clang"
-        assert wanted.items() <= profile.variables.items(), name
-        assert profile.variables.keys() - wanted.keys() <= {"HEXAGON_TOOLS_ROOT"}, name
-
-
-def test_kinds_of_one_system_have_its_libraries() -> None:
-    kinds = read_elf_policies()
-    assert kinds["x86_64-linux"].system == kinds["x86_64-linux-clang"].system
-    assert kinds["hexagon"].system == kinds["lpai"].system
-    assert kinds["aarch64-android"].unused == kinds["aarch64-oe-linux"].unused
-    machines = {"x86_64": 62, "aarch64": 183, "hexagon": 164, "lpai": 164}
-    for name, kind in kinds.items():
-        family = name.split("-")[0]
-        assert (kind.machine, kind.bits) == (
-            machines[family],
-            32 if machines[family] == 164 else 64,
-        )
-        # Of Qualcomm's directories, only those for Linux also contain programs.
-        assert kind.types == ((2, 3) if "linux" in name else (3,)), name
-    assert kinds["x86_64-linux-clang"].glibc == "2.34"
-    assert (kinds["aarch64-android"].load_align, kinds["aarch64-android"].android_api) == (
-        16384,
-        30,
-    )
 
 
 def test_the_host_may_have_what_libcxx_has() -> None:
