@@ -13,9 +13,7 @@ import pytest
 from ci.__main__ import main
 from ci.inspect.app_checks import (
     APPS,
-    PAIRINGS,
     RPC,
-    Pairing,
     _weigh,
     find_extraction,
     find_wanted,
@@ -25,14 +23,12 @@ from ci.inspect.app_checks import (
 )
 from ci.inspect.app_manifest import AppManifest
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
-from ci.inspect.compat import Answer, Axis, Row, Verdict
 from ci.inspect.gradle import Gradle
-from ci.verbs.check_app import CheckedUnit, choose_exit, measure, render_units
+from ci.verbs.check_app import CheckedUnit, render_units
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
 from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.qnn_build import QnnBuild
-from provisioning.errors import ExitCode
 from tests.build.apps import (
     CPU,
     JNI,
@@ -54,7 +50,7 @@ from tests.build.apps import (
     without,
 )
 from tests.stand_ins.android_apps import ABI, KEPT, OLDER, library, make_set, skel
-from tests.stand_ins.lowered import Number, Vector, make_binary, make_flatbuffer, make_program
+from tests.stand_ins.lowered import Vector, make_binary, make_flatbuffer, make_program
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
@@ -90,7 +86,6 @@ def needing(*names: str, target: int | None = None, machine: int = 183) -> AppUn
 # The check, what is special, and the app.
 UNITS: list[tuple[str, str, AppUnit]] = [
     ("QNN850", "", unit(libraries=())),
-    ("QNN850", "has one", unit()),
     ("QNN851", "", unit(libraries=packed("a.so", abi="x86") + packed("a.so", abi="x86_64"))),
     (
         *("QNN851", "by filters"),
@@ -104,11 +99,9 @@ UNITS: list[tuple[str, str, AppUnit]] = [
     ("QNN853", "", unit(absent=("p/a.so", "q/b.so", "r/c.so"))),
     ("QNN854", "", unit(pointers=("p/a.so", "q/b.so"))),
     ("QNN856", "", apart()),
-    ("QNN856", "no skel", apart(libraries=packed("libQnnHtp.so"))),
     ("QNN856", "an unread manifest", unit(Kind.APK, manifest=CUT)),
     ("QNN857", "", apart()),
     ("QNN857", "a directory", apart(kind=Kind.DIRECTORY, libraries=packed("a.so"))),
-    ("QNN857", "another fault", apart(libraries=packed("a.so", offset=1))),
     (
         *("QNN858", ""),
         apart(
@@ -117,15 +110,10 @@ UNITS: list[tuple[str, str, AppUnit]] = [
             + packed("d.so", offset=0)
         ),
     ),
-    ("QNN858", "a directory", apart(kind=Kind.DIRECTORY, libraries=packed("a.so", offset=1))),
-    ("QNN858", "another fault", apart(libraries=packed("a.so"))),
     (
         *("QNN859", ""),
         apart(libraries=packed("a.so", "b.so", offset=4096) + packed("c.so", offset=16384)),
     ),
-    ("QNN859", "a directory", apart(kind=Kind.DIRECTORY, libraries=packed("a.so", offset=4096))),
-    ("QNN859", "another fault", apart(libraries=packed("a.so", offset=4095))),
-    ("QNN859", "compressed", apart(libraries=packed("a.so"))),
     *(
         ("QNN859", abi, apart(libraries=packed("a.so", abi=abi, offset=4096)))
         for abi in ("x86_64", "x86", "armeabi-v7a")
@@ -133,9 +121,7 @@ UNITS: list[tuple[str, str, AppUnit]] = [
     ("QNN860", "", unit(Kind.APK, USES_RPC, facts("libb.so", RPC), manifest=PLAIN)),
     ("QNN860", "the library that opens it", unit(Kind.APK, manifest=PLAIN)),
     ("QNN860", "an unread manifest", unit(Kind.APK, USES_RPC, manifest=CUT)),
-    ("QNN860", "packaged", unit(libraries=packed("libQnnHtp.so", RPC), manifest=PLAIN)),
     ("QNN860", "an old app", needing(target=30)),
-    ("QNN860", "an app of level 31", needing(target=31)),
     ("QNN861", "", unit(Kind.APK, USES_RPC, *RUNS, manifest=PLAIN)),
     ("QNN861", "a source starts it", unit(Kind.APK, manifest=PLAIN, starter="Main.kt")),
     ("QNN861", "an unread manifest", unit(Kind.APK, USES_RPC, *RUNS, manifest=CUT)),
@@ -147,19 +133,16 @@ UNITS: list[tuple[str, str, AppUnit]] = [
             manifest=PLAIN,
         ),
     ),
-    ("QNN862", "declared", unit(Kind.APK, CL, manifest=INSIDE)),
     ("QNN862", "an unread manifest", unit(Kind.APK, CL, manifest=CUT)),
     ("QNN862", "not for a phone", needing("libOpenCL.so", machine=EM_X86_64)),
     ("QNN862", "an old app", needing("libOpenCL.so", target=30)),
     ("QNN862", "the build file's level", built(CL, manifest=PLAIN)),
     ("QNN862", "which outranks the manifest", built(CL, manifest=AppManifest(target_sdk=30))),
     ("QNN862", "an old build file", built(CL, manifest=PLAIN, target=30)),
-    ("QNN862", "and a new manifest", built(CL, manifest=AppManifest(target_sdk=31), target=30)),
     ("QNN863", "", apart()),
     ("QNN863", "optional", apart(manifest=AppManifest(native_libraries={"libOpenCL.so": False}))),
     ("QNN864", "", unit(assets=packed("m.dlc", "n.dlc", abi=""))),
     ("QNN864", "for another ABI", unit(libraries=packed("a.so", abi="x86"), assets=DLC)),
-    ("QNN864", "one of two", unit(libraries=packed("libSNPE.so"), assets=DLC)),
     (
         *("QNN865", ""),
         unit(
@@ -177,7 +160,6 @@ UNITS: list[tuple[str, str, AppUnit]] = [
     ),
     ("QNN865", "kept", unit(gradle=replace(BUILD_FILE, kept=("**/*Skel.so",)))),
     ("QNN865", "a library", unit(Kind.LIBRARY, gradle=BUILD_FILE)),
-    ("QNN865", "not Gradle", unit(Kind.SOURCES)),
     *(
         (
             *("QNN865", f"skels of QNN {version}"),
@@ -193,19 +175,8 @@ UNITS: list[tuple[str, str, AppUnit]] = [
         *("QNN866", ""),
         unit(gradle=replace(BUILD_FILE, kept=("**/liba.so",)), duplicates=(COPIES,)),
     ),
-    (
-        *("QNN866", "one is picked"),
-        unit(gradle=replace(BUILD_FILE, first=("**/liba.so",)), duplicates=(COPIES,)),
-    ),
-    ("QNN866", "not Gradle", unit(duplicates=(COPIES,))),
     ("QNN868", "", unit(gradle=replace(BUILD_FILE, maven=("a:qnn:1", "b:qnn:2")))),
     ("QNN869", "", unit(gradle=replace(BUILD_FILE, is_legacy_computed=True))),
-    (
-        *("QNN869", "no skel"),
-        unit(
-            gradle=replace(BUILD_FILE, is_legacy_computed=True), libraries=packed("libQnnHtp.so")
-        ),
-    ),
     ("QNN871", "", unit(damaged={"p/a.aar": "it is cut", "p/b.aar": "it is long"})),
 ]  # fmt: skip
 
@@ -242,33 +213,6 @@ def test_copies_are_compared_with_the_first_that_is_a_file(tmp_path: Path) -> No
         given = unit(duplicates=(tuple(files[name] for name in chosen),))
         found = [one for one in APPS.judge(given) if one.id == "QNN867"]
         assert [one.what.partition("from ")[2] for one in found] == told
-
-
-@pytest.mark.parametrize(
-    ("known", "spared", "found"),
-    [
-        ((), (), ["build: older", "SoC: another", "operators: no kernel"]),
-        (
-            [("QNN323", "app/m.pte"), ("QNN313", "other.pte")],
-            (),
-            ["build: older", "operators: no kernel"],
-        ),
-        ([("QNN313", "app/m.pte")], [Axis.SOC], ["operators: no kernel"]),
-    ],
-)
-def test_axis_on_which_a_program_does_not_load_is_a_finding_unless_it_is_known(
-    known: list[tuple[str, str]], spared: list[Axis], found: list[str]
-) -> None:
-    rows = (
-        Row(Axis.BUILD, Verdict.NO, "older"),
-        Row(Axis.SOC, Verdict.NO, "another"),
-        Row(Axis.VTCM, Verdict.YES, "enough"),
-        Row(Axis.OPERATORS, Verdict.NO, "no kernel"),
-    )
-    answer = Answer("m.pte", "app", "SM8650", Verdict.NO, (), rows)
-    (program,) = packed("m.pte", abi="")
-    judged = PAIRINGS.judge(Pairing(program, answer, known, spared))
-    assert [one.what.partition("(")[2].rstrip(")") for one in judged] == found
 
 
 # -- real apps ------------------------------------------------------------------------------------
@@ -358,17 +302,6 @@ def for_api(level: int) -> bytes:
     return bytes(data)
 
 
-def with_kernels(*names: str) -> Make:
-    """An app whose program has two methods with an operator each, and kernels for some."""
-    value = {0: Number("B", 5), 1: {2: Vector([1], "i")}}
-    call = Vector([{2: Vector([{0: Number("B", 1), 1: {0: Number("i", 0)}}])}])
-    method = {2: Vector([value]), 3: Vector([0], "i"), 5: call}
-    plans = [{0: name, **method, 6: Vector([{0: f"a::{name}"}])} for name in ("one", "two")]
-    kernels = library("libexecutorch.so") + "".join(f"{name}\0" for name in names).encode()
-    program = {"assets/m.pte": make_flatbuffer({1: Vector(plans)}, b"ET12")}
-    return apk({**SET, "libexecutorch.so": kernels}, others=program)
-
-
 NEWER = b"v2.51.0.261010101010\0"
 NEW_CONTEXT = (2).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(16)
 NEW_CONTEXT += (40).to_bytes(8, "little") + len(NEWER).to_bytes(8, "little") + NEWER
@@ -397,39 +330,25 @@ APPS_AND_SOCS: dict[str, tuple[Make, str]] = {
     ),
     "libraries for two SoCs": (apk(TWO), "SM8650 SM8750"),
     "no stub for one of two SoCs": (apk(), "SM8650 SM8750"),
-    "the same, in another order": (apk(), "SM8750 SM8650"),
-    "no library": (apk({}), "SM8650"),
-    "another ABI": (apk(abi="x86_64"), "SM8650"),
-    "no library of QNN": (apk({"libapp.so": library("libapp.so")}), "SM8650"),
-    "no manifest": (apk(manifest=""), "SM8650"),
     "a damaged program": (apk(others=DAMAGED), "SM8650"),
-    "a damaged program and no library": (apk({}, others=DAMAGED), "SM8650"),
     "a stub of another build": (apk(SET | {STUB: library(STUB, OLDER)}), ""),
     "a stripped skel": (apk(SET | {SKELS[0]: skel(SKELS[0], 0x75, stripped=True)}), ""),
     "a cut library": (apk(SET | {"libQnnHtp.so": SET["libQnnHtp.so"][:300]}), ""),
-    "a cut library of the app": (apk(SET | {"libgame.so": library("libgame.so")[:300]}), ""),
     "no libQnnSystem.so": (apk(lacking("libQnnSystem.so")), ""),
     "no libQnnHtp.so": (apk(lacking("libQnnHtp.so")), ""),
     "a library for a later API": (apk({**SET, "libQnnHtp.so": for_api(31)}), ""),
-    "a Git LFS pointer": (apk({**SET, "libQnnHtp.so": POINTER}), ""),
-    "pages of 16 KiB on 32 bits": (apk(abi="armeabi-v7a", **STORED, align=4096), ""),
     "skels in assets": (
         apk(CPU, **STORED, others={f"assets/{one}": SET[one] for one in SET.keys() - CPU.keys()}),
         "SM8650",
     ),
     "a library for the DSP": (apk({**CPU, "a.so": skel("a.so", 0x75)}, **STORED), ""),
     "a damaged library with the name of a skel": (apk({**CPU, SKELS[0]: b"x"}, **STORED), ""),
-    "a library with nearly that name": (apk({**CPU, "a_skel.so": library("a.so")}, **STORED), ""),
     "sources that keep libraries inside": (
         sources(jni="useLegacyPackaging = false", manifest="undeclared"),
         "",
     ),
-    "sources that do not say": (sources(jni="", manifest="undeclared"), ""),
     "a missing skel": (without(f"{JNI}/{SKELS[0]}"), "SM8650"),
     "a program of a newer QNN": (apk(others={"assets/m.bin": NEW_CONTEXT}), ""),
-    "all kernels": (with_kernels("a::one", "a::two"), ""),
-    "no kernel of the first method": (with_kernels("a::two"), ""),
-    "no kernel of the second": (with_kernels("a::one"), ""),
     "a program per SoC": (apk(TWO, others=BOTH), "SM8650 SM8750"),
     "a program for one of two SoCs": (apk(TWO, others={"assets/a.bin": V75}), "SM8650 SM8750"),
     "a program without skels": (apk(others=BOTH), ""),
@@ -459,43 +378,6 @@ def test_real_apps_are_judged_for_their_socs(tmp_path: Path) -> None:
         shown += f"{name}: {socs or 'no SoC'}\n{texts}"
     assert str(tmp_path) not in shown
     check_snapshot(SNAPSHOTS / "apps.txt", shown)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_qnn"),
-    [
-        (f"lib/{ABI}/libQnnCpu.so", True),
-        (f"lib/{ABI}/libSNPE.so", True),
-        ("assets/qnn/libQnnHtp.so", True),
-        (f"lib/{ABI}/libmyQnn.so", False),
-    ],
-)
-def test_app_may_have_its_qnn_libraries_anywhere(tmp_path: Path, name: str, is_qnn: bool) -> None:
-    make = apk({"libapp.so": library("libapp.so")}, others={name: library(Path(name).name)})
-    found = {one.id for one in judge(make(tmp_path), tmp_path / "scratch")}
-    assert ("QNN852" in found) is not is_qnn
-
-
-@pytest.mark.parametrize("socs", [[], ["SM8650"], ["SM8650", "SM8750"]])
-def test_checks_of_the_doctor_that_apps_have_themselves_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socs: list[str]
-) -> None:
-    """The others are reported once, whichever SoCs they are found for."""
-    replaced = {"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"}
-    others = {"QNN206", "QNN236", "QNN301", "QNN310", "QNN311", "QNN312"}
-    asked = []
-
-    def stage(tree: TreeFacts, target: str, soc: str, wanted: tuple[str, ...]) -> list[Finding]:
-        asked.append((target, soc, wanted))
-        place = f"{tree.root}/lib/{ABI}/x.so"
-        return [Finding(one, "x", "", place, "", "") for one in sorted(replaced | others)[::-1]]
-
-    monkeypatch.setattr("ci.inspect.app_checks.judge_staged", stage)
-    found = judge(apk()(tmp_path), tmp_path / "scratch", *socs)
-    assert [(one.id, one.where) for one in found] == [
-        (code, f"lib/{ABI} of app.apk/x.so") for code in sorted(others)
-    ]
-    assert asked == [("android", soc, ("libQnnHtp.so",)) for soc in socs or [""]]
 
 
 def test_incomplete_copy_is_named_and_runs_no_program_of_the_checkout(tmp_path: Path) -> None:
@@ -577,15 +459,6 @@ def test_fault_weighs_what_it_means_for_this_app(
     assert _weigh(given, warned) == warned
 
 
-@pytest.mark.parametrize("field", ["subject", "what", "fix"])
-def test_file_that_a_copy_lacks_is_reported_once(field: str) -> None:
-    given = AppUnit("app", Kind.SOURCES, None, absent=("x/a.pte", "jni/libc++_shared.so"))
-    bare = Finding("QNN312", "V79", "no stub", "app: lib/arm64-v8a", "", "add it")
-    for name, is_told in (("libc++_shared.so", False), ("libQnnHtpV79Stub.so", True)):
-        found = _weigh(given, replace(bare, **{field: f"one needs {name} here"}))
-        assert (found is not None) is is_told
-
-
 @pytest.mark.parametrize(
     ("names", "severity"),
     [
@@ -657,53 +530,6 @@ def test_libraries_that_a_program_needs_depend_on_its_contents(
 # -- the verb -------------------------------------------------------------------------------------
 
 
-def make_checked(kind: Kind, **found: Severity) -> CheckedUnit:
-    findings = (Finding(code, "x", "x", "x", "x", "x", level) for code, level in found.items())
-    return CheckedUnit(AppUnit("app", kind, None), tuple(findings))
-
-
-def test_failure_counts_more_than_an_incomplete_copy() -> None:
-    right = make_checked(Kind.SOURCES, QNN868=Severity.NOTE)
-    warned = make_checked(Kind.SOURCES, QNN862=Severity.WARNING)
-    incomplete = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN862=Severity.WARNING)
-    pointer = make_checked(Kind.LIBRARY, QNN854=Severity.ERROR)
-    both = make_checked(Kind.SOURCES, QNN853=Severity.ERROR, QNN850=Severity.ERROR)
-    failed = make_checked(Kind.APK, QNN853=Severity.ERROR)
-    for given, code, strict_code in (
-        ([right], ExitCode.OK, ExitCode.OK),
-        ([right, warned], ExitCode.OK, ExitCode.FAILED),
-        ([right, incomplete], ExitCode.ENVIRONMENT, ExitCode.ENVIRONMENT),
-        ([warned, incomplete], ExitCode.ENVIRONMENT, ExitCode.FAILED),
-        ([pointer], ExitCode.ENVIRONMENT, ExitCode.ENVIRONMENT),
-        ([both], ExitCode.FAILED, ExitCode.FAILED),
-        ([incomplete, failed], ExitCode.FAILED, ExitCode.FAILED),
-        ([failed, incomplete], ExitCode.FAILED, ExitCode.FAILED),
-    ):
-        assert choose_exit(given, strict=False) is code
-        assert choose_exit(given, strict=True) is strict_code
-
-
-@pytest.mark.parametrize(
-    ("component", "names"),
-    [
-        ("QNN, HTP skels", "libQnnHtpV75Skel.so libQnnDspV66Skel.so"),
-        ("QNN, HTP stubs", "libQnnHtpV75Stub.so libQnnDspV66Stub.so"),
-        ("QNN, graph preparation", "libQnnHtpPrepare.so libHtpPrepare.so"),
-        ("QNN, others", "libQnnHtp.so libQnnSystem.so libGenie.so"),
-        ("SNPE", "libSnpeHtpV75Skel.so libSNPE.so"),
-        ("ExecuTorch", "libqnn_executorch_backend.so libexecutorch.so libfbjni.so"),
-        ("ONNX Runtime", "libonnxruntime.so libonnxruntime_providers_qnn.so"),
-        ("C++ runtime", "libc++_shared.so libc++abi.so.1"),
-        ("programs", "m.pte m_qnn.bin m.onnx m.dlc"),
-        ("other libraries", "libmine.so libunwind.so.1"),
-    ],
-)
-def test_each_file_of_an_app_belongs_to_a_component(component: str, names: str) -> None:
-    files = packed(*names.split())
-    given = AppUnit("u", Kind.APK, None, libraries=files)
-    assert measure(given) == {component: (len(files), 7 * len(files), 0)}
-
-
 def test_unit_is_described_by_its_sizes_and_what_is_known(tmp_path: Path) -> None:
     """The largest component is first, and a verdict is as wide as asked."""
     files = (
@@ -739,14 +565,3 @@ def test_check_app_prints_text_or_json(
         out = json.dumps(json.loads(text.out), indent=1) + "\n" if "--json" in words else text.out
         shown += f"$ check-app app.apk {' '.join(words)}\n{out}exit code {code:d}\n"
     check_snapshot(SNAPSHOTS / "check_app.txt", shown.replace(str(tmp_path), "TMP"))
-
-
-def test_file_that_is_missing_belongs_where_the_app_has_its_libraries() -> None:
-    for kind, place in (
-        *((kind, "lib") for kind in (Kind.APK, Kind.DIRECTORY)),
-        (Kind.AAR, "jni"),
-        *((kind, "src/main/jniLibs") for kind in (Kind.SOURCES, Kind.LIBRARY)),
-    ):
-        given = AppUnit("app", kind, None, tree=TreeFacts(Path("/scratch/x"), ()))
-        for inside in ("/scratch/x", f"/scratch/x/lib/{QNN_ABI}"):
-            assert given.show(f"into {inside}/a.so") == f"into {place}/{QNN_ABI} of app/a.so"

@@ -12,23 +12,20 @@ import pytest
 
 from ci.inspect import app_archives
 from ci.inspect.app_archives import choose_splits
-from ci.inspect.app_manifest import MAX_BYTES, AppManifest, merge_manifests
+from ci.inspect.app_manifest import MAX_BYTES, AppManifest
 from ci.inspect.app_trees import MAX_DEPTH
 from ci.inspect.apps import AppUnit, Kind, PackedFile, read_manifest
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
 from tests.build.apps import POINTER as LFS
-from tests.build.apps import SET, add_to_git, pack, read, unpacked, write_files
+from tests.build.apps import add_to_git, pack, read, unpacked, write_files
 from tests.stand_ins.android_apps import (
     ABI,
     ARTIFACTS,
     MANIFESTS,
-    OLDER,
     library,
-    make_set,
     write_apk,
-    write_sources,
 )
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
@@ -259,14 +256,6 @@ def test_files_are_absent_from_an_app_below_the_root_of_its_repository(tmp_path:
 # -- directories ----------------------------------------------------------------------------------
 
 
-def test_current_directory_has_its_own_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(write_files(tmp_path / "ROOT", {f"{ABI}/liba.so": ""}))
-    (unit,) = read(Path(), tmp_path / "scratch")
-    assert (unit.name, [one.name for one in unit.tree.files]) == ("ROOT", ["liba.so"])
-
-
 def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Path) -> None:
     """With the directory of an ABI directory, "assets" of an APK would be above it."""
     unpacked(tmp_path / "libs")
@@ -352,26 +341,6 @@ def test_manifest_of_a_flavour_outranks_the_main_one(tmp_path: Path) -> None:
     assert [unit.min_sdk for unit in units] == [31, 30]
     assert units[0].libraries[-1].shown == f"app/libs/a.aar/jni/{ABI}/libq.so"
     assert [(unit.duplicates, unit.damaged) for unit in units] == [((), {})] * 2
-
-
-def test_library_of_a_flavour_replaces_the_main_one(tmp_path: Path) -> None:
-    root = write_sources(tmp_path / "p", make_set(OLDER))
-    write_sources(root, SET, source_set="newer")
-    (unit,) = read(root, tmp_path / "scratch")
-    assert {one.shown.split("/")[2] for one in unit.libraries} == {"newer"}
-
-
-def test_first_of_several_manifests_describes_the_app_and_all_add_libraries() -> None:
-    first = AppManifest(min_sdk=21, target_sdk=34, extracts=True, native_libraries={"a": False})
-    second = AppManifest("b", "", 30, 35, False, {"a": True, "b": True})
-    libraries = {"a": False, "b": True}
-    assert merge_manifests([first, second]) == AppManifest("", "", 21, 34, True, libraries)
-    assert merge_manifests([]) is None
-    whole, cut, long = AppManifest(), AppManifest(fault="cut"), AppManifest(fault="long")
-    for manifests, fault in (([whole, cut, long], "cut"), ([long, cut], "long"), ([whole], "")):
-        merged = merge_manifests(manifests)
-        assert merged
-        assert merged.fault == fault
 
 
 def test_manifest_that_cannot_be_read_or_is_too_long_has_a_fault(tmp_path: Path) -> None:

@@ -15,11 +15,9 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.compat import Runtime, Verdict, judge_compat
-from ci.inspect.runtimes import describe_runtime, read_runtime
-from provisioning.doctor.facts import FileFacts
+from ci.inspect.runtimes import read_runtime
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program
-from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_toolchain
 from provisioning.store.store import Key, Store
@@ -179,38 +177,6 @@ def test_directory_or_archive_of_libraries_is_a_runtime(
             for path in root.iterdir():
                 archive.write(path, f"lib/arm64-v8a/{path.name}")
         assert read_runtime(str(tmp_path / "app.apk"), KERNELS) == replace(found, name="app.apk")
-
-
-@pytest.mark.parametrize(
-    ("name", "is_adaptor"),
-    [
-        *((name, True) for name in ("libqnn_executorch_backend.so", "libexecutorch.so")),
-        *((name, True) for name in ("libexecutorch_jni.so", "PyQnnManagerAdaptor.so")),
-        ("PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so", True),
-        ("libqnn_executorch_backend.so.debug", False),
-        ("libother.so", False),
-    ],
-)
-def test_headers_are_those_of_a_library_of_executorch(
-    tmp_path: Path, name: str, is_adaptor: bool
-) -> None:
-    (tmp_path / name).write_bytes(BACKEND)
-    (tmp_path / "libexecutorch_new.so").write_bytes(BACKEND.replace(b"\x25", b"\x31", 1))
-    files = [FileFacts(one, tmp_path / one, 1) for one in (name, "libexecutorch_new.so")]
-    assert describe_runtime(files[:1], "app", ()).adaptor == ("2.37" if is_adaptor else "")
-    assert describe_runtime(files, "app", ()).adaptor == ("2.37" if is_adaptor else "2.49")
-
-
-def test_versions_of_a_runtime_are_numbers() -> None:
-    names = [f"libQnnHtp{version}{part}.so" for part in ("Stub", "Skel") for version in ("", "V7a")]
-    names += ["libQnnHtpV79Stub.so", "libQnnHtpV75Stub.so", "libQnnLpaiV68Stub.so"]
-    builds = {"a/libQnnHtp.so": "2.49.40", "b/libQnnHtp.so": "2.9.0", "c.so": "2.1.0"}
-    files = [FileFacts(one, Path(one), 1) for one in names]
-    files += [
-        FileFacts(one, Path(one), 1, build=QnnBuild(build, None, build))
-        for one, build in builds.items()
-    ]
-    assert describe_runtime(files, "app", ()) == Runtime("app", "2.9.0", (75, 79))
 
 
 def test_versions_and_artifacts_are_runtimes(

@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.files import DTYPES, Inspected, inspect_file
+from ci.inspect.files import Inspected, inspect_file
 from provisioning.elf.reader import read_elf
-from provisioning.errors import ExitCode, FailedError, QnnCiError, UsageError
+from provisioning.errors import ExitCode, UsageError
 from tests.build.apps import pack
 from tests.stand_ins.android_apps import library, skel
 from tests.stand_ins.lowered import make_binary, make_program
@@ -178,29 +178,6 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert (packed.file, packed.kind, bool(packed.damage)) == ("assets/m.onnx", "onnx", True)
 
 
-@pytest.mark.parametrize(
-    ("error", "damage"),
-    [
-        (UsageError("m.onnx is odd"), "is odd"),
-        (UsageError("m.onnx is odd", why="so"), "is odd: so"),
-        (UsageError("m.onnx is odd", fix="do"), "is odd (do)"),
-        (UsageError("m.onnx is odd", why="so", fix="do"), "is odd: so (do)"),
-        (FailedError("m.onnx failed", why="so"), "cannot be loaded: so"),
-    ],
-)
-def test_reason_is_given_for_an_onnx_model_that_cannot_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: QnnCiError, damage: str
-) -> None:
-    contexts = pytest.importorskip("ci.onnx.contexts")
-
-    def refuse(_: Path) -> None:
-        raise error
-
-    monkeypatch.setattr(contexts, "open_context", refuse)
-    (tmp_path / "m.onnx").write_bytes(b"\x08\x08")
-    assert inspect_file(tmp_path / "m.onnx") == Inspected("m.onnx", "onnx", 2, damage)
-
-
 def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
     from onnx import TensorProto as Onnx
@@ -241,17 +218,6 @@ def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Pa
     assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"] * 3
     operators = {"Add": 2, "Softmax": 1, "com.microsoft::FusedGemm": 1}
     assert list(method.cpu_operators.items()) == list(operators.items())
-
-
-def test_numbers_of_dtypes_are_those_of_onnx() -> None:
-    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
-    others = {"float": "float32", "double": "float64"}
-    for number, name in DTYPES.items():
-        own = onnx.TensorProto.DataType.Name(number).lower()
-        assert others.get(own, own) == name
-    widths = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
-    floats = {"float16", "bfloat16", "float32", "float64"}
-    assert {*DTYPES.values()} == widths | floats | {"bool"}
 
 
 def test_seal_is_written_only_into_whole_contexts(

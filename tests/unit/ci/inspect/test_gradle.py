@@ -52,11 +52,6 @@ def test_first_build_file_that_is_small_enough_is_read(tmp_path: Path) -> None:
     assert read_build([tmp_path], tmp_path) == {}
 
 
-def test_setting_with_both_values_is_unknown() -> None:
-    both = "jniLibs { useLegacyPackaging = true }\njniLibs { useLegacyPackaging = false }"
-    assert (parse(both).legacy, parse(both).is_legacy_computed) == (None, True)
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

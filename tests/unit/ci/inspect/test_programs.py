@@ -22,7 +22,7 @@ import pytest
 
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
 from ci.verbs.inspect import render_files
-from provisioning.doctor.survey import context_binaries, programs
+from provisioning.doctor.survey import programs
 from provisioning.doctor.survey.context_binaries import (
     ContextBinary,
     Graph,
@@ -36,7 +36,6 @@ from provisioning.doctor.survey.programs import (
     Partition,
     Program,
     SegmentSpan,
-    parse_constant,
     parse_program,
 )
 from provisioning.elf.programs import NO_SOC
@@ -48,7 +47,6 @@ from tests.stand_ins.lowered import (
     make_binary,
     make_flatbuffer,
     make_program,
-    make_tensor,
 )
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -162,35 +160,6 @@ def test_context_binary_names_its_compiler_target_and_graphs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "has_outer", "name"),
-    [(3, True, "g"), (2, True, "?"), (4, True, "?"), (3, False, "?")],
-)
-def test_graph_of_another_version_is_not_read(version: int, has_outer: bool, name: str) -> None:
-    ports = Vector([make_tensor("x", 0x0232, (1,))])
-    outer = {0: {0: {0: "g", 2: ports, 4: ports}}}
-    given = {0: Number("I", version), **({2: outer} if has_outer else {})}
-    graph = context_binaries._parse_graph(Tables(make_flatbuffer(given)).root())
-    assert (graph.name, len(graph.inputs), len(graph.outputs)) == (name, *[int(name == "g")] * 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "grid"),
-    [
-        ({}, (0.5, 128)),
-        ({5: Number("I", 0)}, (0.5, 128)),
-        ({5: Number("I", 1)}, (None, None)),  # one scale for each channel
-        ({4: Number("I", 0x7FFFFFFF)}, (None, None)),
-    ],
-)
-def test_grid_is_one_scale_and_one_zero_point(
-    change: dict[int, Any], grid: tuple[float | None, int | None]
-) -> None:
-    given = make_tensor("x", 0x0408, (2, 3), 0.5) | change
-    tensor = context_binaries._parse_tensor(Tables(make_flatbuffer(given)).root())
-    assert tensor == TensorSpec("x", "ufixed8", (2, 3), *grid)
-
-
-@pytest.mark.parametrize(
     ("kind", "name", "bits"),
     [
         *((0x00, "int", (8, 16, 32, 64)), (0x01, "uint", (8, 16, 32, 64))),
@@ -208,37 +177,6 @@ def test_types_of_qnn_are_their_kind_and_their_bits(
         (graph,) = parse_context_binary(data).graphs
         known = f"{name}{each}" if each in bits else f"0x{number:04x}"
         assert graph.inputs[0].dtype == known
-
-
-HEADER = b"\xcd\xab\x78\x56"
-
-
-@pytest.mark.parametrize(
-    ("head", "told", "size", "offset", "length", "damage"),
-    [
-        (HEADER.ljust(256, b"\0"), 0, 0, 256, 0, ""),
-        (HEADER.ljust(20, b"\0"), 0, 0, 20, 0, ""),
-        (HEADER.ljust(20, b"\0"), 0, 9, 20, 0, ""),
-        (b"\xcd\xab\x78\x57".ljust(20, b"\0"), 9, 0, 20, 0, ""),
-        (HEADER.ljust(19, b"\0"), 0, 0, 19, 0, ""),
-        (b"", 0, 0, 0, 0, ""),
-        (HEADER.ljust(20, b"\0"), 0, -1, 20, -1, "has only"),
-        (HEADER.ljust(20, b"\0"), 1, 0, 20, 0, "has only"),
-        (HEADER.ljust(20, b"\0"), 99, 99, 20, 99, "has only"),
-        (b"", 0, 10, 0, 10, "is "),
-        (b"", 0, 11, 0, 11, "has only"),
-    ],
-)
-def test_context_binary_is_found_after_the_header_of_its_data(
-    head: bytes, told: int, size: int, offset: int, length: int, damage: str
-) -> None:
-    """The data is between 64 bytes and 10 more; ``told``, ``size`` and ``length`` are added."""
-    head = head[:12] + struct.pack("<Q", len(BINARY) + told) + head[20:] if len(head) > 19 else head
-    view = memoryview(bytes(64) + head + BINARY + bytes(10))
-    found = programs._find_context(view, 64, len(head) + len(BINARY) + size)
-    assert found
-    assert (found.offset, found.size_bytes) == (64 + offset, len(BINARY) + length)
-    assert (found.damage.startswith(damage), bool(found.damage)) == (True, bool(damage))
 
 
 def test_context_binaries_are_found_anywhere_if_they_are_whole() -> None:
@@ -402,15 +340,6 @@ def test_program_has_methods_partitions_constants_segments_and_contexts() -> Non
     check_snapshot(SNAPSHOTS / "programs.txt", shown)
 
 
-def test_file_is_damaged_if_any_of_its_contexts_is() -> None:
-    whole, cut = ContextBinary(0, 9), ContextBinary(9, 9, damage="is cut")
-    for contexts, damage in (((), ""), ((whole,), ""), ((whole, cut, whole), "is cut")):
-        found = programs.wrap_contexts("m.onnx", "onnx", 18, contexts)
-        assert (found.contexts, found.damage, found.is_package) == (
-            *(contexts, damage, len(contexts) > 1),
-        )
-
-
 # The scalar types of executorch/schema/scalar_type.fbs by their numbers, and others.
 SCALARS = {0: "uint8", **{number: f"int{4 << number}" for number in range(1, 5)}}
 SCALARS |= {5: "float16", 6: "float32", 7: "float64"}
@@ -430,28 +359,6 @@ def test_types_of_tensors_have_their_names_and_sizes() -> None:
             }
         else:
             assert found.constant_bytes == {"unknown": 0}
-
-
-@pytest.mark.parametrize(
-    ("kind", "held", "value"),
-    [
-        (programs.INT, Number("q", 7), 7),
-        (programs.BOOL, Number("?", 1), True),
-        (programs.DOUBLE, Number("d", 0.5), 0.5),
-        (programs.DOUBLE, Number("d", math.inf), "inf"),  # JSON has no such number
-        (programs.STRING, "a text", "a text"),
-        (programs.INTS, Vector((7, 1 << 40), "q"), (7, 1 << 40)),
-        (programs.BOOLS, Vector((True, False), "?"), (True, False)),
-        (programs.DOUBLES, Vector((0.5, 1.5), "d"), (0.5, 1.5)),
-        (programs.DOUBLES, Vector((0.5, math.nan), "d"), "(0.5, nan)"),
-        (programs.TENSOR, Number("q", 7), None),
-    ],
-)
-def test_constant_is_read_as_its_type(kind: int, held: object, value: object) -> None:
-    found = parse_constant(Tables(make_flatbuffer({0: Number("B", kind), 1: {0: held}})).root())
-    assert (found, type(found)) == (value, type(value))
-    empty = make_flatbuffer({0: Number("B", kind)})
-    assert parse_constant(Tables(empty).root()) is None
 
 
 # -- hostile files --------------------------------------------------------------------------------

@@ -122,27 +122,6 @@ def test_a_file_that_two_others_load_is_no_cycle(
     assert reasons(report({**GOOD, **files})) == ""
 
 
-def test_a_file_that_fails_fails_for_the_same_reason_wherever_it_is_loaded(
-    report: Callable[[Mapping[str, str]], ParityReport],
-) -> None:
-    files = {
-        "bad/a.bzl": 'fail("why")\n',
-        **{f"{folder}/BUCK": 'load("//executorch/bad:a.bzl", "x")\n' for folder in ("bad", "more")},
-    }
-    said = reasons(report({**GOOD, **files}))
-    assert "bad/BUCK: fail: why" in said
-    assert "more/BUCK: fail: why" in said
-
-
-def test_each_reason_of_a_line_is_given(
-    report: Callable[[Mapping[str, str]], ParityReport],
-) -> None:
-    loop = "foreach(x a b)\n  include(${x}.cmake)\nendforeach()\n"
-    found = report({**GOOD, "CMakeLists.txt": GOOD["CMakeLists.txt"] + loop})
-    rows = [(str(row.place), row.reason.partition(".cmake")[0][-1]) for row in found.not_evaluated]
-    assert rows == [("CMakeLists.txt:3", "a"), ("CMakeLists.txt:3", "b")]
-
-
 @pytest.mark.parametrize("name", CMAKE)
 def test_cmake_that_does_not_evaluate_is_named(
     name: str, report: Callable[[Mapping[str, str]], ParityReport]
@@ -163,12 +142,6 @@ def test_an_included_file_that_is_nested_too_deeply_is_named(
                      "a.cmake": deep})  # fmt: skip
     assert reasons(result) == "a.cmake: blocks are nested too deeply"
     assert result.counts["cmake_targets"] == 1
-
-
-def test_a_syntax_error_is_placed(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
-    result = report({**GOOD, "x/CMakeLists.txt": "set(a b)\n\nset(c\n"})
-
-    assert [str(row.place) for row in result.not_evaluated] == ["x/CMakeLists.txt:3"]
 
 
 def test_a_target_with_unknown_sources_is_named(
@@ -209,31 +182,6 @@ def test_deep_starlark_does_not_end_the_reader(
 
 
 @pytest.mark.parametrize(
-    ("make", "most"),
-    [
-        (lambda n: "x = " + "[" * n + "]" * n, 198),
-        (lambda n: "x = " + "(" * n + ")" * n, 198),
-        (lambda n: "x = " + "{1: " * n + "2" + "}" * n, 198),
-        (lambda n: "x = [\n" + "[" * (n - 1) + "]" * n, 198),
-        (lambda n: "\n".join(" " * i + "if 1:" for i in range(n + 1)), 198),
-        (lambda n: "-" * n + "1", 1000),
-        (lambda n: "not " * n + "1", 333),
-        (lambda n: "1 and " * n + "1", 333),
-        (lambda n: "1 or " * n + "1", 500),
-        (lambda n: "1 if 1 else " * n + "1", 500),
-        (lambda n: "lambda: " * n + "1", 166),
-        (lambda n: "1" + " % 1" * n, 1000),
-        (lambda n: "a" + ".b" * n, 1000),
-        (lambda n: "a" + "[0]" * n, 1000),
-        (lambda n: "if 1:\n pass" + "\nelif 1:\n pass" * n, 1000),
-    ],
-)  # fmt: skip
-def test_nesting_has_a_limit(make: Callable[[int], str], most: int) -> None:
-    assert not is_too_deep(make(most))
-    assert is_too_deep(make(most + 1))
-
-
-@pytest.mark.parametrize(
     "text",
     [
         *(f"x = {quote}{'[' * 999}{quote}" for quote in ('"', "'", '"""', "'''")),
@@ -248,12 +196,6 @@ def test_nesting_has_a_limit(make: Callable[[int], str], most: int) -> None:
 )
 def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
     assert not is_too_deep(text)
-
-
-def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
-    rows = "".join(f'    "{"x" * 9}{n}.h" + ".hpp", # (((\n' for n in range(5000))
-
-    assert report(deep(f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000)).not_evaluated == ()
 
 
 @pytest.mark.usefixtures("hurried")
@@ -331,19 +273,6 @@ def test_recursion_in_one_directory_leaves_the_others(
         ("unread-file", "r/CMakeLists.txt"),
         ("cmake-only-source", "p/b.cpp"),
     }
-
-
-@pytest.mark.usefixtures("hurried")
-def test_a_loop_of_many_steps_leaves_the_others(pairs: Callable[..., set[tuple[str, str]]]) -> None:
-    loop = "foreach(a RANGE 1999)\nforeach(b RANGE 1999)\nset(x 1)\nendforeach()\nendforeach()\n"
-    files = {
-        **GOOD,
-        "r/CMakeLists.txt": loop,
-        "p/b.cpp": "",
-        "CMakeLists.txt": "add_subdirectory(r)\nadd_library(lib p/a.cpp p/b.cpp)\n",
-    }
-
-    assert ("cmake-only-source", "p/b.cpp") in pairs(files)
 
 
 def test_a_name_that_is_not_utf8_loses_nothing(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
-from ci.parity.uses import find_includes, find_macros, group_includes
+from ci.parity.uses import find_includes, group_includes
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
-from tests.unit.ci.parity.compare.sides import buck, cmake, entry
+from tests.unit.ci.parity.compare.sides import buck
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD
 
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
@@ -50,13 +49,6 @@ def test_an_included_header_is_a_dependency(findings: Findings) -> None:
     assert (str(found.buck_place), found.buck_target) == ("p/BUCK:2", "//p:p")
 
 
-def test_of_several_that_list_a_header_the_plainest_is_named(findings: Findings) -> None:
-    files = tree()
-    files["q/BUCK"] += Q.format("").replace('"q"', '"a_longer"')
-
-    assert details(findings(files)) == ["dependency //p:p -> //q:q"]
-
-
 @pytest.mark.parametrize(
     ("label", "include", "is_found"),
     [
@@ -81,15 +73,6 @@ def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
         assert found == ([f"dependency //p:p -> {label}"] if is_found else [])
     files["p/BUCK"] = files["p/BUCK"].replace("deps = []", f'deps = ["{label}"]')
     assert findings(files, POLICY) == []
-
-
-def test_a_library_of_the_tree_is_known_by_the_headers_that_it_lists(findings: Findings) -> None:
-    files = tree('"//executorch/q:other"', "#include <executorch/q/other.h>\n") | {"q/other.h": ""}
-    files["q/BUCK"] = LOAD + Q.format("").replace("q.h", "other.h")
-    del files["q/q.h"]
-    files["q/BUCK"] += 'runtime.cxx_library(name = "other")\n'
-
-    assert details(findings(files, POLICY)) == ["dependency //p:p -> //q:q"]
 
 
 @pytest.mark.parametrize("suffix", ["Apple", "AppleMac", "Android", "_static"])
@@ -158,38 +141,6 @@ def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None
         assert [row for row in details(every) if row != "header "] == found
 
 
-def test_a_header_that_a_rule_makes_is_one_of_its_library(findings: Findings) -> None:
-    made = 'runtime.cxx_library(name = "q", exported_headers = {"q.h": ":make[q.h]"})\n'
-    files = {**tree(), "q/BUCK": LOAD + made}
-    del files["q/q.h"]
-
-    assert details(findings(files)) == ["dependency //p:p -> //q:q"]
-    assert findings({**files, "p/BUCK": tree('"//executorch/q:q"')["p/BUCK"]}) == []
-
-
-def test_a_library_of_headers_that_each_of_its_users_completes_is_a_note(
-    findings: Findings,
-) -> None:
-    files = tree('"//executorch/q:q", "//executorch/r:r"')
-    files["q/q.h"] = "#include <executorch/r/r.h>\n"
-    files["a/BUCK"] = LOAD + 'runtime.python_library(name = "py", srcs = ["a.py"])\n'
-    files["a/a.py"] = ""
-    silent = Q.format('"//executorch/r:r"')
-    private = Q.format("").replace("exported_deps = []", 'deps = ["//executorch/r:r"]')
-    compiling = private.replace('name = "q"', 'name = "q", srcs = ["q.cpp"]')
-
-    for rule, count in [(Q.format(""), 1), (private, 1), (silent, 0)]:
-        found = findings({**files, "q/BUCK": LOAD + rule})
-        levels = [(f.detail, f.level, f.when_new) for f in found]
-        assert levels == [("//q:q -> //r:r", Level.NOTE, Level.WARNING)] * count
-    assert "//q:q does not export //r:r" in findings(files)[0].message
-    files |= {"q/q.cpp": "", "q/BUCK": LOAD + compiling}
-    files["CMakeLists.txt"] += "add_library(q q/q.cpp)\ntarget_link_libraries(p q)\n"
-    assert findings(files) == []
-    files["p/BUCK"] = tree('"//executorch/q:q"')["p/BUCK"]
-    assert "//q:q does not export //r:r" in findings(files)[0].message
-
-
 def test_a_header_of_what_depends_on_its_library_belongs_there(findings: Findings) -> None:
     files = tree('"//executorch/q:q", "//executorch/r:r"')
     files["q/q.h"] = "#include <executorch/r/r.h>\n"
@@ -229,82 +180,6 @@ def test_what_collects_dependencies_has_those_of_copied_sources(
     files["c/BUCK"] = LOAD + COPY % (collected, name, deps)
 
     assert [r for r in details(findings(files)) if r.startswith("dependency")] == expected
-
-
-def test_of_several_that_collect_the_nearest_is_named(findings: Findings) -> None:
-    files = tree('"//executorch/q:q"')
-    files["p/BUCK"] += 'runtime.filegroup(name = "all", srcs = ["p.cpp"])\n'
-    near, far, other = (f"//executorch/{p}" for p in ("q/util:all_deps", "z:all_deps", "q/z:lib"))
-    deps = f'[":all_deps", "{near}", "{far}", "{other}"]'
-    files["c/BUCK"] = LOAD + COPY % ("", "p.cpp", deps)
-    files["q/util/BUCK"] = files["z/BUCK"] = LOAD + 'runtime.cxx_library(name = "all_deps")\n'
-    files["q/z/BUCK"] = LOAD + 'runtime.cxx_library(name = "lib", exported_headers = ["z.h"])\n'
-    files["q/z/z.h"] = ""
-
-    assert details(findings(files)) == ["dependency //q/util:all_deps -> //q:q"]
-
-
-def test_a_copied_header_goes_by_its_namespace(findings: Findings) -> None:
-    copy = 'runtime.cxx_library(name = "q", exported_headers = {"q.h": ":copy[q.h]"}%s)\n'
-    files = tree('"//executorch/c:q"') | {"q/q.h": ""}
-
-    for namespace, expected in [
-        (', header_namespace = "executorch/q"', []),
-        ("", ["dependency //p:p -> //q:q"]),
-        (', header_namespace = "q"', ["dependency //p:p -> //q:q"]),
-    ]:
-        assert details(findings({**files, "c/BUCK": LOAD + copy % namespace})) == expected
-
-
-def test_headers_that_nothing_compiles_are_silent(findings: Findings) -> None:
-    files = tree(source="int p;\n")
-    files["q/q.h"] = "#include <executorch/r/r.h>\n"
-
-    assert findings(files) == []
-
-
-def test_twins_are_silent_and_tests_are_notes(findings: Findings) -> None:
-    files = tree(source="int p;\n")
-    files["p/test/t.cpp"] = files["p/a.cpp"] = "#include <executorch/q/q.h>\n"
-    files["p/BUCK"] += (
-        'runtime.cxx_library(name = "a_aten", srcs = ["a.cpp"])\n'
-        'runtime.cxx_test(name = "t", srcs = ["test/t.cpp"])\n'
-    )
-    files["CMakeLists.txt"] += "add_library(a p/a.cpp)\n"
-    policy = ParityPolicy(twins=("*_aten",), tests=("**/test/**",))
-
-    found = [f for f in findings(files, policy) if f.kind.value == "dependency"]
-    assert [(f.detail, f.level) for f in found] == [("//p:t -> //q:q", Level.NOTE)]
-
-
-def test_a_link_that_cmake_has_is_not_told_twice(findings: Findings) -> None:
-    files = tree(
-        cmake="add_library(q q/q.cpp)\ntarget_link_libraries(p q z)\nadd_library(z z/z.cpp)"
-    )
-    files["q/q.cpp"] = files["z/z.cpp"] = ""
-    files["z/BUCK"] = LOAD + 'runtime.cxx_library(name = "z", srcs = ["z.cpp"])\n'
-    files["q/BUCK"] = files["q/BUCK"].replace(
-        "exported_headers", 'srcs = ["q.cpp"], exported_headers'
-    )
-
-    assert sorted(details(findings(files))) == ["dependency //p:p -> //q:q", "dependency p -> z"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("#include <a>\n#include <b>", {"a", "b"}),
-        ("#ifndef G\n#define G\n#include <a>\n#ifdef X\n#include <b>\n#endif\n#endif", {"a"}),
-        ("#ifndef G  // guard\n#define G\n#include <a>\n#endif", {"a"}),
-        ("#ifndef X\n#include <a>\n#endif\n#include <b>", {"b"}),
-        ("#ifndef X\n#define Y\n#include <a>\n#endif", set()),
-        ("#include <a>\n#ifndef X\n#define X\n#include <b>\n#endif", {"a"}),
-        ("#if A\n#if B\n#endif\n#include <a>\n#endif\n#import <b>", {"b"}),
-        ("  #  include <a> // why\n#define\n#pragma once", {"a"}),
-    ],
-)
-def test_what_is_included_whatever_is_defined(text: str, expected: set[str]) -> None:
-    assert group_includes(text).get("", set()) == expected
 
 
 @pytest.mark.parametrize(
@@ -365,37 +240,6 @@ def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
 
     told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
     assert told == (["//p:p -> //q:q"] if found else [])
-
-
-def test_a_whole_path_leads_to_a_file_or_to_a_header_that_a_rule_makes() -> None:
-    text = "".join(f"#include <executorch/{name}>\n" for name in ("p/b.h", "p/made.h", "p/gone.h"))
-    tree = TextTree({"p/a.cpp": text, "p/b.h": ""}, LAYOUT)
-    made = msgspec.structs.replace(entry(":gen[made.h]"), made_as="p/made.h")
-    target = msgspec.structs.replace(buck("p:lib", "p/a.cpp"), exported_headers=(made,))
-    found = find_includes(tree, BuckFacts((target,)), ())
-    assert found.headers == {"p/a.cpp": ("p/b.h", "p/made.h"), "p/b.h": ()}
-    assert found.names == {"b.h", "made.h", "gone.h"}
-
-
-def test_only_sources_and_headers_include_and_read_macros() -> None:
-    text = '#include "b.h"\n#ifdef FAST\n#endif\n// SLOW NEAR\n'
-    names = ("p/a.cpp", "p/c.cc", "p/notes.md", "p/run.py", "p/BUCK", "q/d.cpp")
-    tree = TextTree({**dict.fromkeys(names, text), "p/b.h": "NEAR SLOWER"}, LAYOUT)
-    built = BuckFacts((buck("p:lib", "p/a.cpp", defines=["+FAST=1", "NEAR"]),))
-    listed = CMakeFacts(Configuration.HOST, (cmake("lib", "p/c.cc", defines=["SLOW"]),))
-    found = find_includes(tree, built, [listed])
-    assert found.headers == {
-        "p/a.cpp": ("p/b.h",),
-        "p/c.cc": ("p/b.h",),
-        "p/b.h": (),
-        "q/d.cpp": (),
-    }
-    assert found.names == {"b.h"}
-    assert find_macros(tree, built, [listed], found.headers) == {
-        "FAST": ("p/a.cpp", "p/c.cc", "q/d.cpp"),
-        "NEAR": ("p/a.cpp", "p/b.h"),
-        "SLOW": ("p/c.cc",),
-    }
 
 
 INCLUDES = """#include <vector>

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
-from pathlib import Path
 
 import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.reading import SIDES, digest_side
-from ci.parity.run import compare_whole
-from ci.parity.trees import DirectoryTree
-from tests.stand_ins.text_tree import TextTree
-from tests.unit.ci.parity.conftest import LAYOUT, LOAD, MIGRATION
+from tests.unit.ci.parity.conftest import LOAD
 
 Pairs = Callable[..., set[tuple[str, str]]]
 Findings = Callable[..., list[Finding]]
@@ -57,20 +52,6 @@ def test_a_dependency_of_one_platform_is_not_compared(pairs: Pairs) -> None:
     assert pairs(tree(DEP)) == FOUND
 
 
-def test_a_dependency_of_meta_s_builds_is_not_compared(pairs: Pairs) -> None:
-    inner = 'deps = [] if runtime.is_oss else ["//executorch/q:q"]'
-    outer = 'deps = ["//executorch/q:q"] if runtime.is_oss else []'
-
-    assert pairs(tree(inner)) == set()
-    assert pairs(tree(outer)) == FOUND
-
-
-def test_a_target_of_fbcode_is_one_of_the_open_build(pairs: Pairs) -> None:
-    rule = f'fbcode_target(_kind = runtime.cxx_library, name = "p", srcs = ["a.cpp"], {DEP})\n'
-
-    assert pairs(tree() | {"p/BUCK": MIGRATION + LOAD + rule}) == FOUND
-
-
 def test_a_renamed_target_whose_header_has_the_old_name_is_found(findings: Findings) -> None:
     more = 'exported_headers = ["q.h"], '
     link = "target_link_libraries(p q)"
@@ -85,10 +66,6 @@ def test_a_renamed_target_whose_header_has_the_old_name_is_found(findings: Findi
     files["q/BUCK"] = LOAD + library("renamed", '["b.cpp"]', more)
     messages = {finding.message for finding in findings(files)}
     assert "//p:p depends on //q:q, but that target does not exist" in messages
-
-
-def test_a_dependency_that_is_exported_is_one(pairs: Pairs) -> None:
-    assert pairs(tree('exported_deps = ["//executorch/q:q"]')) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -235,27 +212,6 @@ def test_a_pattern_without_a_file_is_a_note_beside_others(findings: Findings) ->
     assert [(f.kind.value, f.level.value) for f in findings(alone)] == [("empty-glob", "error")]
 
 
-def test_each_exclude_of_a_glob_counts(pairs: Pairs) -> None:
-    srcs = 'glob(["*.cpp"], exclude = ["b.cpp", "c.cpp"])'
-    files = package(srcs, "add_library(lib p/a.cpp)", "a.cpp", "b.cpp", "c.cpp")
-
-    assert pairs(files) == {("unlisted-file", "p/b.cpp"), ("unlisted-file", "p/c.cpp")}
-
-
-def test_a_helper_of_the_tree_is_not_run(pairs: Pairs) -> None:
-    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
-    files["build/runtime_wrapper.bzl"] = 'fail("never run")\nruntime = 1\n'
-
-    assert pairs(files) == set()
-
-
-def test_a_name_that_nothing_defines_makes_no_second_target(pairs: Pairs) -> None:
-    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
-    files["p/BUCK"] += "unknown_helper(1)\nother_helper(2)\n"
-
-    assert pairs(files) == set()
-
-
 def test_a_folder_of_meta_s_inside_the_tree_s_is_not_missed(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:
@@ -266,53 +222,7 @@ def test_a_folder_of_meta_s_inside_the_tree_s_is_not_missed(
         assert bool(result.not_evaluated) is missed
 
 
-def test_a_label_of_another_cell_is_outside(pairs: Pairs) -> None:
-    inside = 'deps = ["@fbsource//xplat/executorch/q:q"]'
-    outside = 'deps = ["@fbsource//third-party/q:q"]'
-    other = 'deps = ["other//executorch/q:q"]'
-
-    assert pairs(tree(inside)) == FOUND
-    assert pairs(tree(outside)) == pairs(tree(other)) == set()
-
-
-def test_a_place_is_the_next_one_below_its_target(findings: Findings) -> None:
-    rules = library("one", '["a.cpp"]') + "\n\n" + library("two", '["a.cpp", "gone.cpp"]')
-    files = package("[]", "add_library(lib p/a.cpp)", "a.cpp")
-    files["p/BUCK"] = LOAD + 'X = "gone.cpp"\n' + rules
-
-    (found,) = findings(files)
-    assert str(found.buck_place) == "p/BUCK:6"
-
-
 # CMake
-
-
-def test_a_value_for_the_caller_may_be_either(pairs: Pairs) -> None:
-    cmake = (
-        "option(X '' ON)\nfunction(f)\n  if(X)\n    set(S p/b.cpp PARENT_SCOPE)\n  endif()\n"
-        "endfunction()\nset(S p/a.cpp)\nf()\nadd_library(lib ${S})"
-    )
-
-    assert pairs(package('["a.cpp", "b.cpp"]', cmake, "a.cpp", "b.cpp")) == set()
-
-
-def test_a_cache_entry_does_not_replace_a_variable(pairs: Pairs) -> None:
-    cmake = 'set(S p/a.cpp)\nset(S p/b.cpp CACHE STRING "")\nadd_library(lib ${S})'
-    forced = cmake.replace('"")', '"" FORCE)')
-
-    assert pairs(package('["a.cpp"]', cmake, "a.cpp")) == set()
-    assert pairs(package('["b.cpp"]', forced, "a.cpp", "b.cpp")) == {("unlisted-file", "p/a.cpp")}
-
-
-def test_a_folder_of_a_file_set_is_no_file(pairs: Pairs) -> None:
-    cmake = (
-        "add_library(lib p/a.cpp)\ntarget_sources(lib PUBLIC FILE_SET HEADERS BASE_DIRS p/inc.d"
-        " FILES p/x.h)"
-    )
-    files = package('["a.cpp"]', cmake, "a.cpp", "x.h")
-    files["p/BUCK"] = LOAD + library("lib", '["a.cpp"]', 'headers = ["x.h"]')
-
-    assert pairs(files) == set()
 
 
 def test_a_directory_that_an_option_adds_need_not_be_there(findings: Findings) -> None:
@@ -321,89 +231,4 @@ def test_a_directory_that_an_option_adds_need_not_be_there(findings: Findings) -
     assert findings(package('["a.cpp"]', cmake, "a.cpp")) == []
 
 
-def test_a_directory_is_read_once(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
-    files = package('["a.cpp"]', "add_subdirectory(p)", "a.cpp")
-
-    assert (
-        report(files | {"p/CMakeLists.txt": "add_library(lib a.cpp)\n"}).counts["cmake_targets"]
-        == 1
-    )
-
-
 # The allow-list and the cache
-
-
-def test_details_narrow_an_entry(pairs: Pairs) -> None:
-    def allow(detail: str) -> ParityPolicy:
-        entry = Allowance(
-            kinds=("dependency",), files=("p/**",), reason="r", details=(detail,),
-            until=date(2027, 1, 1),
-        )  # fmt: skip
-        return ParityPolicy(allow=(entry,))
-
-    stale = ("stale-allowance", "manifests/policies/parity.toml")
-    assert pairs(tree(DEP), allow("//p:p -> **")) == set()
-    assert pairs(tree(DEP), allow("//other**")) == FOUND | {stale}
-
-
-@pytest.mark.parametrize(
-    ("name", "sides"),
-    [
-        ("p/BUCK", {"buck"}),
-        ("p/list.bzl", {"buck", "cmake"}),
-        ("CMakeLists.txt", {"cmake"}),
-        ("p/x.cmake", {"cmake"}),
-        ("p/a.cpp", {"found"}),
-        ("p/a.h", {"found"}),
-        ("p/a.py", {"found"}),
-        ("p/README.md", set()),
-    ],
-)
-def test_a_side_is_read_anew_when_what_it_reads_changes(
-    name: str, sides: set[str], plant: Callable[[Mapping[str, str]], Path]
-) -> None:
-    files = tree() | {"p/list.bzl": "x = 1\n", "p/x.cmake": "", name: "one = 1\n"}
-    before, kept = DirectoryTree(plant(files)), (*SIDES, "found")
-    old = {each: digest_side(before, each) for each in kept}
-    after = DirectoryTree(plant({**files, name: "two = 2\n"}))
-
-    changed = {each for each in kept if digest_side(after, each) != old[each]}
-    assert changed == sides | ({"found"} if sides else set())
-
-
-def test_what_was_found_is_kept_by_the_policy_too(
-    tmp_path: Path,
-) -> None:
-    files = tree(DEP, **{"p/test/BUCK": LOAD + library("t", '["t.cpp"]')})
-    policy, cache = ParityPolicy(layout=LAYOUT), tmp_path / "cache"
-
-    def found(policy: ParityPolicy, text: str) -> list[str]:
-        source = TextTree({**files, "p/test/t.cpp": text}, LAYOUT)
-        whole = compare_whole(source, policy, cache)
-        return [finding.level.value for finding in whole.findings]
-
-    assert found(policy, "") == found(policy, "") == ["error", "warning"]
-    assert found(ParityPolicy(layout=LAYOUT, tests=("**/test/**",)), "") == ["note", "warning"]
-    assert found(policy, "#include <executorch/q/none.h>") == ["error", "warning"]
-
-
-@pytest.mark.parametrize(
-    "switch",
-    [
-        "runtime.is_oss", "is_xplat()", "not is_fbcode()", 'read_config("a", "b", "0") == "1"',
-        'read_config("a", "b", "1") == "0"', 'read_config("a", "b", "false") == "true"',
-        'read_config("a", "b", "true") == "false"',
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("file", ["p/BUCK", "p/list.bzl"])
-def test_a_build_file_that_can_tell_a_build_is_evaluated_in_it(
-    switch: str, file: str, findings: Findings
-) -> None:
-    chosen = f'("b.cpp" if {switch} else "a.cpp")'
-    rule = f"runtime.cxx_library(name = 'p', srcs = [{chosen}])\n"
-    macro = LOAD + f"def make():\n    {rule}"
-    called = 'load(":list.bzl", "make")\nmake()\n'
-    files = {"p/BUCK": LOAD + rule} if file == "p/BUCK" else {"p/BUCK": called, file: macro}
-    cmake = "add_library(p p/a.cpp p/b.cpp)\n"
-
-    assert findings({**files, "p/a.cpp": "", "p/b.cpp": "", "CMakeLists.txt": cmake}) == []

@@ -6,45 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ci.parity.buck.evaluate import RETRIES, Loaded, candidates, is_too_deep, resolve_load
-from ci.parity.buck.globs import PackageFiles
+from ci.parity.buck.evaluate import RETRIES, Loaded, resolve_load
 from ci.parity.buck.places import Literals
 from ci.parity.buck.reader import absolute as label_of
-from ci.parity.buck.reader import is_label, merge_targets, read_buck, stems, walk
+from ci.parity.buck.reader import read_buck
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
-from ci.parity.cmake.interpreter import (
-    bind_parameters,
-    conditions_of,
-    foreach_range,
-    refusals_of,
-)
-from ci.parity.cmake.regex import replace as replace_matches
-from ci.parity.cmake.state import Routine
 from ci.parity.cmake.values import (
     expand,
     merge_value,
     resolve_genex,
-    split_list,
-    split_values,
     unknown,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport
 from ci.parity.facts import (
-    BuckFacts,
-    CMakeFacts,
     Configuration,
-    NotEvaluated,
-    ParityFacts,
     Place,
-    is_header,
-    is_inside,
-    is_source,
-    suffix_of,
 )
 from ci.parity.patterns import compile_pattern
 from ci.parity.policy import Layout, ParityPolicy
@@ -56,10 +36,9 @@ from ci.parity.run import (
     match_sources,
 )
 from ci.parity.trees import DirectoryTree, split_batch
-from ci.parity.uses import Places, absolute, find_imports
+from ci.parity.uses import find_imports
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
-from tests.unit.ci.parity.compare.sides import buck
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD, MIGRATION
 
 Pairs = Callable[..., set[tuple[str, str]]]
@@ -107,27 +86,6 @@ def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: li
     assert [path for path in others if test.fullmatch(path)] == []
 
 
-def test_an_exclude_counts_for_a_file_that_is_named_too() -> None:
-    files = PackageFiles(["p/BUCK", "p/a.c", "p/b.c", "p/sub/BUCK", "p/sub/c.c", "pq/d.c"])
-
-    matched = files.match("p", ["a.c", "b.c", "gone.c", "a", "**/*.c"], ["b.c", "a"])
-    assert (matched.files, matched.empty) == (("a.c",), ("gone.c", "a"))
-    assert [files.owner_of(folder) for folder in ("p", "p/x", "p/sub/y", "pq", "")] == [
-        "p", "p", "p/sub", None, None,
-    ]  # fmt: skip
-
-
-def test_every_string_of_an_attribute_has_its_key() -> None:
-    nested = '\0select{"one": ["d", "\\u0000select{\\"k\\": [\\"c\\"]}"], "two": []}'
-    value = ["a", "", {"b": [], "name": "file", "several": ["one", "two"]}, nested]
-
-    assert [(one.text, one.condition, one.key) for one in walk(value)] == [
-        ("a", "", ""), ("b", "", ""), ("file", "", "name"),
-        ("one", "", "several"), ("two", "", "several"), ("d", "one", ""),
-        ("c", "one and k", ""),
-    ]  # fmt: skip
-
-
 def test_sources_with_flags_of_their_own_are_sources(pairs: Pairs) -> None:
     files = {
         "p/BUCK": LOAD + 'runtime.cxx_library(name = "p", srcs = {"a.cpp": [], "b.cpp": []})\n',
@@ -164,46 +122,6 @@ def test_a_dependency_of_builds_inside_meta_is_not_compared(switch: str, pairs: 
 
     assert pairs({**files, "p/BUCK": library.format(switch) + other}) == set()
     assert pairs({**files, "p/BUCK": library.format("True") + other}) == {("dependency", "p/BUCK")}
-
-
-@pytest.mark.parametrize("kind", ["python_library", "python_binary", "python_test"])
-def test_a_python_rule_does_not_swallow_a_native_one(kind: str, pairs: Pairs) -> None:
-    rules = rule("fbcode_target", kind=kind, source="x.py") + rule("non_fbcode_target")
-    files = {
-        "p/BUCK": MIGRATION + LOAD + rules,
-        "p/a.cpp": "",
-        "p/x.py": "",
-        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
-    }
-
-    assert pairs(files) == set()
-
-
-def test_targets_beside_a_broken_build_file_are_not_named_too(pairs: Pairs) -> None:
-    targets = LOAD + 'def targets():\n    runtime.cxx_library(name = "p", srcs = ["a.cpp"])\n'
-    files = {
-        "p/targets.bzl": targets,
-        "p/a.cpp": "",
-        "q/BUCK": "",
-        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
-    }
-
-    assert pairs(files) == {("unread-file", "p/targets.bzl")}
-    assert pairs({**files, "p/BUCK": "x = 1 // 0\n"}) == {("unread-file", "p/BUCK")}
-
-
-def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
-    layout = Layout("et", ("", "cell"), ("xplat/et", "et"), ("shim",))
-
-    assert candidates("cell", "xplat/et/p", layout) == ["p", "shim/p"]
-    assert candidates("cell", "other/p", layout) == []
-    assert candidates("cell", "xplat/et", layout) == ["", "shim"]
-    assert candidates("", "et/p", layout) == ["p", "shim/p", "et/p"]
-    assert candidates("", "p", layout) == ["p"]
-    assert candidates("none", "et/p", layout) == []
-    several = Layout("et", ("root", "cell"), ("et",), ("shim", "more"))
-    assert candidates("cell", "et/p", several) == ["p", "shim/p", "more/p"]
-    assert candidates("root", "et/p", several) == ["p", "shim/p", "more/p", "et/p"]
 
 
 @pytest.mark.parametrize(
@@ -280,27 +198,6 @@ def test_a_file_that_only_gives_runtime_or_a_stub_may_be_elsewhere(load: str) ->
     assert [[one.path for one in target.srcs] for target in found.targets] == [["p/a.cpp"]]
 
 
-def test_blocks_one_after_the_other_are_not_nested() -> None:
-    texts = [f"if x:\n{' ' * width}y\n" for width in range(1, 300)]
-    assert not is_too_deep("".join(texts))
-    nested = "".join(f"{' ' * width}if x:\n" for width in range(300))
-    assert is_too_deep(nested)
-
-
-def test_a_file_has_the_line_of_the_glob_that_found_it() -> None:
-    globs = 'glob([\n"*.cpp"], exclude = ["??.cpp"]) + glob([\n"b*.cpp"])'
-    text = f'{LOAD}runtime.cxx_library(name = "lib", srcs = {globs})\n'
-    tree = TextTree({"p/BUCK": text, "p/a.cpp": "", "p/bx.cpp": ""}, LAYOUT)
-    (lib,) = read_buck(tree).targets
-    assert [(one.path, one.place.line) for one in lib.srcs] == [("p/a.cpp", 3), ("p/bx.cpp", 4)]
-
-
-def test_a_glob_is_at_the_first_of_its_patterns_that_a_file_names() -> None:
-    text = 'export_file(name = "x", srcs = glob([\n"no" + "ne.cpp",\n"b*.cpp",\n"c*.cpp"]))\n'
-    (glob,) = read_buck(TextTree({"BUCK": text, "b.cpp": "", "c.cpp": ""}, LAYOUT)).globs
-    assert (glob.patterns, str(glob.place)) == (("none.cpp", "b*.cpp", "c*.cpp"), "BUCK:3")
-
-
 def test_what_an_unloaded_file_of_targets_lists_has_its_lines_there() -> None:
     rules = "".join(
         f'    runtime.cxx_library(\n    name = "{name}",\n    srcs = ["{name}.cpp"],\n    )\n'
@@ -332,31 +229,6 @@ def test_an_unloaded_file_whose_names_are_computed_has_the_files_of_its_folder()
     ]
     assert [one.empty for one in found.globs] == [()]
     assert [row.place.path for row in found.not_evaluated] == ["k/t/targets.bzl"]
-
-
-MADE = """
-NAMES = [
-    "add",
-    "sub",
-]
-runtime.cxx_library(
-    name = "p",
-    srcs = [name + ".cpp" for name in NAMES] +
-        ["x/" + name for name in [
-            "div.cpp",
-        ]],
-)
-"""
-
-
-def test_a_name_that_a_build_file_completes_has_the_line_of_its_part() -> None:
-    names = ("p/add.cpp", "p/sub.cpp", "p/x/div.cpp")
-    (rule,) = read_buck(
-        TextTree({"p/BUCK": LOAD + MADE, **dict.fromkeys(names, "")}, LAYOUT)
-    ).targets
-    assert [(one.path, one.place.line) for one in rule.srcs] == [
-        ("p/add.cpp", 4), ("p/sub.cpp", 5), ("p/x/div.cpp", 11),
-    ]  # fmt: skip
 
 
 def test_a_name_in_a_file_that_a_loaded_file_loads_has_its_line_there() -> None:
@@ -456,72 +328,6 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "field", "found"),
-    [
-        *(
-            (name, '["a.cpp"]', "srcs", "p/a.cpp")
-            for name in ("srcs", "platform_srcs", "test_srcs")
-        ),
-        *((name, '"a.py"', "srcs", "p/a.py") for name in ("src", "main_src", "main")),
-        ("resources", '{"a.txt": "b/c.txt"}', "srcs", "p/a.txt"),
-        *((name, '["a.h"]', "headers", "p/a.h") for name in ("headers", "raw_headers")),
-        *(
-            (name, '["a.h"]', "exported_headers", "p/a.h")
-            for name in ("exported_headers", "public_headers")
-        ),
-        *(
-            (name, '["//executorch/q:q"]', "deps", "//q:q")
-            for name in ("deps", "fbcode_deps", "xplat_deps")
-        ),
-        ("actual", '"//executorch/q:q"', "deps", "//q:q"),
-        *(
-            (name, '["//executorch/q:q"]', "exported_deps", "//q:q")
-            for name in ("exported_deps", "fbcode_exported_deps", "xplat_exported_deps")
-        ),
-        *(
-            (name, '["gflags"]', "external_deps", "gflags")
-            for name in ("external_deps", "exported_external_deps")
-        ),
-        ("defines", '["A=1"]', "defines", "A=1"),
-        *(
-            (name, '["-DA=1", "-UB"]', "defines", f"{mark}A=1")
-            for name, mark in (
-                ("preprocessor_flags", ""),
-                ("compiler_flags", ""),
-                ("exported_preprocessor_flags", "+"),
-                ("propagated_pp_flags", "+"),
-                ("exported_compiler_flags", "+"),
-            )
-        ),
-        *(
-            (name, '["inc"]', "include_directories", "p/inc")
-            for name in ("include_directories", "public_include_directories")
-        ),
-        ("labels", '["a.cpp"]', "", ""),
-    ],
-)
-def test_each_attribute_of_a_rule_has_its_meaning(
-    attribute: str, value: str, field: str, found: str
-) -> None:
-    text = f'{LOAD}runtime.cxx_library(name = "p", {attribute} = {value})\n'
-    files = dict.fromkeys(("p/a.cpp", "p/a.py", "p/a.txt", "p/a.h"), "")
-    (rule,) = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT)).targets
-    lists = {
-        name: [
-            getattr(one, "path", "") or "+" * getattr(one, "exported", False) + one.text
-            if not isinstance(one, str)
-            else one
-            for one in getattr(rule, name)
-        ]
-        for name in rule.__struct_fields__
-        if isinstance(getattr(rule, name), tuple)
-    }
-    assert {name: rows for name, rows in lists.items() if rows} == (
-        {field: [found]} if field else {}
-    )
-
-
-@pytest.mark.parametrize(
     ("expression", "sources"),
     [
         ('paths.join("a", "b", "c.cpp")', ["a/b/c.cpp"]),
@@ -607,16 +413,6 @@ Rule(name = "third", srcs = ["b.cpp"])
 """
 
 
-def test_a_header_that_a_rule_of_the_root_makes_is_included_by_its_name() -> None:
-    headers = 'exported_headers = {"f.h": ":made[f.h]"}'
-    namespace = 'header_namespace = "executorch"'
-    for build, more, label in (("BUCK", "", "//:made"), ("p/BUCK", namespace, "//p:made")):
-        text = f'{LOAD}runtime.cxx_library(name = "lib", {headers}, {more})\n'
-        (rule,) = read_buck(TextTree({build: text}, LAYOUT)).targets
-        found = [(one.path, one.made_as) for one in rule.exported_headers]
-        assert found == [(f"{label}[f.h]", "f.h")]
-
-
 def test_what_other_repositories_define_is_recorded_without_being_known() -> None:
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     names = ("p/a.cpp", "p/b.cpp", "p/own.h", "p/named.h", "p/one.h")
@@ -637,34 +433,6 @@ def test_what_other_repositories_define_is_recorded_without_being_known() -> Non
     assert [word.text for word in targets["lib"].defines] == ["FLAG"]
     assert targets["lib"].include_names == ("space/named.h", "space/one.h", "space/x.h")
     assert targets["listed"].include_names == ("space/own.h",)
-
-
-def test_usual_rules_are_known_by_whatever_name_they_are_called() -> None:
-    rules = "".join(
-        f'{name}.{kind}(name = "{name}_{kind}")\n'
-        for kind in ("cxx_library", "genrule", "export_file")
-        for name in ("own", "other")
-    )
-    text = LOAD.replace('"runtime")', 'own = "runtime")') + f"other = native\n{rules}"
-    found = read_buck(TextTree({"p/BUCK": text}, LAYOUT))
-    assert found.not_evaluated == ()
-    assert [(one.name, one.kind) for one in found.targets] == [
-        (f"{name}_{kind}", kind)
-        for name in ("other", "own")
-        for kind in ("cxx_library", "export_file", "genrule")
-    ]
-
-
-def test_a_file_may_define_what_buck_has_of_its_own() -> None:
-    texts = {
-        "p/BUCK": 'load(":own.bzl", "glob", "paths")\n'
-        'native.cxx_library(name = "lib", srcs = glob("a") + [paths])\n',
-        "p/own.bzl": '_join = ".cpp"\npaths = "b" + _join\n\n'
-        "def glob(name):\n    return [name + _join]\n",
-    }
-    found = read_buck(TextTree(texts, LAYOUT))
-    assert found.not_evaluated == ()
-    assert [[one.path for one in rule.srcs] for rule in found.targets] == [["p/a.cpp", "p/b.cpp"]]
 
 
 def test_build_files_of_a_submodule_are_not_evaluated() -> None:
@@ -688,49 +456,9 @@ def test_names_that_are_not_defined_are_replaced_up_to_a_limit(names: int) -> No
     assert [row.reason for row in found] == reasons
 
 
-def test_an_error_is_where_the_call_that_fails_is() -> None:
-    text = "def first():\n    second()\n\ndef second():\n    fail('no')\n\nfirst()\n"
-    (row,) = read_buck(TextTree({"p/BUCK": text}, LAYOUT)).not_evaluated
-    assert (str(row.place), row.reason) == ("p/BUCK:5", "p/BUCK: fail: no")
-
-
-def test_a_tree_is_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name in ("file", "nothing"):
-        with pytest.raises(UsageError, match="is not a directory"):
-            DirectoryTree(tmp_path / name)
-
-
 def test_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.cmake").symlink_to("/dev/null")
     assert DirectoryTree(tmp_path).read("a.cmake") is None
-
-
-@pytest.mark.parametrize(
-    ("path", "suffix"), [("a.b/c.d.cpp", ".cpp"), ("a.b/c", ""), ("c.h", ".h"), ("", "")]
-)
-def test_an_extension_begins_at_the_last_dot_of_a_name(path: str, suffix: str) -> None:
-    assert suffix_of(path) == suffix
-
-
-def test_every_target_that_is_defined_twice_is_kept() -> None:
-    rule = 'runtime.cxx_library(name = "{}", srcs = ["a.cpp"])\n'
-    names = ("one", "two", "one", "two", "other")
-    text = LOAD + "".join(map(rule.format, names))
-    found = read_buck(TextTree({"p/BUCK": text, "q/BUCK": text}, LAYOUT)).repeated
-    assert [one.label for one in found] == ["//p:one", "//p:two", "//q:one", "//q:two"]
-
-
-def test_only_flags_with_a_directory_or_macro_name_one() -> None:
-    rule = (
-        'runtime.cxx_library(name = "lib", exported_headers = ["a.h"], preprocessor_flags = ['
-        r'"-include", "executorch/pre.h", "-Iexecutorch/inc", "-DTEXT=\\\"x\\y\\\""],'
-        ' header_namespace = select({"DEFAULT": "one", "ovr_config//os:android": "two"}))\n'
-    )
-    (lib,) = read_buck(TextTree({"p/BUCK": LOAD + rule, "p/a.h": ""}, LAYOUT)).targets
-    assert lib.include_directories == ("inc",)
-    assert [word.text for word in lib.defines] == [r'TEXT="x\y"']
-    assert lib.include_names == ()
 
 
 def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -757,13 +485,6 @@ def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found
     assert label_of(label, "p", LAYOUT) == found
 
 
-def test_a_label_is_told_from_a_file() -> None:
-    labels = (":a", "@x//p:a", "$(location :a)", "//p:a", "x//p:a", "//p")
-    assert [is_label(text) for text in labels] == [True] * len(labels)
-    files = ("a.cpp", "p/a.h", "a:b", "p$(x)", "")
-    assert [is_label(text) for text in files] == [False] * len(files)
-
-
 @pytest.mark.parametrize(
     ("words", "near", "found"),
     [
@@ -788,13 +509,6 @@ def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
     path, _, line = near.partition(":")
     place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
     assert str(place) == found
-
-
-def test_only_files_of_python_import() -> None:
-    text = "import q.x\nfrom q import y\n"
-    names = ("p/a.py", "p/a.md", "p/a.pyi")
-    tree = TextTree({**dict.fromkeys(names, text), "q/x.py": "1", "q/y.py": "1"}, Layout())
-    assert find_imports(tree) == {"p/a.py": ("q/x.py", "q/y.py")}
 
 
 @pytest.mark.parametrize(
@@ -829,34 +543,9 @@ def test_each_form_of_an_import_leads_to_its_files(text: str, found: str) -> Non
     assert imports == ({"p/a.py": tuple(found.split())} if found else {})
 
 
-def test_imports_that_may_fail_or_are_for_type_checkers_do_not_count() -> None:
-    text = (
-        "import q.a\nif TYPE_CHECKING:\n    import q.b\n\n    import q.c\n"
-        "import q.d\ntry:\n    import q.e\n    import q.f\nexcept ImportError:\n    pass\n"
-        "def f():\n    try:\n        import q.g\n    finally:\n        import q.h\n"
-        "if typing.TYPE_CHECKING:\n    import q.i\n"
-        "from q import (j,  # k\n    l)\nimport q.m, q.n\n"
-    )
-    code = {f"q/{name}.py": "1" for name in "abcdefghijklmn"}
-    found = find_imports(TextTree({"p.py": text, **code}, Layout()))
-    assert found == {"p.py": tuple(f"q/{name}.py" for name in "adhjlmn")}
-
-
-def test_a_folder_is_relative_to_the_first_root_that_contains_it() -> None:
-    layout = Layout(roots=("xplat/et", "et"))
-    folders = ("xplat/et", "xplat/et/p/q", "et", "et/p", "ether", "p/et", "")
-    assert [layout.strip_root(folder) for folder in folders] == [
-        *("", "p/q", "", "p", None, None, None),
-    ]
-
-
 def test_objects_that_git_lacks_have_no_content() -> None:
     raw = b"1 blob 3\na\nb\n2 missing\n3 blob 0\n\n4 tree 2\nxy\n"
     assert split_batch(raw) == [b"a\nb", None, b"", b"xy"]
-
-
-def test_shorter_names_of_a_name() -> None:
-    assert [stems(name) for name in ("a_b_c", "a_b", "a")] == [["a_b", "a"], ["a"], []]
 
 
 # CMake
@@ -876,31 +565,6 @@ def test_arguments_and_comments_span_lines() -> None:
         ("b\nc", 5), ("d\ne", 7), ("f\\\ng", 8),
     ]  # fmt: skip
     assert expand(commands[0].arguments[2].text, lambda *_: ()) == ("fg",)
-
-
-def test_every_block_has_its_own_end() -> None:
-    kinds = ("if", "foreach", "while", "function", "macro", "block")
-    text = "".join(f"{kind}(x)\n" for kind in kinds)
-    text += "a()\n" + "".join(f"end{kind}()\n" for kind in reversed(kinds))
-    nodes: list[Any] = nest_commands(parse_commands(text + "b()\n"))
-
-    assert [node.head.name if hasattr(node, "head") else node.name for node in nodes] == ["if", "b"]
-    for kind in kinds:
-        (block,) = nodes[:1]
-        assert block.head.name == kind
-        nodes = block.body
-    assert [node.name for node in nodes] == ["a"]
-
-
-def test_each_branch_has_its_own_commands() -> None:
-    text = "if(A)\na()\nelseif(B)\nb()\nelseif(C)\nc()\nelse()\nd()\nendif()\n"
-    (block,) = nest_commands(parse_commands(text))
-
-    assert [node.name for node in block.body] == ["a"]  # type: ignore[union-attr]
-    assert [
-        (head.name, [node.name for node in body])  # type: ignore[union-attr]
-        for head, body in block.branches  # type: ignore[union-attr]
-    ] == [("elseif", ["b"]), ("elseif", ["c"]), ("else", ["d"])]
 
 
 @pytest.mark.parametrize(
@@ -1016,32 +680,6 @@ def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("word", "values", "answer"),
-    [
-        ("TARGET", ("here",), Answer.YES),
-        ("TARGET", ("here", "gone"), Answer.BOTH),
-        ("TARGET", ("here", *unknown("X")), Answer.BOTH),
-        ("EXISTS", ("a", "b"), Answer.YES),
-        ("EXISTS", ("a", "c"), Answer.BOTH),
-        ("DEFINED", ("NAME",), Answer.YES),
-        ("DEFINED", ("NAME", "GONE"), Answer.BOTH),
-        ("DEFINED", ("OPEN",), Answer.BOTH),
-        ("COMMAND", ("NAME",), Answer.BOTH),
-        ("IS_DIRECTORY", ("a",), Answer.BOTH),
-    ],
-)
-def test_what_is_there_is_known_if_that_is_so_of_each_alternative(
-    word: str, values: tuple[str, ...], answer: Answer
-) -> None:
-    variables = {"NAME": ("1.0",), "OPEN": ("ON",)}
-    scope = replace(NOTHING, has_path=lambda path: path in "ab", variable=variables.get)
-    operands = [Operand((word,), quoted=False), Operand(values, quoted=False)]
-    assert decide(operands, scope) is answer
-    negated = [Operand(("NOT",), quoted=False), *operands]
-    assert decide(negated, scope) is (Answer.NO if answer is Answer.YES else Answer.BOTH)
-
-
-@pytest.mark.parametrize(
     ("left", "operator", "right", "answer", "is_unknown_match"),
     [
         (("a", "b"), "STREQUAL", ("a",), Answer.BOTH, False),
@@ -1112,44 +750,6 @@ def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
-        ("2", [0, 1, 2]), ("1 3", [1, 2, 3]), ("0 5 2", [0, 2, 4]), ("0 4 2", [0, 2, 4]),
-        ("1 2 0", [1, 2]), ("x", []), ("", []), ("2 0", [2, 1, 0]), ("2 2", [2]), ("2 1 1", []),
-    ],
-)  # fmt: skip
-def test_a_range_ends_with_its_last_number(words: str, numbers: list[int]) -> None:
-    assert list(foreach_range(words.split())) == numbers
-
-
-def head(condition: str) -> tuple[set[str], set[str]]:
-    (command,) = parse_commands(f"if({condition})")
-    return set(conditions_of(command)), set(refusals_of(command))
-
-
-def test_what_holds_in_a_branch_and_after_it() -> None:
-    assert head("A") == ({"A"}, {"NOT A"})
-    assert head("NOT A") == ({"NOT A"}, {"A"})
-    assert head("A AND B") == ({"A", "B"}, {"NOT A AND B"})
-    assert head("NOT A AND B") == ({"NOT A", "B"}, {"NOT B AND NOT A"})
-    assert head("A OR B") == ({"A OR B"}, {"NOT A OR B"})
-    for whole in ("A AND B OR C", "A AND ( B )", "( A AND B )"):
-        assert head(whole) == ({whole}, {f"NOT {whole}"})
-    assert head("NOT A OR B") == ({"NOT A OR B"}, {"NOT NOT A OR B"})
-
-
-def test_what_a_call_gives_a_routine() -> None:
-    (block,) = nest_commands(parse_commands("function(f one)\nendfunction()"))
-    routine = Routine(block, ["one"], "")  # type: ignore[arg-type]
-
-    assert bind_parameters(routine, ["a", "b", "c"]) == {
-        "one": ("a",), "ARGC": ("3",), "ARGV": ("a;b;c",), "ARGN": ("b;c",),
-        "ARGV0": ("a",), "ARGV1": ("b",), "ARGV2": ("c",),
-    }  # fmt: skip
-    assert bind_parameters(routine, [])["ARGN"] == ("",)
-
-
-@pytest.mark.parametrize(
     ("before", "left", "right", "merged"),
     [
         (None, ("a",), ("a",), ("a",)),
@@ -1179,72 +779,6 @@ def test_values_of_two_branches_are_one(
     merged: tuple[str, ...],
 ) -> None:
     assert merge_value(before, left, right) == merged
-
-
-def test_a_list_is_split_at_semicolons_that_are_not_escaped() -> None:
-    assert [split_list(text) for text in ("", "a", "a;b;", "a\\;b;c")] == [
-        [], ["a"], ["a", "b", ""], ["a;b", "c"],
-    ]  # fmt: skip
-
-
-def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> None:
-    assert split_values((";a;;a",)) == ["a", "a"]
-    assert split_values(("a;;b;b", "b;c;;c;a")) == ["a", "b", "b", "c", "c"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "text", "found"),
-    [
-        ("(a)(b)?", r"<\2\1\0>", "xabya", "x<baab>y<aa>"),
-        ("a", r"\n\\\;\9", "aba", "\n\\;b\n\\;"),
-        ("^a", "b", "aaca", "bbca"),
-        ("[^]a]", "_", "]ab", "]a_"),
-        (r"[\w[]", "_", "aw[\\", "a___"),
-        ("a$", "b", "aa", "ab"),
-        ("a$", "b", "a\n", "a\n"),
-        ("a.b", "x", "a\nb", "x"),
-        ("{1}", "x", "a{1}", "ax"),
-        (r"a\.b\+", "x", "acbb a.bb a.b+", "acbb a.bb x"),
-    ],
-)
-def test_a_replacement_has_the_groups_of_each_match(
-    pattern: str, replacement: str, text: str, found: str
-) -> None:
-    assert replace_matches(pattern, replacement, text) == found
-
-
-def test_references_are_replaced_from_the_inside() -> None:
-    values = {"IN": ("OUT",), "OUT": ("x", "y"), "TEXT": ("${IN}\\n",)}
-
-    def look_up(kind: str, name: str) -> tuple[str, ...]:
-        return unknown(name) if kind else values.get(name, ("",))
-
-    assert expand("<${${IN}}>", look_up) == ("<x>", "<y>")
-    assert expand("${TEXT}", look_up) == ("${IN}\\n",)
-    assert expand("a\\tb\\;${GONE}", look_up) == ("a\tb\\;",)
-    assert expand("$ENV{X}", look_up) == unknown("X")
-
-
-def test_references_have_a_dozen_alternatives_at_most() -> None:
-    values = {"FEW": tuple("abcd"), "MANY": tuple("abcdefghijklmn")}
-
-    def look_up(_: str, name: str) -> tuple[str, ...]:
-        return values[name]
-
-    assert expand("${MANY}", look_up) == tuple("abcdefghijkl")
-    assert len(expand("${FEW}${FEW}", look_up)) == 12
-    assert expand("${FEW}/${FEW}", look_up)[:4] == ("a/a", "a/b", "a/c", "a/d")
-
-
-def test_many_references_are_not_all_combined() -> None:
-    asked: list[str] = []
-
-    def look_up(_: str, name: str) -> tuple[str, ...]:
-        asked.append(name)
-        return ("a", "b")
-
-    assert len(expand("${X}" * 9, look_up)) == 12
-    assert len(asked) <= 9 * 12
 
 
 @pytest.mark.parametrize(
@@ -1283,22 +817,6 @@ def test_a_generator_expression_comes_to_words(
 ) -> None:
     assert list(resolve_genex(text, Configuration.HOST)) == host
     assert list(resolve_genex(text, Configuration.ANDROID)) == android
-
-
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        ("block()\nendblock()", "block()"),
-        ("cmake_language(EVAL CODE x)", "cmake_language(EVAL)"),
-    ],
-)
-def test_a_command_that_is_not_evaluated_is_named(
-    command: str, told: str, report: Callable[[Mapping[str, str]], ParityReport]
-) -> None:
-    files = {"p/BUCK": "", "CMakeLists.txt": f"\n{command}\n"}
-    (row,) = report(files).not_evaluated
-
-    assert (str(row.place), row.reason.startswith(told)) == ("CMakeLists.txt:2", True)
 
 
 @pytest.mark.parametrize(
@@ -1341,66 +859,6 @@ def reasons(found: ParityReport) -> str:
 # What files use, and what moves
 
 
-@pytest.mark.parametrize(
-    ("module", "path"),
-    [
-        ("et.q.x", "q/x"), ("os", "os"), (".x", "a/b/x"), ("..x", "a/x"), ("...x", "x"),
-        (".", "a/b"),
-    ],
-)  # fmt: skip
-def test_a_module_is_relative_by_its_dots(module: str, path: str) -> None:
-    assert absolute(module, "a/b/c.py", "et") == path
-
-
-@pytest.mark.parametrize(
-    ("folder", "name", "path"),
-    [
-        ("p", "a.h", "p/a.h"), ("p", "../q/b.h", "q/b.h"), ("p", "./a.h", "p/a.h"),
-        ("p", "x//c.h", "p/x/c.h"), ("p/x", "./../a.h", "p/a.h"), ("", "p/a.h", "p/a.h"),
-        ("p", "b.h", ""), ("p", "../../p/a.h", ""),
-    ],
-)  # fmt: skip
-def test_a_header_is_found_from_a_folder(folder: str, name: str, path: str) -> None:
-    assert Places({"p/a.h", "q/b.h", "p/x/c.h"}, ()).join(folder, name) == path
-
-
-def test_what_any_reader_could_not_evaluate_is_told_once_and_in_order() -> None:
-    rows = [
-        NotEvaluated(side, Place(path, line), reason)
-        for side, path, line, reason in (
-            ("buck", "p/BUCK", 1, "b"),
-            ("buck", "q/BUCK", 1, "a"),
-            ("cmake", "CMakeLists.txt", 2, "a"),
-            ("cmake", "CMakeLists.txt", 2, "b"),
-            ("cmake", "CMakeLists.txt", 10, "a"),
-        )
-    ]
-    sides = zip(Configuration, (rows[2:3], rows[4:1:-1], rows[3:4]), strict=True)
-    facts = ParityFacts(
-        BuckFacts(not_evaluated=(rows[1], rows[0])),
-        tuple(CMakeFacts(one, not_evaluated=tuple(own)) for one, own in sides),
-        frozenset(),
-    )
-    assert facts.not_evaluated == tuple(rows)
-
-
-def test_sources_and_headers_are_known_by_their_extensions() -> None:
-    sources = ("c", "cc", "cpp", "cxx", "cu", "mm", "m", "S", "s", "asm")
-    headers = ("h", "hh", "hpp", "hxx", "cuh", "inl")
-    for suffix in (*sources, *headers, "py", "C", "H", "cmake", "h.in"):
-        path = f"a.b/c.{suffix}"
-        assert (is_source(path), is_header(path)) == (suffix in sources, suffix in headers)
-    assert [is_source(path) for path in ("c", "a.c/b", ".c", "a.cpp")] == [False, False, True, True]
-
-
-def test_a_path_is_inside_a_folder_and_not_beside_it() -> None:
-    assert [is_inside("a/b", [folder]) for folder in ("a", "a/b", "", "a/", "b", "a/bc")] == [
-        True, True, True, False, False, False,
-    ]  # fmt: skip
-    assert not is_inside("ab/c", ["a"])
-    assert not is_inside("a", [])
-
-
 def test_a_renamed_target_has_most_of_the_same_sources() -> None:
     before = {"old": {"a", "b"}, "kept": {"k"}, "gone": {"x", "y", "z"}}
 
@@ -1436,15 +894,6 @@ def test_a_file_moved_if_one_new_file_is_like_it(
     before: Mapping[str, str], after: Mapping[str, str], moves: Mapping[str, str]
 ) -> None:
     assert find_moves(TextTree(before, LAYOUT), TextTree(after, LAYOUT)) == moves
-
-
-def test_a_target_of_two_worlds_has_what_either_has() -> None:
-    left = buck("p:lib", "p/a.cpp", deps=["//q:q"], include_names=("a.h",))
-    right = buck("p:lib", "p/a.cpp", "p/b.cpp", deps=["//q:q", "//r:r"], include_names=("b.h",))
-    both = merge_targets(left, right)
-    assert [(one.path, one.place.line) for one in both.srcs] == [("p/a.cpp", 11), ("p/b.cpp", 12)]
-    assert [word.text for word in both.deps] == ["//q:q", "//r:r"]
-    assert both.include_names == ("a.h", "b.h")
 
 
 def test_folders_that_have_buck_files_are_compared_without_old_allowances(

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from ci.parity import run
-from ci.parity.compare.findings import Finding, Kind, ParityReport
-from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
+from ci.parity.compare.findings import Kind, ParityReport
+from ci.parity.facts import WHOLE, NotEvaluated, Place
 from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.run import (
     Compared,
     ParityRequest,
-    Renames,
     compare_trees,
-    find_changes,
-    find_renames,
 )
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
@@ -111,16 +108,6 @@ def test_a_side_that_is_not_read_is_part_of_every_scope(monkeypatch: pytest.Monk
     request = ParityRequest(Path(), scope=("p",))
     report = compare_trees(TextTree(BASE, LAYOUT), None, request, POLICY)
     assert report.not_evaluated == rows[:1]
-
-
-def test_changed_lines_are_those_of_both_places() -> None:
-    both = Finding(
-        Kind.DEFINE, "p/a.cpp", "", buck_place=Place("BUCK", 1), cmake_place=Place("c", 2)
-    )
-    before = {"BUCK": "a\n", "c": "a\nb\n", "p/a.cpp": ""}
-    after = {"BUCK": "b\n", "c": "a\nc\n", "p/a.cpp": "new\n"}
-    found = find_changes([both], TextTree(after, LAYOUT), TextTree(before, LAYOUT))
-    assert found == {"BUCK": {1}, "c": {2}}
 
 
 def test_a_copy_is_no_move() -> None:
@@ -219,33 +206,3 @@ def test_of_a_part_of_a_tree_only_its_own_is_told() -> None:
         found = change(base, {"BUCK": "", "CMakeLists.txt": ""}, scope=scope).findings
         assert {one.path.partition("/")[0] for one in found} == {*folders}
         assert {"cmake-only-source", "unread-file"} == {one.kind.value for one in found}
-
-
-def compared(buck: dict[str, set[str]], cmake: dict[str, set[str]]) -> Compared:
-    return Compared((), (), {}, buck, cmake, set())
-
-
-def test_a_folder_is_renamed_if_nothing_of_it_is_left() -> None:
-    base = {"p/a": "1", "p/b": "2", "q/a": "3", "q/kept": "4", "r/x": "5"}
-    tree = {"n/a": "1", "m/b": "2", "s/a": "3", "q/kept": "4", "t/y": "5"}
-    found = find_renames(
-        TextTree(base, LAYOUT),
-        TextTree(tree, LAYOUT),
-        compared({"//p:l": {"p/a", "p/b"}}, {"old": {"q/a"}}),
-        compared({"//n:l": {"n/a", "m/b"}}, {"new": {"s/a"}}),
-    )
-    files = {"p/a": "n/a", "p/b": "m/b", "q/a": "s/a", "r/x": "t/y"}
-    assert found == Renames(files, {"p": "n"}, {"//p:l": "//n:l", "old": "new"})
-
-
-def test_a_finding_is_known_by_the_new_names_of_its_file_folder_and_targets() -> None:
-    renames = Renames({"p/a": "n/b"}, {"p": "n"}, {"//p:l": "//n:l", "//q:q": "//q:r"})
-    paths = {"p/a": "n/b", "p/z": "n/z", "p/deep/z": "p/deep/z", "q/z": "q/z", "z": "z"}
-    assert {path: renames.translate_path(path) for path in paths} == paths
-    for detail, new in (
-        ("//p:l -> //q:q", "//n:l -> //q:r"),
-        ("//p:l: FAST", "//n:l: FAST"),
-        ("//p:l2 -> //q:q", "//p:l2 -> //q:r"),
-    ):
-        finding = Finding(Kind.DEFINE, "p/z", "", detail=detail, configuration=Configuration.HOST)
-        assert renames.translate(finding) == ("define", "n/z", new, "host")

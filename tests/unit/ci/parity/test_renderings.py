@@ -32,28 +32,6 @@ def drifted(report: Callable[[Mapping[str, str]], ParityReport]) -> ParityReport
     return report(DRIFTED)
 
 
-def test_the_table_shows_all_of_it(drifted: ParityReport) -> None:
-    text = render_table(drifted)
-
-    assert "cmake-only-source (1)" in text
-    assert f"p/b.cpp: {drifted.findings[0].message}" in text
-    assert "1 finding; 1 Buck targets, 1 CMake targets, 4 files" in text
-
-
-def test_the_document_is_json_with_a_schema_version(drifted: ParityReport) -> None:
-    document = json.loads(json.dumps(render_document(drifted)))
-
-    assert document["schema_version"] == 3
-    assert document["counts"]["by_kind"] == {"cmake-only-source": 1}
-    (finding,) = document["findings"]
-    assert finding["kind"] == "cmake-only-source"
-    assert finding["cmake_place"] == {"path": "CMakeLists.txt", "line": 3}
-    assert set(finding) == {
-        "kind", "level", "path", "detail", "message", "buck_target", "cmake_target",
-        "configuration", "buck_place", "cmake_place", "fix",
-    }  # fmt: skip
-
-
 def test_a_fingerprint_survives_moved_lines(
     drifted: ParityReport, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:

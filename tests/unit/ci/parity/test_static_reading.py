@@ -94,16 +94,6 @@ def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(
     assert absent.not_evaluated == present.not_evaluated == ()
 
 
-def test_a_source_is_there_twice_if_one_branch_adds_it_twice(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    add = "  target_sources(lib PRIVATE a.cpp)\n"
-    for between, names in (("else()\n", ["b.cpp", "a.cpp"]), ("", ["b.cpp", "a.cpp", "a.cpp"])):
-        text = f"option(X '' ON)\nadd_library(lib b.cpp)\nif(X)\n{add}{between}{add}endif()\n"
-        (lib,) = read({"CMakeLists.txt": text}).targets
-        assert [one.path for one in lib.srcs] == names
-
-
 def test_list_files_that_include_each_other_are_all_named(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -114,18 +104,6 @@ def test_list_files_that_include_each_other_are_all_named(
     chain = "a.cmake -> b.cmake -> c.cmake -> a.cmake"
     assert (str(row.place), row.folder, row.is_broken) == ("c.cmake:2", "", True)
     assert row.reason == f"list files include each other: {chain}"
-    assert sources(facts) == {("", "lib"): {"a.cpp"}}
-
-
-def test_a_list_file_that_includes_itself_is_run_once(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    text = "list(APPEND names ${names}a.cpp)\ninclude(a.cmake)\n"
-    facts = read(
-        {"CMakeLists.txt": "include(a.cmake)\nadd_library(lib ${names})\n", "a.cmake": text}
-    )
-    (row,) = facts.not_evaluated
-    assert row.reason == "list files include each other: a.cmake -> a.cmake"
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
 
 
@@ -228,17 +206,6 @@ def test_directories_that_exclude_each_other_may_use_one_name(
     assert facts.repeated == ()
 
 
-def test_a_directory_is_read_from_the_one_that_adds_it_whatever_its_name(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    lists = {f"{name}/CMakeLists.txt": "add_library(${name} a.cpp)\n" for name in ("App", "app")}
-    text = "set(name lib)\nadd_subdirectory(App)\nset(name other)\nadd_subdirectory(app)\n"
-    facts = read({"CMakeLists.txt": text, **lists})
-
-    assert sources(facts) == {("App", "lib"): {"App/a.cpp"}, ("app", "other"): {"app/a.cpp"}}
-    assert facts.roots == ("CMakeLists.txt",)
-
-
 def test_a_list_file_that_no_other_one_adds_is_a_root(read: Callable[[Files], CMakeFacts]) -> None:
     library = "add_library(${CMAKE_CURRENT_SOURCE_DIR} a.cpp)\n"
     lists = {f"{name}/CMakeLists.txt": library for name in ("one", "own", "two")}
@@ -259,29 +226,6 @@ def test_a_target_with_a_source_that_is_unknown_is_not_complete(
     add = form.format("target_sources(lib PRIVATE $ENV{Y})\n")
     (lib,) = read({"CMakeLists.txt": f"option(X '' ON)\nadd_library(lib a.cpp)\n{add}"}).targets
     assert (lib.complete, lib.sources) == (is_complete, {"a.cpp"})
-
-
-def test_a_quoted_list_has_several_sources(read: Callable[[Files], CMakeFacts]) -> None:
-    text = 'add_library(lib "a.cpp;b.cpp")\ntarget_sources(lib PRIVATE "c.cpp;d.cpp")\n'
-    assert sources(read({"CMakeLists.txt": text})) == {
-        ("", "lib"): {"a.cpp", "b.cpp", "c.cpp", "d.cpp"}
-    }
-
-
-def test_a_source_that_a_variable_completes_is_at_the_line_that_names_it(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    (lib,) = read({"CMakeLists.txt": "set(x b)\nadd_library(lib a.cpp\n  ${x}.cpp)\n"}).targets
-    assert [(one.path, one.place.line) for one in lib.srcs] == [("a.cpp", 2), ("b.cpp", 3)]
-
-
-def test_a_word_of_a_command_has_the_line_of_its_argument(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    text = "set(x b c)\nadd_library(lib a.cpp)\ntarget_link_libraries(lib\n  a\n  ${x}\n  d)\n"
-    (lib,) = read({"CMakeLists.txt": text}).targets
-    lines = [(one.text, one.place.line) for one in lib.links]
-    assert lines == [("a", 4), ("b", 5), ("c", 5), ("d", 6)]
 
 
 def test_a_define_of_a_directory_is_for_it_and_those_below(
@@ -313,24 +257,6 @@ def test_a_variable_that_an_option_sets_may_be_unset(read: Callable[[Files], CMa
     )
 
     assert sources(facts) == {("", "fast"): {"a.cpp"}, ("", "slow"): {"b.cpp"}}
-
-
-def test_sources_go_to_the_target_of_their_own_directory(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "option(X '' ON)\nadd_subdirectory(one)\n",
-            "one/CMakeLists.txt": "add_library(ops o.cpp)\nif(X)\n  add_subdirectory(../two)\n"
-            "endif()\ntarget_sources(ops PRIVATE more.cpp)\n",
-            "two/CMakeLists.txt": "add_library(ops o.cpp)\n",
-        }
-    )
-
-    assert sources(facts) == {
-        ("one", "ops"): {"one/o.cpp", "one/more.cpp"},
-        ("two", "ops"): {"two/o.cpp"},
-    }
 
 
 def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[..., Path]) -> None:
@@ -466,44 +392,6 @@ add_library(inner ${inner})
     ]
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "STATIC", "SHARED", "MODULE", "OBJECT", "INTERFACE", "UNKNOWN", "EXCLUDE_FROM_ALL",
-        "GLOBAL", "WITH_SOABI", "NO_EXTRAS", "THIN_LTO", "OPT_SIZE", "WIN32", "MACOSX_BUNDLE",
-    ],
-)  # fmt: skip
-def test_an_option_of_a_target_is_its_kind_and_no_source(
-    read: Callable[[Files], CMakeFacts], word: str
-) -> None:
-    commands = ("add_library", "pybind11_add_module", "python_add_library")
-    text = "".join(f"{name}({name} {word} a.cpp)\n" for name in commands)
-    facts = read({"CMakeLists.txt": f"{text}add_executable(tool {word} a.cpp)\n", "a.cpp": ""})
-
-    assert [(one.name, one.kind) for one in facts.targets] == [
-        ("add_library", word.lower()),
-        ("pybind11_add_module", "pybind11_add_module"),
-        ("python_add_library", "python_add_library"),
-        ("tool", word.lower()),
-    ]
-    assert {path for one in facts.targets for path in one.sources} == {"a.cpp"}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "add_library", "add_executable", "pybind11_add_module", "python_add_library",
-        "hip_add_library", "cuda_add_library",
-    ],
-)  # fmt: skip
-def test_a_target_without_options_has_the_kind_of_its_command(
-    read: Callable[[Files], CMakeFacts], command: str
-) -> None:
-    (target,) = read({"CMakeLists.txt": f"{command}(lib a.cpp)\n"}).targets
-
-    assert (target.name, target.kind, target.sources) == ("lib", command, {"a.cpp"})
-
-
 def test_a_target_links_what_each_command_names(read: Callable[[Files], CMakeFacts]) -> None:
     facts = read(
         {
@@ -541,47 +429,6 @@ include_directories(AFTER inc SYSTEM)
     ]  # fmt: skip
     assert [one.text for one in lib.directory_defines] == ["D"]
     assert facts.include_directories == ("inc",)
-
-
-def test_a_branch_that_is_always_taken_is_like_no_branch(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": """add_library(lib a.cpp)
-if(ON)
-  target_sources(gone PRIVATE a.cpp)
-  add_library(lib b.cpp)
-  target_link_libraries(lib one)
-endif()
-if(TARGET lib)
-  target_link_libraries(lib two)
-endif()
-if(ON OR TARGET lib)
-  target_link_libraries(lib three)
-endif()
-"""
-        }
-    )
-    (lib,) = facts.targets
-
-    links = [("one", ""), ("two", "option"), ("three", "")]
-    assert [(one.text, one.condition) for one in lib.links] == links
-    assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 4)]
-    assert [row.place.line for row in facts.not_evaluated] == [3]
-
-
-def test_a_source_is_listed_twice_if_both_places_apply_together(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    """Of the two branches, only one applies."""
-    branch = "  target_sources(lib PRIVATE a.cpp b.cpp)\n"
-    text = f"option(X '' ON)\nadd_library(lib a.cpp)\nif(X)\n{branch}else()\n{branch}endif()\n"
-    (lib,) = read({"CMakeLists.txt": text}).targets
-
-    assert [(one.path, one.place.line) for one in lib.srcs] == [
-        ("a.cpp", 2), ("a.cpp", 4), ("b.cpp", 4),
-    ]  # fmt: skip
 
 
 def test_files_that_commands_mention_are_known(read: Callable[[Files], CMakeFacts]) -> None:
@@ -626,67 +473,6 @@ def test_a_project_starts_at_its_own_directory(read: Callable[[Files], CMakeFact
     assert sources(facts) == {("part", "part"): {"part/1.cpp", "part/2.cpp", "3.cpp", "4.cpp"}}
 
 
-PLATFORMS = (
-    "ANDROID", "ANDROID_ABI", "APPLE", "BSD", "CMAKE_CROSSCOMPILING", "CMAKE_HOST_SYSTEM_NAME",
-    "CMAKE_HOST_WIN32", "CMAKE_SYSTEM_NAME", "CMAKE_SYSTEM_PROCESSOR", "CMAKE_TOOLCHAIN_FILE",
-    "CMAKE_TOOLCHAIN_ANDROID", "CMAKE_TOOLCHAIN_IOS", "CYGWIN", "EMSCRIPTEN", "IOS", "LINUX",
-    "MINGW", "MSVC", "UNIX", "WASM", "WIN32", "XCODE",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("configuration", "values"),
-    [
-        (
-            Configuration.HOST,
-            {
-                "UNIX": "1",
-                "LINUX": "1",
-                "CMAKE_SYSTEM_NAME": "Linux",
-                "CMAKE_HOST_SYSTEM_NAME": "Linux",
-                "CMAKE_SYSTEM_PROCESSOR": "x86_64",
-            },
-        ),
-        (
-            Configuration.ANDROID,
-            {
-                "UNIX": "1",
-                "ANDROID": "1",
-                "ANDROID_ABI": "arm64-v8a",
-                "CMAKE_SYSTEM_NAME": "Android",
-                "CMAKE_HOST_SYSTEM_NAME": "Linux",
-                "CMAKE_SYSTEM_PROCESSOR": "aarch64",
-                "CMAKE_CROSSCOMPILING": "1",
-                "CMAKE_TOOLCHAIN_FILE": "/ndk/build/cmake/android.toolchain.cmake",
-                "CMAKE_TOOLCHAIN_ANDROID": "1",
-            },
-        ),
-    ],
-)
-def test_a_platform_is_known_except_in_the_comparison_of_all(
-    configuration: Configuration, values: Mapping[str, str]
-) -> None:
-    """A variable that the platform does not set may be given on the command line."""
-    block = "if({})\n  add_library(is_{} a.cpp)\nelse()\n  add_library(not_{} a.cpp)\nendif()\n"
-
-    def read(conditions: Mapping[str, str], one: Configuration) -> list[str]:
-        text = "".join(
-            block.format(condition, name, name) for name, condition in conditions.items()
-        )
-        facts = StaticReader(TextTree({"CMakeLists.txt": text}, LAYOUT)).read(one)
-        return [target.name for target in facts.targets]
-
-    both = {name: [f"is_{name}", f"not_{name}"] for name in PLATFORMS}
-    everywhere = [name for names in both.values() for name in names]
-    equal = {name: f'{name} STREQUAL "{values.get(name, "")}"' for name in PLATFORMS}
-    assert read(equal, configuration) == [f"is_{name}" for name in PLATFORMS]
-    assert read(equal, Configuration.ANY) == everywhere
-    defined = {name: f"DEFINED {name}" for name in PLATFORMS}
-    found = [one for name, names in both.items() for one in names[: 1 if name in values else 2]]
-    assert read(defined, configuration) == found
-    assert read(defined, Configuration.ANY) == everywhere
-
-
 def test_an_included_file_is_run_once_if_it_guards_itself(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -701,34 +487,6 @@ def test_an_included_file_is_run_once_if_it_guards_itself(
     (lib,) = facts.targets
 
     assert [one.path for one in lib.srcs] == ["a.cpp", "b.cpp", "b.cpp"]
-
-
-def test_a_limit_names_the_list_file_without_a_line(
-    read: Callable[[Files], CMakeFacts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ci.parity.cmake.interpreter.MOST_STEPS", 4)
-    files = {"CMakeLists.txt": "add_subdirectory(p)\nset(a b)\nset(c d)\n"}
-    assert read({**files, "p/CMakeLists.txt": "set(a b)\n"}).not_evaluated == ()
-    (row,) = read({**files, "p/CMakeLists.txt": "set(a b)\n" * 4}).not_evaluated
-
-    assert (str(row.place), row.folder, row.is_broken) == ("p/CMakeLists.txt", "p", True)
-    assert row.reason == "the evaluation was stopped after 4 commands"
-
-
-def test_what_is_not_evaluated_is_named_once_in_each_file(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    call = "cmake_language(EVAL CODE x)\n"
-    facts = read(
-        {
-            "CMakeLists.txt": f"{call}add_subdirectory(one)\n{call}",
-            "one/CMakeLists.txt": f"\n{call}",
-        }
-    )
-    assert [str(row.place) for row in facts.not_evaluated] == [
-        "CMakeLists.txt:1",
-        "one/CMakeLists.txt:2",
-    ]
 
 
 def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
@@ -901,40 +659,6 @@ def test_a_list_of_buck_that_cannot_be_used_is_named(
     for row in facts.not_evaluated:
         assert (row.folder, row.is_broken) == ("" if is_bad else None, is_bad)
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
-
-
-def test_a_source_from_a_text_of_several_lines_has_its_line_there(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": 'set(text "\n  p/a.cpp ;p/b.cpp\n  c.cpp\n")\n'
-            'string(REGEX REPLACE "[ \n]+" ";" names "${text}")\nadd_library(lib ${names})\n'
-        }
-    )
-    (target,) = facts.targets
-    assert [(one.path, one.place.line) for one in target.srcs] == [
-        ("p/a.cpp", 2), ("p/b.cpp", 2), ("c.cpp", 3),
-    ]  # fmt: skip
-
-
-def test_slow_expressions_of_one_tree_leave_the_next_one_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ci.parity.cmake.regex.LIMIT_S", 0.01)
-    monkeypatch.setattr("ci.parity.cmake.regex.MOST_SLOW", 1)
-    match = (
-        'if({} MATCHES "{}")\n  add_library(yes a.cpp)\nelse()\n  add_library(no a.cpp)\nendif()'
-    )
-    slow, fast = match.format("a" * 60 + "!", "(a+)+$"), match.format("a", "a")
-    for text, names in (
-        (slow, ["yes", "no"]),
-        (slow + "\n" + fast, ["yes", "no"]),
-        (fast, ["yes"]),
-    ):
-        reader = StaticReader(TextTree({"CMakeLists.txt": text}, LAYOUT))
-        facts = reader.read(Configuration.HOST)
-        assert [one.name for one in facts.targets] == names
 
 
 def test_the_time_limit_of_a_match_ends_with_it() -> None:

@@ -8,7 +8,6 @@ from argparse import Namespace
 from dataclasses import replace as change
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace
@@ -18,52 +17,32 @@ from ci.report.annotation import (
     Annotation,
     Level,
     choose_case,
-    name_cases,
 )
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
-from ci.report.comparison import SOURCES, compare_case, compare_reports, list_remarks
+from ci.report.comparison import compare_case, compare_reports
 from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow
-from ci.report.junit import render_junit
 from ci.report.providers import DROPPED, Provider, mask_secrets
 from ci.report.publishing import compare_base, publish_run
 from ci.report.sarif import (
     fingerprint,
     render_annotations,
     render_artifact,
-    render_location,
     render_log,
     render_message,
 )
 from ci.report.schema import (
-    COMMIT_DIGITS,
     Budget,
     Case,
-    Change,
     Digests,
     Footprint,
     Report,
-    Source,
     Status,
     Threshold,
-    Tool,
 )
 from ci.report.write import read_report, write_report
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
-
-
-def test_a_tool_that_came_or_went_has_no_version_on_the_other_side(report: Report) -> None:
-    base, now = (replace(report, toolchain=(Tool(name=name, version="1"),)) for name in "ab")
-    tools = {one.name: (one.before, one.now) for one in compare_reports(base, now).tools}
-    assert [*tools.items()] == [("a", ("1", "")), ("b", ("", "1"))]
-
-
-def test_a_comparison_is_with_the_run_of_the_base(report: Report) -> None:
-    base = replace(report, started="2026-01-02T03:04:05Z", source=Source(commit="a" * 40))
-    compared = compare_reports(base, report)
-    assert (compared.started, compared.source) == (base.started, base.source)
-    assert (compared.started, compared.source) != (report.started, report.source)
 
 
 def test_a_metric_is_compared_with_the_same_metric_only(report: Report) -> None:
@@ -73,24 +52,6 @@ def test_a_metric_is_compared_with_the_same_metric_only(report: Report) -> None:
     assert compare_case(before, now, same_host=True).metric == pytest.approx(-0.2)
     other = replace(now, metric_name="word errors")
     assert compare_case(before, other, same_host=True).metric is None
-
-
-@pytest.mark.parametrize(
-    ("source", "what"),
-    [
-        ("weights", "weights"),
-        ("inputs", "inputs"),
-        ("calibration", "calibration sets"),
-        ("float_outputs", "outputs of the float32 model"),
-    ],
-)
-def test_each_source_that_differs_is_named(report: Report, source: str, what: str) -> None:
-    before = replace(CASE, digests=Digests(**dict.fromkeys(SOURCES, "a" * 64)))
-    now = replace(before, digests=replace(before.digests, **{source: "b" * 64}))
-    compared = compare_reports(replace(report, cases=(before,)), replace(report, cases=(now,)))
-    (changed,) = compared.changed
-    assert changed.sources == (source,)
-    assert list_remarks(compared) == (f"warning: the {what} differ from the base: mlp 8a8w SM8650",)
 
 
 @pytest.mark.parametrize(
@@ -126,52 +87,6 @@ def test_a_case_differs_from_the_base_by_any_figure(
     assert (len(compared.changed), compared.same) == (differs, not differs)
 
 
-@pytest.mark.parametrize("before", Status)
-@pytest.mark.parametrize("now", Status)
-def test_unsupported_is_worse_than_passed_and_better_than_failed(
-    before: Status, now: Status
-) -> None:
-    order = (Status.PASSED, Status.UNSUPPORTED, Status.FAILED)
-    step = order.index(before) - order.index(now)
-    direction = Change(case=CASE.name, before=before, now=now).direction
-    assert direction == (step > 0) - (step < 0)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "seen"),
-    [
-        (0.0, 0.05, 0.05),
-        (0.0, -0.05, -0.05),
-        (0.0, 0.049, None),
-        (0.0, -0.049, None),
-        (None, 30.0, None),
-        (30.0, None, None),
-        (7.0, 0.0, -7.0),
-    ],
-)
-def test_a_change_of_sqnr_counts_from_what_one_decimal_shows(
-    before: float | None, now: float | None, seen: float | None
-) -> None:
-    pair = [replace(CASE, sqnr_db=value) for value in (before, now)]
-    assert compare_case(*pair, same_host=True).sqnr_db == seen
-
-
-def test_a_lower_metric_comes_before_an_unknown_one_and_a_better_status_last(
-    report: Report,
-) -> None:
-    one = replace(report.cases[0], metric=0.5, metric_name="top1", sqnr_db=40.0)
-    before = tuple(replace(one, model=name) for name in "abcd")
-    now = (
-        replace(before[0], metric=0.6, sqnr_db=35.0),
-        replace(before[1], metric=None, pte_bytes=(one.pte_bytes or 0) + 1),
-        replace(before[2], metric=0.4, sqnr_db=45.0),
-        replace(before[3], metric=0.9, status=Status.FAILED),
-    )
-    compared = compare_reports(replace(report, cases=before), replace(report, cases=now))
-    assert [change.case.model for change in compared.changed] == ["d", "c", "b", "a"]
-    assert [change.direction for change in compared.changed] == [-1, -1, 0, 1]
-
-
 @pytest.mark.parametrize(("environ", "masks"), [({"GITHUB_ACTIONS": "true"}, True), ({}, False)])
 def test_secrets_are_masked_where_github_reads_the_log(
     environ: dict[str, str], masks: bool, capsys: pytest.CaptureFixture[str]
@@ -198,12 +113,6 @@ def test_a_sarif_log_reads_as_its_snapshot() -> None:
     log = render_log("a tool", "1.2", "the tree", {"one": "a rule", "two": "another"}, results)
     text = json.dumps(log, indent=1) + "\n"
     check_snapshot(Path(__file__).with_name("snapshots") / "sarif.json", text)
-
-
-@pytest.mark.parametrize(("line", "start"), [(0, 1), (1, 1), (7, 7)])
-def test_sarif_counts_lines_from_1(line: int, start: int) -> None:
-    place = render_location("a.py", line)["physicalLocation"]
-    assert place["region"] == {"startLine": start}
 
 
 CASE = Case(
@@ -276,22 +185,6 @@ def test_each_figure_of_a_case_is_drawn_with_its_own_limit_and_marker(drawn: Bar
     assert drawn == bar
 
 
-@pytest.mark.parametrize("lacks", ["read_bytes", "write_bytes"])
-def test_reads_and_writes_together_have_no_limit_if_one_has_none(lacks: str) -> None:
-    assert RULE.budget
-    rule = replace(RULE, budget=replace(RULE.budget, **{lacks: None}))
-    assert draw_traffic(CASE, rule).limit is None
-
-
-def test_without_limits_only_figures_are_drawn() -> None:
-    drawn = draw_sqnr(CASE, None), draw_size(CASE, None), draw_traffic(CASE, None)
-    assert [(one.label, one.limit, one.marker) for one in drawn] == [
-        ("41.0", None, 50.0),
-        ("2.00 KiB", None, 1024),
-        ("340 B", None, 230),
-    ]
-
-
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:
     one = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3, "rule")
     found = [
@@ -318,16 +211,6 @@ def test_a_summary_of_tables_has_each_under_its_title() -> None:
     assert render_sheets("Title", sheets) == (
         f"## Title\n\n### One\n\n{table}\n\n### Two\n\n{table}\n\n"
     )
-
-
-def test_a_run_s_source_names_what_is_known() -> None:
-    sources = {
-        "": Source(),
-        "main": Source(branch="main"),
-        f"main, commit {'a' * COMMIT_DIGITS}": Source(branch="main", commit="a" * 40),
-        "pull request 7": Source(pull_request="7"),
-    }
-    assert [str(one) for one in sources.values()] == [*sources]
 
 
 @pytest.mark.parametrize(
@@ -357,34 +240,6 @@ def test_a_sarif_log_has_no_more_results_than_github_takes(
     monkeypatch.setattr(sarif, "MAX_RESULTS", 2)
     results = [{"ruleId": str(number)} for number in range(3)]
     assert render_log("a", "1", "r", {}, results)["runs"][0]["results"] == results[:2]
-
-
-def test_of_many_cases_of_an_annotation_six_are_named() -> None:
-    cases = [replace(CASE, soc=f"S{number}") for number in range(8)]
-    assert name_cases(cases[:6]) == ", ".join(f"8a8w S{number}" for number in range(6))
-    assert name_cases(cases).endswith("8a8w S5 and 2 more")
-
-
-def test_the_time_of_a_case_is_that_of_its_run_and_of_its_lowering(report: Report) -> None:
-    """A program of the cache was not lowered."""
-    times = {"run_s": 1.5, "lower_s": 2.25}
-    cases = [
-        replace(CASE, **times),
-        replace(CASE, **times, cached=True),
-        replace(CASE, run_s=1.5),
-        replace(CASE, lower_s=2.25),
-        replace(
-            CASE,
-            status=Status.FAILED,
-        ),
-    ]
-    named = tuple(replace(one, model=f"m{number}") for number, one in enumerate(cases))
-    root = ET.fromstring(render_junit(replace(report, cases=named, controls=())))  # noqa: S314
-    tests = [*root.iter("testcase")]
-    assert [one.get("time") for one in tests] == ["3.750", "1.500", "1.500", "2.250", "0.000"]
-    assert [one.get("message") for one in root.iter("failure")] == ["failed"]
-    suites = [one.get("time") for one in root.iter("testsuite")]
-    assert (suites, root.get("time")) == (["9.000", "0.000"], f"{report.summary.wall_s:.3f}")
 
 
 @pytest.mark.parametrize("github", [False, True])

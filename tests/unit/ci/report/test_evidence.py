@@ -28,7 +28,6 @@ from ci.report.evidence import (
     find_faults,
     find_weaker,
     parse_statement,
-    refuse_twice,
 )
 from ci.report.schema import (
     AccuracyLimits,
@@ -45,7 +44,6 @@ from ci.verbs.evidence import find_limits, find_signature_faults
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import say
 from tests.stand_ins.statements import BUILD, PROGRAM, SHA256, SOLD, make, state
 
 BUNDLES = Path(__file__).parents[3] / "artifacts" / "evidence"
@@ -89,24 +87,6 @@ def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
     TAMPERED["another program"](statement)
     code, text = judge(statement)
     assert (code, "warning: rounding alone" in text) == (1, False)
-
-
-def test_evidence_describes_its_case() -> None:
-    report = make(
-        runner="a phone", findings=say("as predicted"), warnings=("rounding alone", "slow")
-    )
-    statement = parse_statement(json.dumps(state(report)).encode())
-    case = report.cases[0]
-    assert statement.predicate.describe(CASE) == {
-        "model": case.model,
-        "scheme": case.scheme,
-        "soc": case.soc,
-        "backend": report.backend,
-        "session": report.session,
-        "runner": "a phone",
-        "findings": ["as predicted [QNN2705]"],
-        "warnings": ["rounding alone", "slow"],
-    }
 
 
 def test_a_predicate_is_of_its_own_case_and_names_every_part() -> None:
@@ -359,88 +339,7 @@ def test_a_tampered_statement_does_not_fit(name: str, judge: Judge) -> None:
     assert text.count("\n") > 1  # it says what
 
 
-def no_controls(statement: dict[str, Any]) -> None:
-    passed = statement[PREDICATE]["passedTests"]
-    passed[:] = [one for one in passed if not one.startswith("control: ")]
-
-
-def fail(*tests: str) -> Tamper:
-    def change(statement: dict[str, Any]) -> None:
-        statement[PREDICATE].update(result="FAILED", failedTests=[*tests])
-
-    return change
-
-
 EVERY_QUESTION = "the evidence does not state a pass for every question"
-
-
-@pytest.mark.parametrize(
-    ("tamper", "fault"),
-    [
-        (at(PREDICATE, "result", to="PASSED"), ""),
-        (at(PREDICATE, "result", to="WARNED"), ""),
-        (fail(), "the evidence states the result FAILED; failed tests: none"),
-        (fail("a", "b"), "the evidence states the result FAILED; failed tests: a, b"),
-        (
-            at(PREDICATE, "failedTests", to=["a", "b"]),
-            "the evidence states the result PASSED, but these tests failed: a, b",
-        ),
-        (
-            lambda one: one[PREDICATE].update(result="WARNED", failedTests=["a"]),
-            "the evidence states the result WARNED, but these tests failed: a",
-        ),
-        (at(PREDICATE, "warnedTests", to=["faithful"]), "the evidence lists a test twice"),
-        (lambda one: one[PREDICATE]["passedTests"].remove(OTHER), EVERY_QUESTION),
-        (lambda one: one[PREDICATE]["passedTests"].remove("faithful"), EVERY_QUESTION),
-        (
-            no_controls,
-            "no control was rejected, so nothing shows that the gate rejects wrong outputs",
-        ),
-        (
-            at("subject", 0, "digest", "sha256", to="0" * 64),
-            (
-                f"the evidence is about a program with SHA-256 {'0' * 16}, but this program has "
-                f"SHA-256 {SHA256[:16]}"
-            ),
-        ),
-        (
-            lambda one: one.update(
-                subject=[{"name": name, "digest": {"sha256": name * 64}} for name in "ab"]
-            ),
-            (
-                f"the evidence is about a program with SHA-256 {'a' * 16}, {'b' * 16}, but this "
-                f"program has SHA-256 {SHA256[:16]}"
-            ),
-        ),
-    ],
-)
-def test_each_fault_of_a_statement_is_told_alone(tamper: Tamper, fault: str) -> None:
-    statement = state(make())
-    tamper(statement)
-    parsed = parse_statement(json.dumps(statement).encode())
-    assert [*find_faults(parsed, SHA256, BUILD, None)] == ([fault] if fault else [])
-
-
-def test_the_digest_of_limits_is_over_the_kinds_that_are_written() -> None:
-    limits = Threshold(scheme="8a8w", max_abs=0.5, budget=Budget(program_bytes=7))
-    whole = msgspec.to_builtins(limits)
-    assert digest_limits(limits, whole) == digest_limits(limits) == digest_limits(limits, None)
-    assert digest_limits(None, {}) == digest_limits(None)
-    fewer = {"scheme": "", "budget": {"program_bytes": 0}, "gone": 1}
-    text = b'{"budget":{"program_bytes":7},"scheme":"8a8w"}'
-    assert digest_limits(limits, fewer) == hashlib.sha256(text).hexdigest()
-    assert digest_limits(limits, {**whole, "max_abs": {}}) == digest_limits(limits)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "given", "is_weaker"),
-    [(True, True, False), (True, False, True), (False, True, False), (False, False, False)],
-)
-def test_full_delegation_is_weaker_only_where_it_is_wanted(
-    wanted: bool, given: bool, is_weaker: bool
-) -> None:
-    pair = [Threshold(scheme="8a8w", full_delegation=one) for one in (given, wanted)]
-    assert bool([*find_weaker(*pair)]) is is_weaker
 
 
 @pytest.mark.parametrize(
@@ -457,15 +356,6 @@ def test_full_delegation_is_weaker_only_where_it_is_wanted(
 )
 def test_a_file_that_is_no_statement_does_not_fit(text: str, judge: Judge) -> None:
     assert judge(text)[0] == 1
-
-
-def test_the_first_key_that_comes_twice_is_named_in_short() -> None:
-    pairs = [(letter, number) for number, letter in enumerate("hbfecgd")]
-    assert refuse_twice(pairs) == dict(pairs)
-    with pytest.raises(ValueError, match=r"^the key 'b' occurs twice$"):
-        refuse_twice([("a", 0), *pairs, *pairs])
-    with pytest.raises(ValueError, match=r"^the key 'k{40}' occurs twice$"):
-        refuse_twice([("k" * 41, 1)] * 2)
 
 
 def test_a_key_that_comes_twice_does_not_fit(judge: Judge) -> None:
@@ -499,16 +389,6 @@ def test_limits_are_those_of_the_cases_lane_and_backend(session: str, backend: B
     assert find_limits(policy, case) == wanted
     with pytest.raises(ValueError, match="there is no session x"):
         find_limits(policy, {**case, "session": "x"})
-
-
-@pytest.mark.parametrize("session", LANES)
-def test_a_policy_extends_the_default_of_the_cases_lane(session: str, tmp_path: Path) -> None:
-    policy = tmp_path / "qnn.toml"
-    policy.write_text('extends = "default"\n')
-    own = read_emulator_policy(lane=LANES[session])
-    for scheme in own.schemes:
-        case = {"session": session, "backend": "htp", "scheme": scheme.value, "model": "net"}
-        assert find_limits(policy, case) == own.limits_of("net", scheme)
 
 
 LIMIT = Threshold(scheme="8a8w", max_above_noise_db=10.0)

@@ -16,13 +16,11 @@ from ci.report.github import (
     LEFT_OUT,
     LIMIT_BYTES,
     ROWS,
-    SizeBudget,
     append_summary,
     escape_markdown,
-    escape_name,
     render_summary,
 )
-from ci.report.schema import Case, FallbackOp, Report, Status
+from ci.report.schema import FallbackOp, Report, Status
 from provisioning.errors import StoreError
 from tests.stand_ins.reports import say
 
@@ -82,19 +80,6 @@ def test_nobody_is_mentioned_and_no_issue_named() -> None:
     assert shown.replace("\u2060", "") == text
 
 
-@pytest.mark.parametrize("most", [0, 4, 5, 9, 10, 11])
-def test_parts_are_taken_while_they_fit(most: int) -> None:
-    budget = SizeBudget(most)
-    assert budget.take(["12345", "é678"]) == ["12345", "é678"][: most // 5]
-    assert (budget.left_bytes, budget.is_full) == (most - 5 * min(most // 5, 2), most < 10)
-    assert SizeBudget(most).take(["x" * 12, "1"]) == []  # no part after one that is left out
-
-
-@pytest.mark.parametrize(("length", "shown"), [(160, 160), (161, 157)])
-def test_a_long_name_is_cut(length: int, shown: int) -> None:
-    assert escape_name("x" * length) == "x" * shown + "&#46;" * 3 * (shown < length)
-
-
 def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     """GitHub drops one that is larger, and the step's whole summary with it."""
     rows = tuple(
@@ -149,58 +134,6 @@ def test_the_cases_nearest_to_their_limits_are_five_at_most(report: Report, numb
     assert found == [(f"m{v:.1f}", "SQNR", f"{v:.1f}", f"{v - 45:+.1f}") for v in nearest]
 
 
-@pytest.mark.parametrize("number", [1, ROWS, ROWS + 1])
-def test_of_many_cases_that_differ_the_rest_is_counted(report: Report, number: int) -> None:
-    first = report.cases[0]
-    base = replace(report, cases=tuple(replace(first, model=f"m{n}") for n in range(number)))
-    now = replace(base, cases=tuple(replace(one, pte_bytes=1) for one in base.cases))
-    text = render_summary(replace(now, comparison=compare_reports(base, now)))
-    differ = "1 case differs" if number == 1 else f"{number} cases differ"
-    part = text.partition(f"Against the base: {differ}, 0 unchanged.\n\n")[2]
-    head, *rows = part.partition("\n\n")[0].strip().splitlines()
-    assert head.startswith("| model | scheme | SoC |")
-    assert len(rows) == 1 + min(number, ROWS)
-    rest = part.partition("\n\n")[2]
-    assert rest.startswith("and 1 more\n\n") is (number > ROWS)
-    assert rest.startswith("and ") is (number > ROWS)
-
-
-def test_a_summary_has_no_empty_parts(report: Report) -> None:
-    text = render_summary(report)
-    assert "\n\n\n" not in text
-    assert not re.search("Not run:|Warnings:|Against the base|in report.json", text)
-
-
-@pytest.mark.parametrize(("number", "more"), [(1, 0), (20, 0), (21, 1), (23, 3)])
-def test_of_many_controls_that_passed_twenty_are_named(
-    report: Report, number: int, more: int
-) -> None:
-    passed = replace(report.controls[0], rejected=False)
-    controls = (*(replace(passed, model=f"m{n}") for n in range(number)), *report.controls)
-    text = render_summary(replace(report, controls=controls).recounted)
-    counts = f"Controls: {len(report.controls)} of {len(controls)} rejected\n\n"
-    lines = text.partition(counts)[2].split("\n\n")
-    assert [line for line in lines if line.startswith("- :x: the gate")] == lines[: number - more]
-    assert (f"- and {more} more in report.json" in lines) is (more > 0)
-
-
-@pytest.mark.parametrize("number", [0, 1, 40, 41])
-def test_of_a_log_the_last_forty_lines_are_shown(report: Report, number: int) -> None:
-    log = "".join(f"line <{n}>\n" for n in range(number))
-    failed = replace(report.cases[0], status=Status.FAILED, findings=say(""), log_tail=log)
-    text = render_summary(replace(report, cases=(failed,)))
-    assert ":x: mlp fp16 SM8650**: no reason was given\n" in text
-    shown = [f"line &lt;{n}&gt;" for n in range(number)][-40:]
-    assert re.findall("^line .*", text, re.MULTILINE) == shown
-    assert ("<summary>log</summary>" in text) is (number > 0)
-
-
-def test_a_long_line_of_a_log_is_cut_between_its_characters(report: Report) -> None:
-    failed = replace(report.cases[0], status=Status.FAILED, log_tail="<" * 401)
-    text = render_summary(replace(report, cases=(failed,)))
-    assert max(re.findall("(?:&lt;)+.*", text), key=len) == "&lt;" * 400
-
-
 def test_a_failure_is_shown_with_its_first_places_and_in_limited_length(report: Report) -> None:
     """Each reason, operator and line of the log is cut, and the command to repeat it is whole."""
     long = "x" * 1999 + "<" * 1001  # cut before it is escaped
@@ -250,30 +183,10 @@ def test_cases_are_named_with_their_own_reason_not_to_run(report: Report) -> Non
     assert f"- :warning: {told}" in text
 
 
-def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
-    """Each once, and how many are not."""
-    refused = replace(report.cases[0], status=Status.UNSUPPORTED, findings=say("no room"))
-    cases = tuple(replace(refused, model=f"net{number}") for number in range(23))
-    text = render_summary(replace(report, cases=cases))
-    (row,) = [line for line in text.splitlines() if line.endswith(" and 3 more: no room")]
-    assert len(set(re.findall(r"net\d+", row))) == 20
-
-
 def change(base: Report, **digests: str) -> Report:
     """The same report, its first case made from something else."""
     first, *rest = base.cases
     return replace(base, cases=(replace(first, digests=replace(first.digests, **digests)), *rest))
-
-
-@pytest.mark.parametrize(
-    ("number", "left"), [(20, ""), (21, "1 more reason in"), (25, "5 more reasons in")]
-)
-def test_of_many_reasons_the_rest_is_counted(report: Report, number: int, left: str) -> None:
-    refused = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.UNSUPPORTED)
-    cases = tuple(replace(refused, model=f"m{n}", findings=say(f"no {n}")) for n in range(number))
-    parts = render_summary(replace(report, cases=cases)).split("Not run:")[1].split("\n\n")[1]
-    rows = parts.splitlines()
-    assert (len(rows), left in rows[-1]) == (min(number, 20) + bool(left), True)
 
 
 @pytest.mark.parametrize(

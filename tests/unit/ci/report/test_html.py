@@ -17,7 +17,6 @@ from ci.report.html import (
     TEMPLATES,
     choose_bars,
     group_causes,
-    make_figures,
     make_map,
     place_bins,
     render_html,
@@ -121,16 +120,6 @@ def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
-def test_every_case_is_in_both_tables(report: Report) -> None:
-    page = read_page(report)
-    ids = [element.attributes.get("id", "") for element in page.find("div")]
-    assert [i for i in ids if i.startswith("open-")] == [f"open-{n}" for n in range(40)]
-    links = [element.attributes["href"] for element in page.find("a")]
-    assert links[:80] == [f"#open-{n}" for n in range(40)] * 2
-    assert len(page.find("div", "figure")) == 40 * 5
-    assert len(page.find("line", "limit")) == len(page.find("circle", "marker")) == 40 + 1
-
-
 def test_bars_limits_and_markers_have_one_scale_with_zero() -> None:
     """Lengths are percent of the scale, which a limit or a marker widens."""
     right = Bar("30/40", ((30, "value"), (10, "fallback")), limit=50, marker=60)
@@ -142,27 +131,6 @@ def test_bars_limits_and_markers_have_one_scale_with_zero() -> None:
     assert bars.Figure("none", (Bar(),)).place(0) == 0
     assert list(place_bins((0, 4, 16, 0))) == [(25, 50, 25), (50, 100, 25)]
     assert list(place_bins([])) == list(place_bins([0, 0])) == []
-
-
-def test_a_bar_shows_what_is_wrong_with_a_case(troubled: Report) -> None:
-    figures = {
-        figure.title: figure.bars
-        for figure in make_figures(troubled, list(enumerate(troubled.cases)))
-    }
-    passed, failed, unsupported, crashed = figures["SQNR, dB"]
-    assert (passed.limit, passed.marker) == (20.0, troubled.cases[0].sqnr_db_quantized)
-    assert (failed.label, failed.segments) == ("3.4", ((3.4, "bad"),))
-    assert (unsupported.label, crashed.label) == ("unsupported", "failed")
-    assert figures["nodes on the NPU"][1].segments == ((19, "value"), (1, "fallback"))
-    assert figures["program"][0].hint == "90,000 bytes"
-    assert figures["lower, s"][0].segments[0][1] == "cached"
-    assert figures["run, s"][2].label == "-"
-
-
-def test_tables_have_captions_and_scopes(report: Report) -> None:
-    page = read_page(report)
-    assert len(page.find("caption")) == len(page.find("table")) == 5 + len(report.cases)
-    assert all(e.attributes.get("scope") in {"col", "row"} for e in page.find("th"))
 
 
 def luminance(colour: str) -> float:
@@ -188,36 +156,9 @@ def test_colours_can_be_told_apart(mode: str) -> None:
         assert contrast(found["value"], found[ground]) >= 3, ground
 
 
-def test_the_page_is_always_alike(report: Report) -> None:
-    first = render_html(report)
-    assert render_html(report) == first
-    assert len(first) < 400_000
-
-
 @pytest.mark.parametrize("field_name", ["cases", "controls", "thresholds", "toolchain"])
 def test_an_empty_part_leaves_a_whole_page(report: Report, field_name: str) -> None:
     assert read_page(replace(report, **{field_name: ()})).find("h1")
-
-
-def test_socs_are_named_where_there_are_two(report: Report) -> None:
-    other = replace(report.cases[0], soc="SM8750")
-    page = read_page(replace(report, cases=(report.cases[0], other)))
-    assert [e.text for e in page.find("span", "dim")[:2]] == ["fp16 SM8650", "fp16 SM8750"]
-    assert read_page(report).find("span", "dim")[0].text == "fp16"
-
-
-def test_a_good_run_has_no_section_of_failures(report: Report) -> None:
-    page = read_page(report)
-    ids = {element.attributes.get("id") for element in page.elements}
-    assert ids.isdisjoint({"why", "unsupported"})
-    assert page.find("span", "verdict")[0].text == "passed"
-
-
-def test_a_run_in_which_nothing_passed_or_no_control_ran_says_so(report: Report) -> None:
-    case = replace(report.cases[0], status=Status.UNSUPPORTED, findings=say("no"))
-    summary = replace(report.summary, passed=0, unsupported=1)
-    page = read_page(replace(report, cases=(case,), summary=summary, controls=()))
-    assert len(page.find("p", "reason")) == 2
 
 
 # -- causes, charts of many, a base, a case more closely -------------------------------------------
@@ -247,14 +188,6 @@ def test_failures_of_one_cause_are_one_card(report: Report) -> None:
     assert "not faithful: 0 dB" in [one.text.strip() for one in page.find("h3")]
     places = [one.attributes.get("data-i") for one in page.find("li")]
     assert [one for one in places if one] == [str(n) for n in range(9)]
-
-
-def test_a_failure_without_a_reason_has_a_cause_all_the_same(report: Report) -> None:
-    failed = replace(report.cases[0], status=Status.FAILED, findings=say(""))
-    (cause,) = group_causes(replace(report, cases=(failed,)))
-    assert cause.first == failed
-    page = render_html(replace(report, cases=(failed,)).recounted)
-    assert "no reason was given" in page
 
 
 def test_the_most_frequent_cause_is_the_first_and_an_soc_makes_no_other(report: Report) -> None:
@@ -292,31 +225,6 @@ def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) 
     assert "team/deep" not in "".join(one.text for one in page.find("a"))
 
 
-@pytest.mark.parametrize(("number", "shown"), [(60, 60), (61, 20)])
-def test_up_to_sixty_cases_all_have_bars(report: Report, number: int, shown: int) -> None:
-    """Of more, those that failed, then the nearest to their limits; those without a limit last."""
-    first = replace(report.cases[0], above_noise_db=None)
-    cases = [replace(first, model=f"m{n}", sqnr_db=100.0 - n) for n in range(number - 3)]
-    odd = (
-        replace(first, model="free", scheme="other"),
-        replace(first, model="refused", status=Status.UNSUPPORTED, sqnr_db=None),
-        fail(replace(first, model="failed"), *say("no")),
-    )
-    found = choose_bars(replace(report, cases=(*cases, *odd)))
-    assert len(found) == shown
-    if shown < number:
-        order = [case.model for _, case in found]
-        assert order == ["failed", *(f"m{n}" for n in range(number - 4, number - 23, -1))]
-
-
-def test_a_case_that_did_not_run_has_a_bar_only_after_those_that_ran(report: Report) -> None:
-    free = replace(report.cases[0], scheme="other")
-    cases = [replace(free, model=f"m{n}") for n in range(61)]
-    refused = [replace(one, status=Status.UNSUPPORTED) for one in cases[:-19]]
-    found = choose_bars(replace(report, cases=(*refused, *cases[-19:])))
-    assert [index for index, _ in found] == [*range(42, 61), 0]
-
-
 def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) -> None:
     rooms = (1.99, 2, 5.99, 6)
     near, least, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in rooms)
@@ -329,10 +237,3 @@ def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) ->
     tones = [cell.tone for row in found.values() for cell in row.values()]
     assert tones[:6] == ["near", "fair", "fair", "wide", "near", "free"]
     assert tones[6:] == ["failed", "failed", "unsupported"]
-
-
-def test_a_file_of_onnx_has_a_context_size(report: Report) -> None:
-    cases = [replace(case, runner="onnxruntime 1.31.1") for case in report.cases]
-    heads = [one.text for one in read_page(replace(report, cases=tuple(cases))).find("th", "n")]
-    assert "context size" in heads
-    assert ".pte" not in heads

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ci.report.comparison import compare_reports
 from ci.report.merge import find_faults, merge_reports
 from ci.report.schema import (
     CaseName,
@@ -154,16 +152,3 @@ def test_the_cases_have_to_be_the_planned_ones() -> None:
     (fault,) = find_faults(shards, planned | others)
     five = ", ".join(f"gru{number} fp16 SM8650" for number in range(5))
     assert fault == f"planned cases are missing (7): {five}"
-
-
-def test_a_merged_report_is_not_compared_with_a_base_of_a_shard() -> None:
-    shards = [replace(one, uncompared="no base") for one in (ONE, TWO, THREE)]
-    compared = compare_reports(ONE, TWO)
-    for told in (shards, [replace(one, comparison=compared) for one in (ONE, TWO, THREE)]):
-        merged = merge_reports(told)
-        assert (merged.comparison, merged.uncompared) == (None, "")
-
-
-def test_a_merged_report_is_one_of_the_schema() -> None:
-    data = msgspec.json.encode(merge_reports([ONE, TWO, THREE]))
-    assert msgspec.json.decode(data, type=Report).summary.passed == len(CASES)

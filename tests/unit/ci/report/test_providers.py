@@ -84,23 +84,6 @@ def test_github_reads_each_annotation_as_it_was_meant() -> None:
     assert third.properties == {"file": "a", "line": "1"}
 
 
-def test_a_command_of_github_has_only_the_properties_that_are_known() -> None:
-    commands = detect("github").annotate(
-        [
-            Annotation(Level.NOTICE, "a note, 5 %"),
-            Annotation(Level.WARNING, "b", "a: title"),
-            Annotation(Level.ERROR, "c", path="x,y", line=7),
-            Annotation(Level.ERROR, "d", "t", path="x"),
-        ]
-    )
-    assert commands.splitlines() == [
-        "::notice::a note, 5 %25",
-        "::warning title=a%3A title::b",
-        "::error file=x%2Cy,line=7::c",
-        "::error file=x,line=1,title=t::d",
-    ]
-
-
 @pytest.mark.parametrize("name", ["gitlab", "buildkite"])
 def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
     stream = io.StringIO()

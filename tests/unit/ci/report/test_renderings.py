@@ -18,14 +18,13 @@ from msgspec.structs import replace
 from ci.facts.finding import Figure, Finding, Place, advise
 from ci.facts.kinds import QUANTIZED_BADLY
 from ci.report.annotation import repeat_command
-from ci.report.columns import COLUMNS, columns_of, show_equal
+from ci.report.columns import columns_of, show_equal
 from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
 from ci.report.schema import (
     Budget,
-    Case,
     ChannelFigures,
     ControlKind,
     DeviceFigures,
@@ -50,14 +49,6 @@ from tests.stand_ins.snapshots import check_snapshot
 
 def show_table(report: Report, width: int = 100) -> str:
     return render_table(report, colour=False, width=width)
-
-
-def test_each_line_of_a_wrapped_reason_has_its_mark(report: Report) -> None:
-    failed = replace(report.cases[0], status=Status.FAILED, findings=say("word " * 60))
-    text = show_table(replace(report, cases=(failed,)), width=60)
-    lines = [line for line in text.splitlines() if "word" in line]
-    assert len(lines) > 1
-    assert all(line.startswith("  | ") and len(line) <= 60 for line in lines)
 
 
 def compare(troubled: Report) -> Report:
@@ -270,35 +261,10 @@ def test_a_share_is_100_only_when_nothing_is_wrong(share: float | None, shown: s
     assert show_equal(share) == shown
 
 
-@pytest.mark.parametrize(("exact", "shown"), [(0.97, True), (1.0, False), (None, False)])
-def test_indices_that_only_a_tie_accepts_are_told_from_equal_ones(
-    report: Report, exact: float | None, shown: bool
-) -> None:
-    first, *others = report.cases
-    case = replace(first, equal=1.0, equal_exact=exact)
-    now = replace(report, cases=(case, *others))
-    for text in (show_table(now, 250), render_html(now), render_summary(now)):
-        plain = " ".join(html.unescape(text).replace("\u2060", "").split())
-        assert "100 %" in plain
-        assert ("100 % (97.00 % exact)" in plain) is shown
-
-
-def test_columns_have_names_of_their_own_and_short_heads() -> None:
-    names = [column.name for column in COLUMNS]
-    assert len(names) == len(set(names))
-    assert all(len(line) <= 9 for column in COLUMNS for line in column.terminal.splitlines())
-
-
 def test_a_figure_that_no_case_has_is_left_out_everywhere(report: Report) -> None:
     left_out = {"equal", "QNN ops", "cycles", "accelerator us", "metric"}
     assert left_out.isdisjoint(column.name for column in columns_of(report.cases))
     assert not re.search(r"equal|no gate|metric", show_table(report, 140) + render_summary(report))
-
-
-def test_every_form_warns_of_a_device_whose_qnn_is_older(troubled: Report, report: Report) -> None:
-    for text in (show_table(troubled), render_html(troubled), render_summary(troubled)):
-        assert "qnn-android 2.37.1" in html.unescape(text).replace("\u2060", "")
-    assert report.notes == ()
 
 
 def test_devices_that_the_policy_names_are_compared_and_no_other() -> None:
@@ -311,17 +277,6 @@ def test_devices_that_the_policy_names_are_compared_and_no_other() -> None:
         list(list_device_runtimes({"anroid"}))
 
 
-def test_every_form_says_that_inputs_were_made(report: Report) -> None:
-    forms = [show_table, render_html, render_summary, lambda one: render_junit(one).decode()]
-    case = replace(report.cases[0], made_inputs="random inputs")
-    made = replace(report, cases=(case, *report.cases[1:]))
-    for form in forms:
-        assert "random inputs: proves arithmetic, not accuracy" not in form(report)
-        assert "random inputs: proves arithmetic, not accuracy" in form(made).replace("\n", " ")
-    assert made.verdict.startswith("passed (")
-    assert made.ok
-
-
 # -- the terminal ----------------------------------------------------------------------------------
 
 
@@ -330,64 +285,6 @@ def test_colour_marks_the_status_and_nothing_else_changes(troubled: Report) -> N
     assert "\x1b[32mpassed" in coloured
     assert "\x1b[1;31mfailed" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == show_table(troubled).split()
-
-
-@pytest.mark.parametrize(
-    ("rejected", "text", "style"),
-    [
-        ((), "0 of 0 rejected", "1;31"),
-        ((True, True), "2 of 2 rejected", "32"),
-        ((True, False), "1 of 2 rejected", "1;31"),
-    ],
-)
-def test_controls_are_green_only_if_there_are_some_and_all_are_rejected(
-    report: Report, rejected: tuple[bool, ...], text: str, style: str
-) -> None:
-    controls = tuple(replace(report.controls[0], rejected=one) for one in rejected)
-    now = replace(report, controls=controls).recounted
-    shown = render_table(now, colour=True, width=100)
-    assert f"\x1b[{style}m{text}\x1b[0m" in shown
-
-
-@pytest.mark.parametrize("number", [0, 1, 12, 13])
-def test_of_a_log_the_last_twelve_lines_are_shown_if_the_case_failed(
-    report: Report, number: int
-) -> None:
-    log = "".join(f"line {n}\n" for n in range(number))
-    case = replace(report.cases[0], findings=say("no"), log_tail=log)
-    for status, shown in ((Status.FAILED, 12), (Status.UNSUPPORTED, 0)):
-        text = show_table(replace(report, cases=(replace(case, status=status),)))
-        lines = [line for line in text.splitlines() if "| line" in line]
-        assert lines == [f"  | line {n}" for n in range(number)][max(number - shown, 0) :]
-
-
-def test_a_note_that_warns_is_yellow(report: Report) -> None:
-    now = replace(report, remarks=("note: one", "warning: two"))
-    text = render_table(now, colour=True, width=100)
-    assert "\x1b[33mwarning: two\x1b[0m" in text
-    assert "\nnote: one\n" in text
-
-
-def test_a_narrow_terminal_leaves_out_the_least_important_columns_first(report: Report) -> None:
-    own = {"equal": 0.5, "accelerator_cycles": 7, "accelerator_us": 8}
-    narrow = replace(report, cases=(replace(report.cases[0], cached=True, **own),))
-    heads = {
-        "cached": "cached",
-        "us": "us",
-        "cycles": "cycles",
-        ".pte": ".pte",
-        "run": "run",
-        "lower": "lower",
-        "above": "noise",
-        "equal": "equal",
-        "SoC": "SoC",
-        "delegated": "delegated",
-    }
-    gone: list[str] = []
-    for width in range(140, 29, -1):
-        text = " ".join(show_table(narrow, width).split("\n\n")[0].splitlines()[:2]).split()
-        gone += [name for head, name in heads.items() if head not in text and name not in gone]
-    assert gone == [*heads.values()]
 
 
 def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Report) -> None:
@@ -406,22 +303,6 @@ def test_every_width_is_kept_and_no_word_is_broken(report: Report, width: int) -
         assert "16a4w_block" in row
         assert ("yes" in row) == (width >= 120)
     assert (f"left out at {width} columns: " in "\n".join(lines)) == (width < 120)
-
-
-def test_a_model_is_named_without_its_path_where_that_is_clear(report: Report) -> None:
-    names = ("/home/me/net.py:make", "/home/me/net.py:same", "/home/you/net.py:same")
-    cases = tuple(replace(report.cases[0], model=name) for name in names)
-    lines = show_table(replace(report, cases=cases), 140).splitlines()
-    assert [line.split()[0] for line in lines[3:6]] == [
-        "net.py:make", "me/net.py:same", "you/net.py:same"
-    ]  # fmt: skip
-
-
-def test_a_long_name_is_one_line(report: Report) -> None:
-    name = "somebody_elses_model.py:make_the_model_of_somebody"
-    case = replace(report.cases[0], model=f"/a/path/to/{name}")
-    text = show_table(replace(report, cases=(case,)))
-    assert text.splitlines()[3].split()[:2] == ["somebody_e…the_model_of_somebody", case.scheme]
 
 
 @pytest.mark.parametrize(("variable", "value"), [("CI", "1"), ("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -454,31 +335,6 @@ def test_a_reader_of_junit_finds_each_result(troubled: Report, tmp_path: Path) -
     assert (cases.tests, cases.failures, cases.errors, cases.skipped) == (4, 2, 0, 1)
     assert (controls.tests, controls.failures) == (8, 1)
     assert [bool(one.result) for one in controls] == [True] + [False] * 7
-
-
-def test_junit_has_a_status_without_a_reason_and_figures_without_a_tooltip(report: Report) -> None:
-    case = Case(
-        model="m",
-        scheme="8a8w",
-        soc="SM8650",
-        status=Status.UNSUPPORTED,
-        sqnr_db=1.0,
-        run_ms=3.0,
-        metric=0.5,
-        metric_name="top1",
-        footprint=Footprint(spill_bytes=1024, vtcm_mb=8),
-        recorded_footprint=Footprint(spill_bytes=1024, vtcm_mb=4),
-    )
-    root = ET.fromstring(render_junit(replace(report, cases=(case,), controls=())))  # noqa: S314
-    (found,) = root.iter("testcase")
-    (skipped,) = found.iter("skipped")
-    assert skipped.get("message") == "unsupported"
-    text = found.findtext("system-out") or ""
-    assert "SQNR 1.0 dB" in text
-    assert "(top1" in text
-    assert "VTCM MB 8 (4 recorded)" in text
-    assert "spill 1.00 KiB" in text
-    assert "()" not in text
 
 
 def test_junit_names_are_unique_and_counts_add_up(report: Report) -> None:
@@ -520,8 +376,3 @@ def test_hostile_text_is_neither_markup_nor_a_link_in_a_summary(hostile: Report)
     assert all(tag.startswith(("<details><summary>log", "<pre>", "</details>")) for tag in raw)
     assert len(raw) == 3
     assert "Not compared with the base" in text
-
-
-def test_a_summary_has_whole_tables(report: Report) -> None:
-    opened_and_closed = 2 * (len(report.cases) + 1 + 5 + 1)  # and that of the worst five
-    assert list_tags(render_summary(report)).count("tr") == opened_and_closed

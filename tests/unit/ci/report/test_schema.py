@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ci.cases.session import read_host, started_now
+from ci.cases.session import started_now
 from ci.facts.finding import Place, Question
-from ci.report.comparison import compare_reports
 from ci.report.schema import (
     Case,
     CaseName,
@@ -28,7 +26,7 @@ from ci.report.schema import (
     make_json_schema,
     summarize,
 )
-from ci.report.text import clean_log_line, show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import clean_log_line
 from ci.report.write import encode_report, read_report, report_data, write_report
 from provisioning.console.terminal import clean
 from provisioning.errors import ExitCode, StoreError, UsageError
@@ -74,12 +72,6 @@ def test_reports_fit_the_schema_and_come_back_equal(
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(path.read_bytes()))
     assert read_report(path) == read_report(path.parent) == report
     assert not list(path.parent.glob(".*"))
-
-
-def test_a_report_of_some_megabytes_is_read(report: Report, tmp_path: Path) -> None:
-    large = replace(report, cases=(replace(report.cases[0], log_tail="x" * (5 << 20)),)).recounted
-    (tmp_path / "report.json").write_bytes(encode_report(large))
-    assert read_report(tmp_path) == large
 
 
 def test_a_report_of_the_schema_before_is_read_and_no_older_one(
@@ -246,25 +238,6 @@ def test_a_verdict_tells_why_a_run_is_no_pass_and_what_a_pass_proves(
     assert (run.summary.wall_s, run.summary.phases) == (94.2, report.summary.phases)
 
 
-def test_each_thing_that_cases_lack_is_named_once(report: Report) -> None:
-    lacks = ("libQnnHtp.so", "", "a phone", "libQnnHtp.so")
-    cases = tuple(replace(report.cases[0], lacks=one) for one in lacks)
-    assert replace(report, cases=cases).lacking == ("libQnnHtp.so", "a phone")
-
-
-def test_times_are_summed_over_the_cases_and_a_cached_lowering_took_none(report: Report) -> None:
-    times = ((1.0, 0.25, False), (2.0, None, True), (4.0, 0.5, False), (None, 0.125, False))
-    cases = tuple(
-        replace(report.cases[0], lower_s=lower, run_s=run, cached=cached)
-        for lower, run, cached in times
-    )
-    run = replace(report, cases=cases)
-    assert (run.lowering_s, run.running_s) == (5.0, 0.875)
-    failed = tuple(replace(one, status=Status.FAILED) for one in cases)
-    assert replace(run, cases=failed).running_s == 0.875
-    assert replace(run, cases=(*cases, *failed)).recounted.summary.cached == 2
-
-
 def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> None:
     case = report.cases[0]
     general = report.threshold_for(case)
@@ -314,25 +287,6 @@ def test_the_epoch_stands_in_for_the_clock() -> None:
             started_now({"SOURCE_DATE_EPOCH": text})
 
 
-def test_facts_of_this_machine() -> None:
-    host = read_host()
-    assert host.machine == platform.machine()
-    assert host.cpus >= 1
-    assert host.memory_bytes > 1 << 20
-
-
-def test_figures_are_short() -> None:
-    assert [show_decibels(v) for v in (41.234, -0.04, None)] == ["41.2", "0.0", "-"]
-    assert [show_decibels(None, max_abs) for max_abs in (0.0, 0.1)] == ["exact", "-"]
-    assert [show_seconds(v) for v in (None, 0.0049, 1.844, 12.34, 340.4)] == [
-        *("-", "0.005", "1.84", "12.3", "340")
-    ]
-    assert [show_bytes(v) for v in (None, 812, 96_512, 3_250_585, 5 << 30)] == [
-        *("-", "812 B", "94.2 KiB", "3.10 MiB", "5.00 GiB")
-    ]
-    assert [show_share(3, 1), show_share(None, 1), show_share(0, 0)] == ["3/4", "-", "0/0"]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -372,22 +326,3 @@ def test_a_change_is_better_or_worse_by_its_most_important_figure(
     name = CaseName(model="m", scheme="8a8w", soc="SM8650")
     same = {"before": Status.PASSED, "now": Status.PASSED}
     assert Change(case=name, **{**same, **figures}).direction == direction
-
-
-def test_cases_that_no_longer_run_are_neither_better_nor_worse(report: Report) -> None:
-    """A case that was refused before is not among them."""
-    passed, refused, failed = Status.PASSED, Status.UNSUPPORTED, Status.FAILED
-    pairs = {"a": (passed, refused), "b": (refused, refused), "c": (failed, refused)}
-    pairs |= {"d": (passed, failed), "e": (failed, passed), "f": (refused, passed)}
-    cases = [
-        tuple(
-            replace(report.cases[0], model=name, status=pair[at], pte_bytes=at)
-            for name, pair in pairs.items()
-        )
-        for at in (0, 1)
-    ]
-    base, now = (replace(report, cases=one) for one in cases)
-    found = compare_reports(base, now)
-    assert sorted(one.model for one in found.skipped) == ["a", "c"]
-    moved = {way: sorted(one.case.model for one in found.moved(way)) for way in (-1, 0, 1)}
-    assert moved == {-1: ["d"], 0: ["b"], 1: ["e", "f"]}

@@ -21,13 +21,6 @@ def test_cells_are_escaped_and_a_verdict_is_coloured() -> None:
     assert 'placeholder="model, status, nodes"' in page
 
 
-def test_a_page_of_tables_has_its_title_and_notes() -> None:
-    page = render_tables("Audit", ["first note", "second note"], [Sheet("A", "b", ("c",), ())])
-    assert "<title>Audit</title>" in page
-    assert "<h1>Audit</h1>" in page
-    assert page.index('<p class="dim">first note</p>') < page.index("second note")
-
-
 def test_the_filter_acts_on_the_first_table_alone() -> None:
     sheet = Sheet("Cases", "all", ("model",), (SheetRow(("a",)),))
     page = make_page(sheet, Sheet("More", "all", ("model",), (SheetRow(("a",)), SheetRow(("b",)))))

@@ -130,53 +130,6 @@ def test_cases_of_two_sessions_are_two(report: Report) -> None:
     assert [row.statuses for row in rows] == [(passed, None, passed), (None, passed, None)]
 
 
-def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) -> None:
-    cases = [replace(report.cases[0], sqnr_db=value) for value in (10.0, None, 30.0)]
-    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
-    assert [bar and bar.limit for bar in row.lines[0].bars] == [45.0, None, 45.0]
-    (sqnr, *_, run_s) = (line for line in row.lines if line.title in {"SQNR, dB", "run, s"})
-    assert sqnr.points == [(0, 0, 22), (2, 100, 2)]
-    assert [y for *_, y in run_s.points] == [12, 12, 12]
-    assert (sqnr.values, sqnr.label) == ((10.0, None, 30.0), "30.0")
-
-
-@pytest.mark.parametrize(
-    ("values", "label"),
-    [((10.0, 20.0), "20.0"), ((10.0, None), "10.0"), ((None, None), "-"), ((None, 3.0), "3.0")],
-)
-def test_a_line_is_labelled_with_its_last_figure(
-    report: Report, values: tuple[float | None, ...], label: str
-) -> None:
-    cases = [replace(report.cases[0], sqnr_db=value) for value in values]
-    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
-    assert row.lines[0].label == label
-
-
-def test_a_run_without_a_case_keeps_its_status_and_each_run_has_its_own_limits(
-    report: Report,
-) -> None:
-    first, other = report.cases[0], replace(report.cases[1], status=Status.FAILED)
-    rules = [
-        tuple(replace(one, min_sqnr_db=limit) for one in report.thresholds) for limit in (40, 50)
-    ]
-    runs = [
-        replace(report, cases=(first, other), thresholds=rules[0]),
-        replace(report, cases=(first,), thresholds=rules[1]),
-    ]
-    failed, passed = follow_cases(runs)
-    assert [bar and bar.limit for bar in passed.lines[0].bars] == [40, 50]
-    assert (failed.statuses, failed.last) == ((Status.FAILED, None), Status.FAILED)
-    assert failed.lines[0].bars[1] is None
-    assert failed.flips == 0
-
-
-def test_equal_outputs_are_no_dip(report: Report) -> None:
-    first = replace(report.cases[0], sqnr_db=60.0)
-    cases = [first, replace(first, sqnr_db=None, max_abs=0.0)]
-    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
-    assert (row.lines[0].values, row.lines[0].label) == ((60.0, None), "exact")
-
-
 def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> None:
     """Cases that come, go, flip and are unsupported, in two sessions."""
     passed, failed, unsupported, crashed = troubled.cases
@@ -195,12 +148,3 @@ def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> No
     page = write_trend(runs, rows, tmp_path).read_text("utf-8")
     text = f"{describe_trend(runs, rows)}\n{read_page(page)}"
     check_snapshot(Path(__file__).with_name("snapshots") / "trend.txt", text)
-
-
-def test_of_a_long_name_the_end_is_shown_so_that_runs_stay_in_one_column(report: Report) -> None:
-    names = ("mlp", f"{'deep/' * 20}mlp")
-    cases = tuple(replace(report.cases[0], model=name) for name in names)
-    runs = [replace(report, cases=cases)]
-    _, *lines = describe_trend(runs, follow_cases(runs)).splitlines()
-    assert len({line.index(" .") for line in lines}) == 1
-    assert lines[1].split()[0] == "deep/mlp"

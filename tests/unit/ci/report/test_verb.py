@@ -15,7 +15,6 @@ from ci.__main__ import main
 from ci.facts.finding import Place
 from ci.report.columns import columns_of
 from ci.report.schema import Digests, Report, Status, make_json_schema
-from ci.report.text import count
 from ci.report.write import LIMIT_BYTES, read_report, report_data, write_report
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.reports import say
@@ -169,11 +168,6 @@ def test_the_size_of_a_file_of_onnx_is_that_of_its_context(report: Report) -> No
     both = [*own, *report.cases]
     for cases, word in ((report.cases, ".pte"), (own, "context size"), (both, ".pte")):
         assert [one.summary for one in columns_of(cases) if one.name == ".pte"] == [word]
-
-
-def test_one_is_not_many(report: Report, tmp_path: Path) -> None:
-    assert (count(1, "case"), count(2, "case")) == ("1 case", "2 cases")
-    assert "1 case was" in replace(report, unjudged=1).verdict
 
 
 def test_what_is_not_the_base_s_is_in_every_view(
