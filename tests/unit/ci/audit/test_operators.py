@@ -19,7 +19,6 @@ from ci.audit.operators import (
     find_advice,
     judge_case,
     read_remedies,
-    sum_bytes,
 )
 from ci.audit.operators_render import (
     make_annotations,
@@ -33,7 +32,7 @@ from ci.cases.engine import Fallback
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.explain import rules
-from ci.facts.finding import NO_ADVICE, NOWHERE, Origin, Proof, Remedy, advise
+from ci.facts.finding import NOWHERE, Origin, advise
 from ci.facts.kinds import DIED, INVALID, NO_NODE, NOT_LOWERED, ON_CPU
 from ci.faults.match import KnownFault
 from ci.models.graph_steps import Operand, Step
@@ -67,16 +66,6 @@ def judge(
 def permit_fallback(scheme: Scheme) -> EmulatorPolicy:
     limits = msgspec.structs.replace(POLICY.schemes[scheme], full_delegation=False)
     return msgspec.structs.replace(POLICY, schemes={**POLICY.schemes, scheme: limits})
-
-
-def test_a_model_that_qnn_takes_whole_passes_and_costs_no_border() -> None:
-    case = judge(WHOLE)
-    assert case.status is Status.PASSED
-    assert (case.full_delegation, case.seconds) == (True, 0.123)
-    assert (case.count(taken=True), case.count(taken=False)) == (2, 0)
-    assert (case.border_bytes, measure_extra(case)) == (80, 0)
-    (taken,) = case.operators
-    assert (taken.op, taken.file, taken.line) == ("aten.linear.default", "nets/net.py", 21)
 
 
 KEPT = NOT_LOWERED.find(
@@ -167,11 +156,6 @@ def test_remedies_by_operator_reason_scheme_and_hardware(
     assert has in find_advice(Fallback(op, reason), scheme, soc, POLICY).remedies[0].text
 
 
-def test_an_operator_that_nothing_is_known_of_has_no_remedy() -> None:
-    nothing = Fallback("aten.nothing", "no such words")
-    assert find_advice(nothing, "fp16", "SM8650", POLICY) == NO_ADVICE
-
-
 def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
     from provisioning.manifest.targets import read_socs
 
@@ -184,43 +168,11 @@ def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
     assert not old.covers("8a8w", "SA8295")
 
 
-def test_a_row_is_for_a_part_of_an_operator_and_of_a_reason() -> None:
-    row = OperatorRule("erf", "x", reason="visitor")
-    for op, reason, fits in (
-        ("aten.erf.default", "No node visitor", True),
-        ("aten.exp.default", "No node visitor", False),
-        ("aten.erf.default", "Value 68", False),
-    ):
-        assert row.fits(op, reason) is fits
-
-
 def test_a_row_for_named_socs_is_about_no_other() -> None:
     row = OperatorRule("", "x", socs=("SM8650",))
     assert [row.covers("fp16", soc) for soc in ("SM8650", "SM8750")] == [True, False]
     with pytest.raises(ValueError, match="forever"):
         OperatorRule("(a+)+", "x")
-
-
-def test_a_size_that_is_not_known_makes_the_sum_unknown() -> None:
-    assert sum_bytes([1, None]) is None
-    assert (sum_bytes([]), sum_bytes([0, 3, 0])) == (0, 3)
-
-
-def test_an_operator_is_annotated_with_the_fixes_that_are_known() -> None:
-    case = judge(msgspec.structs.replace(SPLIT, left=(Fallback("aten.x", "a reason"),)))
-    known = ((), ("first",), (), ("second",), ("first",))
-    cases = [
-        msgspec.structs.replace(
-            case, soc=f"SM{number}", operators=(msgspec.structs.replace(case.left[0], **told),)
-        )
-        for number, fixes in enumerate(known)
-        for told in [{"remedies": tuple(Remedy(text=x, proof=Proof.PROVEN) for x in fixes)}]
-    ]
-    (one,) = make_annotations(Audit(cases=tuple(cases)))
-    assert one.message.endswith(": a reason. first; second")
-    assert (one.path, one.line) == ("", 0)
-    (none,) = make_annotations(Audit(cases=(cases[0],)))
-    assert none.message.endswith(": a reason")
 
 
 def test_a_failure_without_an_operator_is_annotated_too() -> None:
@@ -246,10 +198,6 @@ def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
     text = render_text(Audit(cases=(judge(evil),)))
     assert "\x1b" not in text
     assert not any(line.startswith("::") for line in text.splitlines())
-
-
-def test_buffers_that_the_cpu_copies_are_counted() -> None:
-    assert judge(msgspec.structs.replace(WHOLE, written_back=2)).written_back == 2
 
 
 POSITIONS = (
@@ -296,12 +244,6 @@ def test_a_known_fault_is_of_the_versions_of_qnn_that_have_it() -> None:
         spec = CaseSpec("net", Scheme.FP16, "SM8650")
         assert len(judge_case(spec, POLICY, found, qnn=qnn).known_faults) == faults
     assert len(judge_case(spec, POLICY, found).known_faults) == 1
-
-
-def test_a_model_without_a_pattern_has_no_known_fault() -> None:
-    audit = Audit(cases=(judge(WHOLE),))
-    for text in (render_text(audit), render_summary(audit), render_html(audit)):
-        assert "known fault" not in text.lower()
 
 
 def make_fault(number: int) -> KnownFault:
@@ -383,17 +325,6 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
     page = render_html(audit)
     for told in ("qnn 2.1, torch 2.3", "qnn-ci audit", "may refuse more operators"):
         assert told in page
-
-
-def test_a_remedy_is_for_each_of_its_schemes_and_socs() -> None:
-    remedy = OperatorRule("erf", "fix", schemes=("fp16", "8a*"), socs=("SM8650", "SM8750"))
-    covered = [
-        (scheme, soc)
-        for scheme in ("fp16", "8a8w", "16a8w")
-        for soc in ("SM8650", "SM8750", "SM8550")
-        if remedy.covers(scheme, soc)
-    ]
-    assert covered == [(scheme, soc) for scheme in ("fp16", "8a8w") for soc in ("SM8650", "SM8750")]
 
 
 def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_knows() -> None:

@@ -71,20 +71,6 @@ def test_an_output_is_wrong_if_it_is_far_off_and_the_gate_rejects_it(
     assert depart("a", lost_db, faithful=faithful).wrong is wrong
 
 
-def test_the_worst_output_of_a_part_is_the_one_that_loses_most() -> None:
-    worst = Trial((depart("a", 10), depart("b", 30), depart("c", 50, faithful=True))).worst
-    assert worst
-    assert worst.operator == "b"
-
-
-def test_an_operator_is_named_with_its_line_and_module() -> None:
-    assert str(Operator(name="n", kind="linear", line="net.py:3", module="head")) == (
-        "linear [net.py:3] of head"
-    )
-    assert str(Operator(name="n", kind="linear", module="head")) == "linear of head"
-    assert str(Operator(name="n", kind="linear")) == "linear"
-
-
 def test_operators_are_dropped_until_no_further_round_drops_any() -> None:
     """The first round drops one operator at a time, the second two at once."""
     names = "abcdef"
@@ -94,36 +80,6 @@ def test_operators_are_dropped_until_no_further_round_drops_any() -> None:
     wrong = {("a", *"bcdef"), (*"bcdef",), (*"cdef",), (*"ef",)}
     found, _ = search(lambda cut: {"f": 30.0 * (cut.kept in wrong)}, chain, ("f",))
     assert [one.name for one in found.part] == ["e", "f"]
-
-
-def test_a_join_inside_of_the_part_shares_its_range_with_itself() -> None:
-    joins = [
-        Operator(name=name, kind="cat", inputs=inputs, range=(0.0, 1.0))
-        for name, inputs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
-    ]
-    found, _ = search(lambda cut: {"b": 30.0 * ("b" in cut.kept)}, joins, ("b", "c"))
-    assert [one.name for one in found.part] == ["b"]
-    assert [one.name for one in found.sharing] == ["a", "c"]
-
-
-def test_each_program_is_told_once_with_how_it_ended() -> None:
-    told: list[str] = []
-    trials = {
-        ("a",): Trial((depart("a"),)),
-        ("b",): Trial((depart("b", 20),)),
-        ("c",): Trial(refused="QNN refuses"),
-    }
-    laboratory = Laboratory(lambda cut: trials[cut.given], 9, told.append)
-    for name in ("a", "b", "c", "a"):
-        laboratory.measure(Cut(("a", "b"), (name,)), f"up to {name}")
-    first, second, third = told
-    assert first.strip() == "[1/9] up to a (2 operators, 1 output): right"
-    assert "40.0 dB" in second
-    assert "60.0 dB predicted" in second
-    assert third.endswith(": QNN refuses")
-    long = Laboratory(lambda _: Trial(refused="x" * 200), 9, told.append)
-    long.measure(Cut((), ()), "whole")
-    assert told[-1].count("x") == 90
 
 
 def test_a_model_that_is_right_is_not_divided() -> None:
@@ -152,15 +108,6 @@ def test_a_part_that_keeps_little_of_the_departure_is_too_small() -> None:
     found, _ = search(loses)
     assert [one.name for one in found.part] == ["b", "c"]
     assert [(one.operator, one.excess_db) for one in found.departures] == [("c", 40.0)]
-
-
-def test_a_part_that_keeps_half_of_the_departure_is_not_too_small() -> None:
-    def loses(cut: Cut) -> dict[str, float]:
-        lost = 40.0 if {"b", "c"} <= {*cut.kept} else 20.0 if "c" in cut.kept else 0.0
-        return {"d": lost, "c": lost}
-
-    found, _ = search(loses)
-    assert [one.name for one in found.part] == ["c"]
 
 
 def test_a_suspected_part_is_shrunk_within_itself() -> None:
@@ -192,14 +139,6 @@ def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> N
     found, tried = search(lambda _: {}, large, outputs=("i",))
     assert max(len(one.given) for one in tried) == 2
     assert {one.operator for one in found.exposed} == {*"abcdefghi"}
-
-
-@pytest.mark.parametrize(("size", "exposed"), [(64 << 20, ["b", "a"]), ((64 << 20) + 1, [])])
-def test_results_up_to_a_limit_of_their_size_are_exposed(size: int, exposed: list[str]) -> None:
-    large = [Operator(name="a", kind="a", size_bytes=size), Operator(name="b", kind="b")]
-    found, tried = search(lambda _: {}, large, outputs=("b",))
-    assert [one.operator for one in found.exposed] == exposed
-    assert max(len(one.given) for one in tried) == max(1, len(exposed))
 
 
 def test_three_refusals_of_more_results_are_enough() -> None:
@@ -241,34 +180,6 @@ def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
     if found.smallest:
         assert found.smallest in wrong
         assert [one.name for one in found.part] == [*found.smallest.kept]
-
-
-def test_outputs_of_a_part_are_left_out_with_what_leads_to_them_alone() -> None:
-    """Two operators read a; the search begins with these two, and keeps within them."""
-    fork = [
-        Operator(name="a", kind="a"),
-        Operator(name="b", kind="b", inputs=("a",)),
-        Operator(name="c", kind="c", inputs=("a",)),
-    ]
-    found, tried = search(
-        lambda cut: {"c": 40.0 * ("c" in cut.kept)}, fork, ("b", "c"), suspects=[("b", "c")]
-    )
-    start = tried.index(Cut(("b", "c"), ("b", "c")))
-    assert tried[start + 1 :] == [Cut(("c",), ("c",))]
-    assert found.smallest == tried[-1]
-
-
-def test_a_wrong_model_is_shrunk_as_it_is_and_not_with_all_results_exposed() -> None:
-    """b is wrong only if all results are given, which is another fault than that of d."""
-
-    def loses(cut: Cut) -> dict[str, float]:
-        return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given}), "d": 40.0 * ("d" in cut.kept)}
-
-    found, tried = search(loses)
-    assert found.first
-    assert found.first.name == "b"
-    assert found.smallest == Cut(("d",), ("d",))
-    assert all(len(one.given) == 1 for one in tried[2:])
 
 
 def test_each_program_of_a_search_is_told_with_its_purpose() -> None:
@@ -367,34 +278,6 @@ def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
     assert any(one.mended for one in tried) is (mended is not None)
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize(
-    ("field", "mend"), [("bias_off", Mend.BIASES), ("clipped", Mend.RANGES)], ids=str
-)
-def test_a_change_is_tried_if_one_operator_of_the_part_has_the_cause(
-    field: str, mend: Mend, first: bool
-) -> None:
-    causes: list[dict[str, object]] = [{field: 0.5}, {}]
-    own, other = causes if first else causes[::-1]
-    operators = [quantized("linear", **own), quantized("tanh", inputs=("linear",), **other)]
-
-    def loses(cut: Cut) -> dict[str, float]:
-        return {"tanh": 40.0 * ({"linear", "tanh"} <= {*cut.kept} and not cut.mended)}
-
-    found, tried = search(loses, operators, ("tanh",))
-    assert [one.name for one in found.part] == ["linear", "tanh"]
-    assert found.mended_by == (mend,)
-    assert [one.mended for one in tried if one.mended] == [(mend,)]
-
-
-def test_a_part_that_is_right_is_not_shrunk() -> None:
-    laboratory = Laboratory(lambda cut: Trial(tuple(map(depart, cut.given))), 9)
-    found = Located(outputs=(depart("d"),))
-    start = Cut(("c", "d"), ("d",))
-    assert Search({}, ("d",), laboratory).shrink(found, start) == found
-    assert [*laboratory.tried] == [start]
-
-
 @pytest.mark.parametrize(
     ("refused", "exposed_db", "cured"),
     [(False, 0.0, ["b"]), (False, 40.0, ["b"]), (True, 0.0, [])],
@@ -412,24 +295,6 @@ def test_an_exposure_cures_if_the_outputs_of_the_part_are_right_with_it(
     found, _ = search(loses, refuses=lambda cut: refused and "b" in cut.given and len(cut.kept) < 4)
     assert [one.name for one in found.part] == ["b", "c"]
     assert [one.name for one in found.cured_by] == cured
-
-
-def test_the_first_that_reads_what_cures_is_named() -> None:
-    """a cures, and both b and c depend on it."""
-
-    def loses(cut: Cut) -> dict[str, float]:
-        fused = {"a", "b", "c"} <= {*cut.kept} and "a" not in cut.given
-        return {"c": 40.0 * fused, "d": 40.0 * fused}
-
-    found, _ = search(loses)
-    assert [one.name for one in found.part] == ["a", "b", "c"]
-    assert [one.name for one in found.cured_by] == ["a"]
-    assert [one.name for one in found.readers] == ["b"]
-
-
-def test_a_suspect_that_is_right_alone_is_no_start() -> None:
-    found, _ = search(lambda cut: {"d": 40.0 * ("d" in cut.kept)}, suspects=[("a", "b")])
-    assert [one.name for one in found.part] == ["d"]
 
 
 def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:

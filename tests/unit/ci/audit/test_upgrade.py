@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.audit import upgrade
 from ci.audit.upgrade import (
-    MOST_ROWS,
-    NAMES,
     Difference,
     Total,
     UpgradeReport,
@@ -34,7 +32,6 @@ from ci.faults.known import read_faults
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
 from ci.verbs.upgrade_report import check_word
-from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError, UsageError
 from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
@@ -170,48 +167,6 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     assert (found.what, found.before, found.now, found.verdict, found.change) == row
 
 
-def test_exact_outputs_in_both_runs_are_no_difference() -> None:
-    exact = replace(CASE, sqnr_db=None, max_abs=0.0)
-    assert list(compare_runs(make_report([exact]), make_report([exact]))) == []
-
-
-def test_operators_that_move_to_the_npu_are_better_and_few_are_named() -> None:
-    """The operators on the NPU are shown too, but have no verdict of their own."""
-
-    def place(**fields: int) -> Case:
-        return give(operators=tuple(OperatorCount(op=op, **fields) for op in "abcdef"))
-
-    cpu, npu = compare_runs(make_report([place(cpu=2)]), make_report([place(npu=2)]))
-    assert (cpu.subject, cpu.what, cpu.verdict) == ("mlp 8a8w SM8650", "CPU", "better")
-    assert (npu.subject, npu.what, npu.verdict) == ("mlp 8a8w SM8650", "NPU", "other")
-    assert (cpu.before, cpu.now) == (npu.now, npu.before)
-    assert cpu.before == "a 2, b 2, c 2, d 2 and 2 more"
-    assert cpu.now == "a 0, b 0, c 0, d 0 and 2 more"
-    few = [
-        give(operators=tuple(OperatorCount(op=op, cpu=count) for op in "abcdef"[:NAMES]))
-        for count in (1, 3)
-    ]
-    (found,) = compare_runs(*(make_report([one]) for one in few))
-    assert (found.before, found.now) == ("a 1, b 1, c 1, d 1", "a 3, b 3, c 3, d 3")
-    moved = [
-        give(operators=(OperatorCount(op="a", cpu=one), OperatorCount(op="b", cpu=3 - one)))
-        for one in (1, 2)
-    ]
-    (found,) = compare_runs(*(make_report([one]) for one in moved))
-    assert (found.what, found.verdict) == ("CPU", "other")  # as many as before
-
-
-def test_a_case_that_had_no_footprint_has_no_figures_to_compare() -> None:
-    bare = replace(CASE, footprint=None)
-    assert list(compare_runs(make_report([bare]), make_report([CASE]))) == []
-
-
-def test_the_other_direction_has_the_other_verdict() -> None:
-    failed = replace(CASE, status=Status.FAILED, sqnr_db=20.0)
-    found = compare_runs(make_report([failed]), make_report([CASE]))
-    assert [(one.what, one.verdict) for one in found] == [("status", "better"), ("SQNR", "better")]
-
-
 def test_cases_that_only_one_run_has_are_named() -> None:
     other = replace(CASE, model="resnet")
     found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
@@ -305,15 +260,6 @@ def test_differences_are_ranked_by_verdict_then_importance_then_size() -> None:
     ]
 
 
-def test_what_breaks_a_user_comes_before_figures() -> None:
-    names = ["run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric"]
-    found = [
-        Difference(subject="", what=what, before="", now="", verdict="worse", change=None)
-        for what in ("read_bytes", *reversed(names))
-    ]
-    assert [one.what for one in rank(found)] == [*names, "read_bytes"]
-
-
 def make_wide() -> UpgradeReport:
     """Differences of each verdict and unit, and totals with and without a share."""
     rows: list[dict[str, Any]] = [
@@ -352,31 +298,6 @@ def test_a_comparison_reads_as_its_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
 
 
-def test_all_that_is_compared_is_in_one_report(tmp_path: Path) -> None:
-    """Why a run is missing, cases, and trees."""
-    failure = Difference(subject="known faults", what="run", before="", now="", verdict="other")
-    old = write_header(tmp_path / "old", HEADER)
-    new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 3"))
-    runs = make_report([CASE]), make_report([give(spill_bytes=11)])
-    found = compare(("a", "b"), runs, (old, new), [failure])
-    assert [one.what for one in found.differences] == ["type", "spill_bytes", "run"]
-    assert (found.old, found.new, found.same) == ("a", "b", 0)
-    trees = compare(("a", "b"), (None, None), (old, new))
-    assert [one.what for one in trees.differences] == ["type"]
-    assert (trees.same, trees.totals) == (0, ())
-    assert compare(("a", "b"), (None, runs[0]), (old, None)).differences == ()
-
-
-def test_a_long_table_names_what_it_leaves_out() -> None:
-    olds = [replace(CASE, model=f"m{number}") for number in range(MOST_ROWS + 5)]
-    news = [replace(one, sqnr_db=20.0) for one in olds]
-    assert "and 5 more: use --json to show them all" in render_upgrade(
-        make(make_report(olds), make_report(news))
-    )
-    full = make(make_report(olds[:MOST_ROWS]), make_report(news[:MOST_ROWS]))
-    assert " more: " not in render_upgrade(full)
-
-
 def write_header(root: Path, text: str) -> Path:
     path = root / "include/QNN/HTP/QnnHtpDevice.h"
     path.parent.mkdir(parents=True)
@@ -410,20 +331,6 @@ def test_types_of_headers_are_compared_by_their_members(
     found = [*compare_trees(old, new), *compare_trees(old, old)]
     assert [one.verdict for one in found] == ([verdict] if verdict else [])
     assert all(one.what == "type" for one in found)
-
-
-def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
-    old = write_header(tmp_path / "old", HEADER)
-    new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 2, C = 34"))
-    (found,) = compare_trees(old, new)
-    assert found.subject == "QnnHtpDevice.h Qnn_Kind_t"
-    assert (found.before, found.now, found.verdict) == ("-", "C = 34", "other")
-    start, end = HEADER.index("  union"), HEADER.index("} QnnHtp")
-    short = write_header(tmp_path / "short", HEADER[:start] + HEADER[end:])
-    (lost,) = compare_trees(old, short)
-    assert (lost.before, lost.now) == ("union UNNAMED, uint32_t socModel, uint32_t arch", "-")
-    (back,) = compare_trees(new, old)
-    assert (back.before, back.now, back.verdict) == ("C = 34", "-", "worse")
 
 
 def test_members_of_a_type_are_read_up_to_its_brace(tmp_path: Path) -> None:
@@ -464,11 +371,6 @@ def test_trees_are_compared_without_runs_and_what_kept_a_run_away_is_told(tmp_pa
         assert compare(("a==1", "a==2"), (None, None), trees) == UpgradeReport(
             old="a==1", new="a==2", differences=()
         )
-
-
-def test_a_tree_without_headers_says_nothing_of_types(tmp_path: Path) -> None:
-    old = write_header(tmp_path / "old", HEADER)
-    assert list(compare_trees(old, tmp_path)) == []
 
 
 def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
@@ -522,12 +424,6 @@ def test_symbols_are_named_that_only_one_of_both_exports(
         path.with_name(f"libQnnNetRun-{root.name}.so").write_text("a")
     found = [(one.before, one.now, one.verdict) for one in compare_trees(*trees)]
     assert found == ([row] if row else [])
-
-
-def test_exports_are_what_a_library_defines() -> None:
-    found = read_exports(Path(_ctypes.__file__))
-    assert "PyInit__ctypes" in found
-    assert "PyLong_FromLong" not in found
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ci.builds.artifacts import (
     Judged,
     collect_artifacts,
@@ -17,9 +15,7 @@ from ci.builds.artifacts import (
 )
 from ci.builds.plan import BuildPlan, BuildRequest
 from ci.builds.targets import Artifact
-from provisioning.doctor.checks.elf import judge as judge_elf
 from provisioning.doctor.policies import elf_policy
-from provisioning.elf.reader import read_elf
 from provisioning.files import hash_file
 from tests.build.builds import explain, plan, write_files, write_program
 from tests.build.signing import show
@@ -72,31 +68,6 @@ def test_needs_size_python_and_pages_of_a_file_are_judged(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "tag", "good"),
-    [
-        ("PyAdaptor.cpython-312-x.so", "cpython-312", True),
-        ("PyAdaptor.cpython-313t-x.so", "cpython-313", False),
-        ("PyAdaptor.cpython-39-x.so", "", True),
-        ("libbackend.so", "cpython-312", True),
-    ],
-)
-def test_an_adaptor_is_for_the_python_that_was_asked_for(
-    tmp_path: Path, name: str, tag: str, good: bool
-) -> None:
-    (tmp_path / name).write_bytes(HEXAGON.read_bytes())
-    errors = [one.id for one in judge(tmp_path / name, tag).errors]
-    assert ("BUILD103" not in errors) is good
-
-
-def test_every_finding_of_the_policy_is_one_of_the_file() -> None:
-    policy, path = elf_policy("aarch64-android"), ELF_FILES / "libaarch64.so"
-    known = [one.id for one in judge_elf(read_elf(path), policy)]
-    assert len(known) > 1
-    found = [one.id for one in judge_artifact(Artifact("x"), path, policy).findings]
-    assert [one for one in found if not one.startswith("BUILD")] == known
-
-
 ROWS = (
     {"path": "lib/*.so", "policy": "hexagon-{dsp_arch}"},
     {"path": "bin/a", "policy": "x86_64-linux", "extra": "tools"},
@@ -135,22 +106,6 @@ def test_every_file_of_every_row_that_is_asked_for_is_collected(tmp_path: Path) 
     missing = collect(made)
     assert missing.startswith("FailedError t: the build succeeded but produced no bin/b\n")
     assert str(tmp_path / "build.log") in missing
-
-
-def test_pages_and_the_python_of_a_target_are_those_of_its_options(tmp_path: Path) -> None:
-    write_files(tmp_path, {"lib/x": ""})
-    (tmp_path / "lib/PyA.cpython-39-x.so").write_bytes(ANDROID.read_bytes())
-    row = {"path": "lib/*.so", "policy": "aarch64-android"}
-    made = plan(tmp_path, artifacts=[row], per_python=True)
-    made.values.update(python_version="cpython-312 3.12.1", page_bytes="16384")  # type: ignore[attr-defined]
-    for defines, part in (
-        ({}, "max-page-size=16384"),
-        ({"QNN_CI_PAGE_BYTES:STRING": "8192"}, "QNN_CI_PAGE_BYTES=8192"),
-    ):
-        (one,) = collect_artifacts(made, BuildRequest(defines=defines))
-        found = {finding.id: finding for finding in one.findings}
-        assert part in found["QNN225"].why
-        assert found["BUILD103"].what.endswith("is not built for cpython-312")
 
 
 OBJCOPY = """

@@ -12,10 +12,8 @@ import msgspec
 import pytest
 
 from ci.builds.inputs import (
-    Built,
     State,
     digest_snapshot,
-    has_artifacts,
     inspect_copy,
     read_record,
     record_copy,
@@ -23,7 +21,6 @@ from ci.builds.inputs import (
     take_snapshot,
 )
 from provisioning.errors import StoreError, UnfitError
-from provisioning.files import hash_file
 from tests.build.builds import write_files
 
 
@@ -194,13 +191,6 @@ def test_a_file_may_become_a_link_and_a_link_another_or_a_file(tmp_path: Path) -
     }
 
 
-def test_an_overlay_never_writes_through_to_the_source(tmp_path: Path) -> None:
-    source = write_files(tmp_path / "source", {"a.c": "a"})
-    sync(source, tmp_path)
-    (tmp_path / "overlay" / "a.c").write_text("scribble")
-    assert (source / "a.c").read_text() == "a"
-
-
 def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_files(tmp_path / "source", {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
@@ -220,18 +210,6 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
     write_files(source, {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
     assert {(tmp_path / "overlay" / name).read_text() for name in ("a.c", "b.c")} == {"old"}
-
-
-def test_a_build_is_up_to_date_while_its_artifacts_have_their_bytes(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a.so": "aaaa", "b.so": "bbbb"})
-    built = tuple(Built(name, hash_file(tmp_path / name)) for name in ("a.so", "b.so"))
-    state = State(artifacts=built)
-    assert has_artifacts(tmp_path, state)
-    assert not has_artifacts(tmp_path, State())
-    (tmp_path / "b.so").write_text("bbbc")
-    assert not has_artifacts(tmp_path, state)
-    (tmp_path / "b.so").unlink()
-    assert not has_artifacts(tmp_path, state)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.builds.plan import BuildRequest
 from ci.builds.targets import find_target
 from ci.verbs import build as verb
 from provisioning.artifacts.choice import SDK_VARIABLE
-from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, UnfitError
 
 GOOD = SimpleNamespace(failing=(), unread=())
 
@@ -142,11 +140,6 @@ def test_parity_fails_a_build_where_it_is_strict(
     assert ("build" in builds.done) is ("--dry-run" not in words)
 
 
-def test_a_failed_build_stays_one_when_parity_is_strict_and_good(builds: Builds) -> None:
-    builds.published = [False]
-    assert main(["build", "aot", "--parity", "strict"]) == ExitCode.FAILED
-
-
 def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     builds: Builds, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,66 +149,6 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     assert main(["build", "aot", "--dry-run", *TWO]) == ExitCode.OK
     assert capsys.readouterr().out == "cmake -S 'a 3.10'\ncmake -S 'a 3.11'\n"
     assert not [*Path().iterdir()]
-
-
-def test_a_check_asks_for_no_packages_and_builds_nothing(builds: Builds) -> None:
-    assert main(["build", "aot", "--check", *TWO]) == ExitCode.OK
-    assert builds.done == ["check", "check"]
-    assert {one.packages for one in builds.requests} == {False}
-    assert not [*Path().iterdir()]
-
-
-def test_a_directory_that_cannot_be_written_is_named_before_a_build(builds: Builds) -> None:
-    Path("a-file").touch()
-    assert main(["build", "aot", "--reports", "a-file"]) == ExitCode.DOWNLOAD
-    assert "build" not in builds.done
-
-
-def test_every_option_reaches_the_build(builds: Builds, tmp_path: Path) -> None:
-    assert main(["build", "aot"]) == ExitCode.OK
-    assert builds.requests == [BuildRequest(python=Path("python"))]
-    assert builds.places == [("overlay", True)] * 2
-    builds.places.clear()
-    (tmp_path / "tree").mkdir()
-    where = ["--source", "tree", "--python", "3.11", "--install", "none", "--no-proof"]
-    how = ["--jobs", "3", "--clean", "--release", "--no-doctor", "-D", "A=b=c", "-D", "B="]
-    assert main(["build", "aot", *where, *how]) == ExitCode.OK
-    assert builds.requests[-1] == BuildRequest(
-        source=tmp_path / "tree",
-        python=Path("3.11"),
-        jobs=3,
-        release=True,
-        clean=True,
-        defines={"A": "b=c", "B": ""},
-        doctor=False,
-    )
-    assert builds.places == [("none", False)] * 2
-    more = ["--soc", "SM8750", "--dsp-type", "0", "--with", "llama", "--with", "x", "--check"]
-    assert main(["build", "direct", *more]) == ExitCode.OK
-    assert builds.requests[-1] == BuildRequest(
-        python=Path("python"),
-        soc="SM8750",
-        dsp_type=0,
-        extras=frozenset({"llama", "x"}),
-        packages=False,
-    )
-
-
-@pytest.mark.parametrize("target", ["runner", "aot", "android"])
-def test_every_target_takes_one_python(builds: Builds, target: str) -> None:
-    assert main(["build", target, "--python", "3.11"]) == ExitCode.OK
-    assert builds.requests == [BuildRequest(python=Path("3.11"))]
-
-
-def test_the_data_of_a_build_name_its_record(
-    builds: Builds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["build", "aot", "--parity", "off", "--reports", "out", "--json"]) == ExitCode.OK
-    data = json.loads(capsys.readouterr().out)
-    path = tmp_path / "out" / "build_aot" / "artifacts.json"
-    rows = [{"published": True, "overlay": "overlay"}]
-    assert (data["builds"], data["report"]) == (rows, str(path))
-    assert json.loads(path.read_text())["builds"] == rows
 
 
 def source_target() -> str:
@@ -262,18 +195,6 @@ def test_another_executorch_than_that_of_the_sources_is_refused(
         assert "1.5.1" in said
 
 
-def test_the_sources_of_every_build_are_of_the_wanted_version(builds: Builds) -> None:
-    builds.versions = ["1.5.1", "1.4.1"]
-    assert main(["build", "aot", *TWO, "--executorch", "1.5.1"]) == ExitCode.USAGE
-    assert builds.done == []
-
-
-def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
-    assert main(["build", "runner", "--source", "."]) == ExitCode.OK
-    assert main(["build", "runner"]) == ExitCode.OK
-    assert [one.name for one in builds.targets] == [source_target(), "runner"]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -291,58 +212,3 @@ def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
 def test_a_call_that_makes_no_sense_prepares_nothing(builds: Builds, words: list[str]) -> None:
     assert main(["build", *words]) == ExitCode.USAGE
     assert not builds.targets
-
-
-def test_only_extras_of_the_target_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared: list[Any] = []
-    target: Any = SimpleNamespace(name="aot", origin="checkout", extras=("llama", "x"))
-    monkeypatch.setitem(verb.PREPARERS, "checkout", lambda *given: prepared.append(given) or "job")
-    progress = Progress()
-    for extras in ((), ("llama",), ("x", "llama")):
-        request = BuildRequest(python=Path("python"), extras=frozenset(extras))
-        assert verb.prepare_job(target, request, progress) == "job"
-        assert prepared.pop() == (target, request, progress)
-    request = BuildRequest(python=Path("python"), extras=frozenset({"x", "z", "other"}))
-    with pytest.raises(UsageError, match="no extra other, z") as caught:
-        verb.prepare_job(target, request, progress)
-    assert caught.value.fix == "its extras: llama, x"
-    with pytest.raises(UsageError) as caught:
-        verb.prepare_job(SimpleNamespace(name="aot", extras=()), request, progress)  # type: ignore[arg-type]
-    assert caught.value.fix == "its extras: none"
-
-
-@pytest.mark.parametrize("folders", [(), ("backends/qualcomm", "examples")])
-def test_parity_reads_the_folders_that_a_target_is_built_from(
-    monkeypatch: pytest.MonkeyPatch, folders: tuple[str, ...]
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(verb, "compare_folders", lambda *given: asked.append(given) or GOOD)
-    monkeypatch.setattr(verb, "read_policy", lambda *given: given)
-    target = SimpleNamespace(parity=folders)
-    job: Any = SimpleNamespace(plan=SimpleNamespace(target=target, source=Path("/tree")))
-    assert verb.compare_parity(job, Progress()) is (GOOD if folders else None)
-    if folders:
-        ((source, same, policy, kept),) = asked
-        assert (source, same, policy) == (Path("/tree"), folders, ("parity", verb.ParityPolicy))
-        assert kept.name == "parity"
-
-        def refuse(*_: object) -> None:
-            raise UsageError("no tree")
-
-        monkeypatch.setattr(verb, "compare_folders", refuse)
-        with pytest.raises(UsageError, match="no tree"):
-            verb.compare_parity(job, Progress())
-
-
-def test_a_record_is_named_by_its_whole_path_wherever_the_caller_is(
-    builds: Builds,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.delenv("QNN_CI_CALLER_DIR")
-    assert main(["build", "aot", "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / RECORD)
-    builds.published = [True]
-    assert main(["build", "aot"]) == ExitCode.OK
-    assert capsys.readouterr().out == f"{RECORD}\n"

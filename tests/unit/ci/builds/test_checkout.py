@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,87 +12,22 @@ from msgspec.structs import replace
 
 from ci.builds import checkout
 from ci.builds.checkout import (
-    check_fitness,
-    check_headers,
     check_lpai,
-    check_names,
-    check_programs,
-    check_submodules,
-    find_installed,
     find_python,
     list_names,
     prepare_checkout,
     probe_python,
-    unneeded_submodules,
-    wanted_submodules,
 )
-from ci.builds.plan import BuildJob, BuildRequest, find_place
-from ci.builds.targets import Install, Needs, find_target
+from ci.builds.plan import BuildJob, BuildRequest
+from ci.builds.targets import Needs, find_target
 from ci.builds.toolchains import Compilers
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.manifest.pairs import read_pairs
-from tests.build.builds import TOOLS, explain, write_files
-
-TINY = Path(__file__).resolve().parents[3] / "stand_ins/tiny_executorch"
-
+from tests.build.builds import TOOLS, explain
 
 # What a checkout lacks
-
-
-def test_every_missing_submodule_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"one": ("a", "deep/**"), "two": ("a", "b"), "other": ("c",)}
-    monkeypatch.setattr(checkout, "read_toolchain", lambda _: SimpleNamespace(components=rows))
-    text = "".join(f'[submodule "{one}"]\n\tpath = {one}\n' for one in ("x", "y"))
-    write_files(tmp_path, {"deep/.gitmodules": text, "a/file": ""})
-    (tmp_path / "b").mkdir()
-    wanted = ("a", "deep", "deep/x", "deep/y", "b")
-    assert wanted_submodules(tmp_path, ("one", "two")) == wanted
-    said = explain(lambda: check_submodules(tmp_path, ("one", "two")))
-    assert said.startswith(f"UnfitError {tmp_path} lacks 3 of 5 submodules: deep/x, deep/y, b\n")
-    assert said.endswith(f"git -C {tmp_path} submodule update --init --recursive deep/x deep/y b")
-    write_files(tmp_path, dict.fromkeys(("deep/x/file", "deep/y/file", "b/file"), ""))
-    check_submodules(tmp_path, ("one", "two"))
-
-
-def test_submodules_that_no_target_needs_are_neither_read_nor_copied() -> None:
-    skipped = unneeded_submodules(TINY, ("adaptor",))
-    assert skipped == {"third-party/unneeded", "extension/llm/tokenizers"}
-    assert skipped.isdisjoint(wanted_submodules(TINY, ("adaptor",)))
-
-
-def test_every_missing_header_program_and_name_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    headers = SimpleNamespace(headers=("A.h", "B.h", "C.h"))
-    monkeypatch.setattr(checkout, "read_doctor_policy", lambda: headers)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    sdk, source, place = tmp_path / "sdk", tmp_path / "source", checkout.QNN_SOURCES
-    write_files(sdk / "include/QNN", {"B.h": "QNN_HTP_OLD QnnOld_get\n"})
-    said = explain(lambda: check_headers(sdk))
-    assert "lacks include/QNN/A.h, include/QNN/C.h\n" in said
-    write_files(sdk / "include/QNN", {"A.h": "", "C.h": ""})
-    check_headers(sdk)
-    for missing in ("make, g++", "g++"):
-        said = explain(lambda: check_programs(("make", "g++")))
-        assert said.startswith(f"UnfitError programs are not on PATH: {missing}\n")
-        (tmp_path / "make").touch(mode=0o755)
-    check_programs(("make",))
-    texts = {"notes.md": "QNN_HTP_NO_CODE\n"}
-    texts["deep/b.h"] = "#define QNN_HTP_OWN 1\nx = QNN_HTP_NEW_B + QNN_HTP_OWN;\n"
-    write_files(source / place, texts)
-    (source / place / "a.cpp").write_bytes(
-        b"QNN_HTP_NEW_A + QNN_HTP_OLD + QNN_HTP_NEW_C\n// \xff\n"
-    )
-    said = explain(lambda: check_names(source, sdk))
-    assert said.partition("\n")[0].partition(" lack ")[2] == (
-        f"QNN_HTP_NEW_A ({place}/a.cpp), QNN_HTP_NEW_B ({place}/deep/b.h), "
-        f"QNN_HTP_NEW_C ({place}/a.cpp)"
-    )
-    (sdk / "include/QNN/HTP").mkdir()
-    (sdk / "include/QNN/HTP/A.h").write_bytes(b"\xff QNN_HTP_NEW_A QNN_HTP_NEW_B QNN_HTP_NEW_C\n")
-    check_names(source, sdk)
 
 
 NOT_HEXAGON = "#ifndef __hexagon__\n"
@@ -132,20 +66,6 @@ A, B = "QNN_HTP_A\n", "QNN_HTP_B\n"
 )
 def test_names_of_qnn_count_where_each_host_and_device_compiles_them(text: str, names: str) -> None:
     assert list_names(text) == {*names.split()}
-
-
-def test_all_files_that_builds_install_are_no_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = {
-        "aot": [Install("lib/Py*.so", "python"), Install("lib/b.so", "lib")],
-        "other": [Install("c.so", "lib")],
-    }
-    targets = {name: SimpleNamespace(installs=row) for name, row in rows.items()}
-    monkeypatch.setattr(checkout, "read_targets", lambda: targets)
-    names = ("python/PyA.so", "python/PyB.so", "lib/b.so", "lib/c.so")
-    write_files(tmp_path, dict.fromkeys((*names, "lib/d.so"), ""))
-    assert find_installed(tmp_path) == {*names}
 
 
 # The Python of a build
@@ -231,24 +151,6 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
     assert said.startswith("UnfitError for LPAI" if refused else "None")
 
 
-@pytest.mark.parametrize("doctor", [True, False])
-def test_a_build_starts_with_the_doctor_unless_that_is_turned_off(
-    monkeypatch: pytest.MonkeyPatch, doctor: bool
-) -> None:
-    seen: list[Any] = []
-
-    def examine(*given: Any, **named: Any) -> Any:
-        seen.append((given, named))
-        return SimpleNamespace(require=lambda: seen.append("required"))
-
-    monkeypatch.setattr("provisioning.doctor.examine.examine", examine)
-    environment, progress = Environment("aot", (), {}), Progress()
-    request = BuildRequest(doctor=doctor, python=Path("py"), soc="SM8750")
-    check_fitness(environment, request, progress)
-    named = {"python": Path("py"), "soc": "SM8750", "progress": progress}
-    assert seen == ([(("aot", environment), named), "required"] if doctor else [])
-
-
 # The job
 
 
@@ -306,45 +208,6 @@ def preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparation:
     return Preparation(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["android", "direct"])
-def test_a_job_is_made_of_its_checkout_and_its_profile(
-    preparation: Preparation, tmp_path: Path, name: str
-) -> None:
-    more = {"b": ("three",), "a": ("one", "two"), "c": ("four",)}
-    needs = replace(find_target(name).needs, components=("core", "runner"), extras=more)
-    choices = {"soc": "SM8850", "dsp_type": 0, "extras": frozenset({"a", "b", "other"})}
-    job = preparation.prepare(name, needs, python=Path("/py"), **choices)
-    source, sdk = tmp_path / "executorch", tmp_path / "qnn-sdk"
-    components = ("core", "runner", "one", "two", "three")
-    asked = preparation.asked
-    assert asked["check_submodules"] == asked["unneeded_submodules"] == (source, components)
-    assert (asked["check_headers"], asked["check_names"]) == ((sdk,), (source, sdk))
-    assert asked["check_programs"] == (needs.programs,)
-    assert (job.plan.source, job.variables) == (source, preparation.variables)
-    assert job.inputs == {"qnn-sdk": sdk / "include"}
-    assert job.skip == {"third-party/other", "python/PyA.so"}
-    dsp = {"dsp_arch": "v81", "dsp_type": "0", "hexagon_policy": "hexagon-v81"}
-    variant = ["", "v81", "0", "hexagon-v81"] if name == "direct" else [""]
-    assert job.plan.place.root == find_place(name, source, "\0".join(variant)).root
-    names = {row.replace("-", "_"): row for row in preparation.versions}
-    known = {
-        **{f"{key}_root": str(tmp_path / row) for key, row in names.items()},
-        **{f"{key}_version": preparation.versions[row] for key, row in names.items()},
-        **(dsp if name == "direct" else {}),
-        "python": "/py",
-        "python_version": "cpython-312 3.12.1",
-        "hexagon_tools_root": "/tools",
-        "android_platform": "android-30",
-    }
-    own = ("policy", "tree", "prefix", "stages", "stand_ins")
-    assert {key: one for key, one in job.plan.values.items() if key not in own} == known
-    given = {key: one for key, one in job.plan.environment.items() if key.endswith("_ROOT")}
-    assert given == preparation.exported
-    assert "check_fitness" not in asked
-    job.check()
-    assert asked["check_fitness"][1] is job.request
-
-
 def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
     preparation: Preparation,
 ) -> None:
@@ -359,12 +222,3 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
     assert len(places) == 3
     said = explain(lambda: preparation.place("direct", sdk="2.38.1", soc="SM8850", dsp_type=0))
     assert said.startswith("UnfitError for LPAI")
-
-
-def test_the_source_of_a_request_is_the_checkout_of_the_profile(
-    preparation: Preparation, tmp_path: Path
-) -> None:
-    preparation.prepare("android")
-    assert os.environ["EXECUTORCH_ROOT"] == "/other"
-    preparation.prepare("android", source=tmp_path)
-    assert os.environ["EXECUTORCH_ROOT"] == str(tmp_path)

@@ -193,22 +193,6 @@ def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(
     assert set(read_files(package).values()) == {"the wheel's"}
 
 
-def test_files_are_installed_into_a_checkout_over_earlier_ones(tmp_path: Path) -> None:
-    place, root = Place(tmp_path / "build"), tmp_path / "checkout"
-    names = ("lib/z.so", "lib/a.so", "bin/tool", "bin/other")
-    write_files(place.root, {name: f"new {name}" for name in names})
-    (place.root / "bin/tool").chmod(0o755)
-    write_files(root, {"deep/libs/a.so": "old"})
-    target: Any = SimpleNamespace(
-        installs=(Install("lib/*.so", "deep/libs"), Install("bin/tool", "more/tools"))
-    )
-    written = ["deep/libs/a.so", "deep/libs/z.so", "more/tools/tool"]
-    assert install_files(target, place, root) == tuple(root / name for name in written)
-    texts = ["new lib/a.so", "new lib/z.so", "new bin/tool"]
-    assert read_files(root) == dict(zip(written, texts, strict=True))
-    assert (root / "more/tools/tool").stat().st_mode & 0o777 == 0o755
-
-
 def test_a_place_that_cannot_be_written_is_named(made: Delivery, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     with pytest.raises(StoreError, match="a-file"):
@@ -296,17 +280,3 @@ def test_only_an_overlay_needs_a_wheel_of_the_checkouts_version_and_torch(
         assert made.check(where, with_proof=False) == "None"
     made.plan.target = msgspec.structs.replace(made.target, installs=())  # nothing is delivered
     assert made.check(where, with_proof=True) == "None"
-
-
-def test_neither_the_checkout_nor_an_overlay_of_any_build_is_the_wheel(
-    made: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made.plan.source = tmp_path / "src/executorch"
-    overlays = [tmp_path / f"builds/aot-{one}/overlay" for one in "12"]
-    for place in (made.plan.source, *(one / "executorch" for one in overlays)):
-        place.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "src")
-    entries = [tmp_path / "src", tmp_path / "link", *overlays, tmp_path, tmp_path / "other"]
-    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, entries)) + ":")
-    assert made.deliver(OVERLAY, with_proof=False)["wheel"]["path"] == str(made.wheel)
-    assert made.asked == [f"{tmp_path}:{tmp_path / 'other'}"]

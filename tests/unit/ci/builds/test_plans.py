@@ -8,14 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from ci.builds.plan import BuildPlan, BuildRequest, find_place
 from ci.builds.targets import (
-    Artifact,
     CompilerChoice,
-    Stage,
     fill_placeholders,
     find_target,
     read_targets,
@@ -86,36 +83,6 @@ def test_a_plan_is_its_commands_its_environment_and_its_identity(tmp_path: Path)
     kinds = [command[1] for command in made.list_commands()]
     assert kinds == ["-S", "--build", "--install", "-S", "--build"]
     assert made.compile_command(second, ("z",))[-3:] == ("--target", "all", "z")
-
-
-def test_variables_that_are_missing_have_a_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PATH")
-    assert plan(tmp_path).environment["PATH"] == f"/c:/n:{os.defpath}"
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
-    assert plan(tmp_path).environment["SOURCE_DATE_EPOCH"] == "7"
-
-
-def test_extras_count_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """Another order would be another build."""
-    names = "badfce"
-    stage = {"name": "only", "extra_targets": {name: [name] for name in names}}
-    made = plan(tmp_path, replace(REQUEST, extras=frozenset(names)), stages=[stage])
-    assert made.stages[0].targets == ("all", *sorted(names))
-
-
-@pytest.mark.parametrize(
-    ("asked", "cores", "jobs"), [(3, 7, 3), (0, 7, 7), (0, None, 1), (1, 7, 1)]
-)
-def test_there_is_a_compiler_for_each_core_unless_another_number_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, cores: int | None, jobs: int
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    made = plan(tmp_path, replace(REQUEST, jobs=asked))
-    command = made.compile_command(made.stages[0])
-    assert command[command.index("-j") + 1] == str(jobs)
-    assert made.environment["CMAKE_BUILD_PARALLEL_LEVEL"] == str(jobs)
 
 
 def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
@@ -206,29 +173,6 @@ def test_every_target_of_the_file_names_profiles_components_and_policies_that_ex
             assert elf_policy(fill_placeholders(row.policy, values)).machine
         if target.with_source:
             assert find_target(target.with_source).origin.value == "checkout"
-
-
-def test_extras_are_those_of_files_and_stages_by_name() -> None:
-    stages = (
-        Stage("one", extra_options={"z": {"A": True}}, extra_targets={"c": ("x",), "b": ("y",)}),
-        Stage("two", extra_options={"a": {}}, toolchain=CompilerChoice.NDK),
-        Stage("three", toolchain=CompilerChoice.HOST),
-        Stage("four", toolchain=CompilerChoice.HEXAGON),
-    )
-    rows = [Artifact(name, extra=extra) for name, extra in (("m", "m"), ("n", ""), ("o", "b"))]
-    target = msgspec.structs.replace(find_target("runner"), stages=stages, artifacts=tuple(rows))
-    assert target.extras == ("a", "b", "c", "m", "z")
-    others = (CompilerChoice.NDK, CompilerChoice.HEXAGON)
-    assert target.toolchains == (CompilerChoice.HOST, *others)
-
-
-def test_a_row_goes_on_top_of_its_recipe() -> None:
-    host, android = find_target("runner_checkout"), find_target("android")
-    assert host.needs.components == ("adaptor", "runner")
-    assert android.needs.components == ("runner",)
-    assert host.needs.modules
-    assert msgspec.structs.replace(host.needs, components=("runner",)) == android.needs
-    assert host.stages == android.stages
 
 
 @pytest.mark.parametrize(

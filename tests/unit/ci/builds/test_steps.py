@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ci.builds.plan import BuildRequest
-from ci.builds.steps import Output, PathMap, explain_failure, refuse_options
+from ci.builds.steps import Output, explain_failure, refuse_options
 from provisioning.console.progress import Bar, Progress
-from provisioning.errors import StoreError, ToolError, UsageError
+from provisioning.errors import StoreError
 from tests.build.builds import Cmake, write_files
 from tests.build.signing import show
 from tests.stand_ins.snapshots import check_snapshot
@@ -47,68 +45,6 @@ def test_a_configuration_without_an_answer_about_its_targets_has_failed(
     for path in (cmake.folder / "reply").glob("index*"):
         path.unlink() if not text else path.write_text(text)
     assert cmake.fail().what.startswith("cmake left no usable file API reply in ")
-
-
-def test_only_a_fresh_configuration_forgets_the_last_one(cmake: Cmake) -> None:
-    """A configuration that failed is no configuration."""
-    build = cmake.plan.stages[0].build
-    kept = ("object.o", "CMakeFiles/one.dir/other.o")
-    write_files(build, dict.fromkeys(("CMakeFiles/3.30/a", "CMakeFiles/4.0.1/a", *kept), ""))
-
-    def is_forgotten() -> bool:
-        (build / "CMakeCache.txt").touch()
-        with suppress(ToolError):
-            cmake.run()
-        return not (build / "CMakeCache.txt").exists()
-
-    assert is_forgotten()
-    assert [path.name for path in (build / "CMakeFiles").iterdir()] == ["one.dir"]
-    assert all((build / name).exists() for name in kept)
-    assert not is_forgotten()
-    cmake.answer("first", "-S", "exit 1")
-    assert not is_forgotten()
-    cmake.answer("first", "-S", "")
-    assert is_forgotten()
-
-
-def list_unused(*names: str) -> str:
-    head = "CMake Warning:\n  Manually-specified variables were not used by the project:\n\n"
-    return (
-        "    TOO_EARLY\n"
-        + head
-        + "".join(f"    {name}\n" for name in names)
-        + ("    not an option\n\n-- Build files have been written\n    TOO_LATE\n")
-    )
-
-
-def test_an_option_that_no_stage_uses_is_refused_once_that_is_known(tmp_path: Path) -> None:
-    request = BuildRequest(jobs=3, defines={"MY_OPTION": "1", "MY_OTHER": "2", "TOO_LATE": "3"})
-    cmake = Cmake(tmp_path, request)
-    words = write_files(cmake.plan.overlay, {"a/CMakeLists.txt": "option(MY_OTHERS)"})
-
-    def say(first: tuple[str, ...], second: tuple[str, ...]) -> None:
-        for stage, names in zip(cmake.plan.stages, (first, second), strict=True):
-            (stage.build / "configured").unlink(missing_ok=True)
-            cmake.say(stage.name, "-S", list_unused(*names))
-
-    say(("MY_OPTION", "OF_NOBODY"), ("MY_OTHER",))
-    (words / "b.cmake").write_text("if(MY_OPTION)")
-    assert len(cmake.run()) == 5
-    say(("MY_OPTION", "MY_OTHER"), ("MY_OPTION", "MY_OTHER"))  # only after the last stage
-    error = cmake.fail()
-    assert isinstance(error, UsageError)
-    assert error.what == "CMake did not use -D MY_OPTION, MY_OTHER"
-    assert error.fix == "did you mean MY_OTHERS?"
-    assert (cmake.folder / "calls").read_text().count("-S") == 2
-    (words / "b.cmake").unlink()  # no CMake file has the word: nothing is compiled
-    say(("MY_OPTION", "MY_OTHER"), ())
-    assert cmake.fail().what == "CMake did not use -D MY_OPTION, MY_OTHER"
-    assert (cmake.folder / "calls").read_text().splitlines() == ["first: -S"]
-    assert not (cmake.plan.stages[0].build / "configured").exists()
-    say((), ())
-    cmake.run()
-    cmake.say("first", "-S", list_unused("MY_OPTION"))  # it was checked before
-    assert len(cmake.run()) == 5
 
 
 def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(cmake: Cmake) -> None:
@@ -231,36 +167,3 @@ def test_a_step_is_in_the_log_and_in_ci_on_the_terminal_with_paths_of_the_checko
     cmake.plan.tools.cmake.path.unlink()
     assert "cannot start" in str(cmake.fail()) or "cmake" in str(cmake.fail())
     assert cmake.place.log.read_text().endswith("\n\n")
-
-
-def test_a_path_in_a_copy_or_under_an_alias_is_that_of_the_file_to_edit(cmake: Cmake) -> None:
-    source, overlay, root = cmake.plan.source, cmake.plan.overlay, cmake.place.root
-    ndk = Path(cmake.plan.values["ndk_root"])
-    for path in (source / "a.cpp", overlay / "made.h", root / "stages/x.h", ndk / "q.h"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    shown = {
-        f"{overlay}/a.cpp:3:5: error": f"{source}/a.cpp:3:5: error",
-        "/build/tree/et/a.cpp:3": f"{source}/a.cpp:3",
-        "/build/tree/et/made.h": f"{overlay}/made.h",
-        "in /build/stages/x.h": f"in {root}/stages/x.h",
-        "/ndk_root/q.h /build/tree/et/a.cpp": f"{ndk}/q.h {source}/a.cpp",
-        "/ndk_root/gone.h": "/ndk_root/gone.h",
-        **dict.fromkeys([f"{one}/build/tree/et/a.cpp" for one in ("/other", ".", "..")]),
-    }
-    for text, path in shown.items():
-        assert PathMap(cmake.plan)(text) == (path or text)
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        (NINJA, (3, 9)),
-        ("[10/12] a.o\n", (10, 12)),
-        ("[3/4] \n", (3, 4)),
-        ("[3/3] a.o\n[1/4] b.o\n[2/4] c.o\n", (4, 4)),  # another ninja of the same step
-    ],
-)
-def test_the_steps_of_ninja_advance_the_bar(text: str, counts: tuple[int, int]) -> None:
-    output = read(text)
-    assert (output.bar.done, output.bar.total) == counts

@@ -18,9 +18,7 @@ from ci.builds.toolchains import (
     Program,
     Version,
     ask_python,
-    choose_program,
     find_cache,
-    find_compiler,
     find_tools,
     identify_compiler,
     resolve_compilers,
@@ -122,11 +120,6 @@ def test_the_compilers_of_each_kind_and_what_is_missing(
     check_snapshot(SNAPSHOTS / "compilers.txt", show(said, {str(tmp_path): "TMP"}))
 
 
-def test_the_compiler_of_a_variable_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/bin/sh")
-    assert find_compiler("CXX", ("c++",), "") == Path("/bin/sh")
-
-
 def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
     compiler = put(tmp_path / "cc", "12")
     names = [identify_compiler(compiler)]
@@ -173,18 +166,6 @@ def test_a_build_needs_tools_of_at_least_these_versions(
         put(programs / name, version)
     said = explain(lambda: [one.path.name for one in (find_tools().cmake, find_tools().ninja)])
     assert (f"UnfitError {lacks} or newer was not found" if lacks else "['cmake', 'ninja']") in said
-
-
-def test_a_program_next_to_this_python_comes_before_that_on_path(
-    tmp_path: Path, programs: Path
-) -> None:
-    said = explain(lambda: choose_program("tool", Version("1")))
-    assert "tool is neither next to this Python nor on PATH" in said
-    places = {"1.2": put(tmp_path / "venv/tool", "1.2"), "1.3": put(programs / "tool", "1.3")}
-    for version, place in places.items():
-        assert choose_program("tool", Version(version)) == Program(place, Version(version))
-    said = explain(lambda: choose_program("tool", Version("1.4")))
-    assert all(f"{place} has version {version}" in said for version, place in places.items())
 
 
 def test_a_python_is_asked_for_its_modules_with_the_variables_that_are_given(

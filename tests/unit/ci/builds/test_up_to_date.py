@@ -6,7 +6,6 @@ import io
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from ci.builds import builder
-from ci.builds.builder import SHOWN, CacheCounts, Result, run_build
+from ci.builds.builder import Result, run_build
 from ci.builds.inputs import State, read_record
 from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Place
 from ci.builds.targets import find_target
@@ -130,41 +129,6 @@ def test_a_change_that_decides_nothing_does_not_build_again(builds: Builds) -> N
         assert builds.run(jobs=3).up_to_date
 
 
-def test_a_build_takes_its_steps_in_order_and_records_what_it_published(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = count(100)
-    monkeypatch.setattr(builder, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    first = builds.run()
-    assert builds.taken == ["one", "split", "collect", "publish"]
-    assert (first.published, first.up_to_date, first.changed_files) == (True, False, 0)
-    assert (first.stage_s, first.undone, first.cache) == ({"one": 1.5}, (), None)
-    assert first.wall_s == 1
-    assert len(first.artifacts) == 2
-    assert builds.place.origin.read_text() == str(builds.source)
-    assert builds.read_state() == (first.inputs_sha256, ["a.so", "a.so.debug", "a.so"])
-    again = builds.run()
-    assert builds.taken == ["collect"]
-    assert (again.published, again.up_to_date) == (True, True)
-    assert again.wall_s == 1
-    (builds.source / "a.c").write_text("two")
-    (builds.source / "b.c").write_text("new")
-    (builds.headers / "a.h").unlink()
-    third = builds.run()
-    assert builds.taken == ["two", "split", "collect", "publish"]
-    assert third.changed_files == 3
-    assert third.inputs_sha256 != first.inputs_sha256
-
-
-def test_a_build_counts_what_it_took_from_the_cache(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = [CacheCounts("ccache", "4", 3, 10), CacheCounts("ccache", "4", 5, 11)]
-    monkeypatch.setattr(builder, "read_counts", lambda _: counts.pop(0))
-    assert builds.run().cache == CacheCounts("ccache", "4", 2, 1)
-    assert not counts
-
-
 def test_a_second_build_in_the_same_place_is_refused_until_the_first_ends(builds: Builds) -> None:
     with (
         builds.place.locked(),
@@ -220,16 +184,6 @@ def test_a_place_that_cannot_be_written_is_named(builds: Builds, tmp_path: Path)
         builds.run()
 
 
-def test_a_machine_that_is_not_fit_builds_nothing(builds: Builds) -> None:
-    def refuse() -> None:
-        raise UnfitError("the doctor found an error")
-
-    job = replace(builds.make_job(), check=refuse)
-    with pytest.raises(UnfitError, match="the doctor found an error"):
-        run_build(job, Progress(None))
-    assert not builds.place.root.exists()
-
-
 def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(builds: Builds) -> None:
     builds.run()
     places = (builds.place.stages, builds.place.prefix, builds.place.stripped, builds.place.tree)
@@ -254,23 +208,3 @@ def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(builds: B
     cleaned = builds.run(version="2", clean=True)
     assert (cleaned.undone, cleaned.changed_files) == ((), 0)
     assert not builds.place.proof.exists()
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"), [(SHOWN, "0.c, 1.c, 2.c, 3.c, 4.c"), (SHOWN + 2, "4.c and 2 more")]
-)
-def test_the_first_files_that_were_edited_in_the_copy_are_named(
-    builds: Builds, size: int, shown: str
-) -> None:
-    for number in range(size):
-        (builds.source / f"{number}.c").write_text("one")
-    builds.run()
-    for number in range(size):
-        (builds.overlay / f"{number}.c").write_text("edited")
-    stream = io.StringIO()
-    builds.run(stream)
-    first, second, third, *_ = stream.getvalue().splitlines()
-    assert first.startswith(f"restoring files in {builds.overlay}: 0.c, 1.c, ")
-    assert first.endswith(shown)
-    assert second == f"  this directory is a copy: edit {builds.source} instead"
-    assert third == f"building runner in {builds.place.root}"

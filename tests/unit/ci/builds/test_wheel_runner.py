@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +9,6 @@ from typing import Any
 import pytest
 
 from ci.builds import runner
-from ci.builds.plan import BuildRequest
-from ci.builds.targets import CompilerChoice, find_target
-from ci.builds.toolchains import Compilers, Program, Tools, Version
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 
@@ -50,39 +46,6 @@ def test_a_wheel_has_an_sdk_with_all_its_parts(
     with pytest.raises(UnfitError, match="executorch is not installed in this Python") as caught:
         runner.find_wheel_sdk()
     assert "pip install " in caught.value.fix
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_runner_is_built_with_the_sdk_of_the_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    def version(name: str) -> str:
-        if not known:
-            raise PackageNotFoundError
-        return f"1.5.1 of {name}"
-
-    sdk = make_sdk(tmp_path / "sdk")
-    install(monkeypatch, sdk)
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    monkeypatch.setattr(runner, "version", version)
-    tools = Tools(Program(Path("/c"), Version("3.30")), Program(Path("/n"), Version("1.11")), None)
-    monkeypatch.setattr(runner, "find_tools", lambda: tools)
-    compilers = Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"})
-    monkeypatch.setattr(
-        runner, "resolve_compilers", lambda kind: compilers if kind is CompilerChoice.HOST else None
-    )
-    target, request = find_target("runner"), BuildRequest(jobs=3)
-    job = runner.prepare_runner(target, request, Progress(None))
-    assert job.inputs == {part: sdk / part for part in ("include", "lib", "share/cmake")}
-    assert (job.request, job.plan.jobs, job.plan.target) == (request, 3, target)
-    assert job.plan.source.joinpath("CMakeLists.txt").is_file()
-    assert "__init__.py" in job.skip
-    assert job.plan.values["wheel_root"] == str(sdk)
-    expected = "1.5.1 of executorch" if known else "unknown"
-    assert job.plan.identity["executorch_version"] == expected
-    install(monkeypatch, make_sdk(tmp_path / "other"))
-    other = runner.prepare_runner(target, request, Progress(None))
-    assert other.plan.place.root != job.plan.place.root
 
 
 def test_only_a_runner_that_was_published_is_run(
