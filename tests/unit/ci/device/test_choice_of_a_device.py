@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import tarfile
 from argparse import Namespace
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,23 +16,19 @@ from ci.cases.engine import RunError
 from ci.cases.runners import SPEED
 from ci.device import connection, runner
 from ci.device.bundle import Bundle, BundleFile, Target
-from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
+from ci.device.connection import Answer, Device, DeviceFacts, identify, open_device
 from ci.device.runner import (
     AFTER,
     BEFORE,
     MEMORY,
-    RUNS,
     DeviceProgram,
     DeviceRunner,
-    Holder,
-    take_first,
 )
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Heat
 from ci.verbs import deploy
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError, UsageError
-from provisioning.files import hash_file
 
 BOARD = DeviceFacts("aarch64", "QCS9100", user="me", free_bytes=1 << 30, dsp=("/dev/a",))
 PHONE = replace(BOARD, soc="SM8650", android="16", model="Pixel")
@@ -164,108 +158,6 @@ def test_candidates_are_all_devices_with_the_wanted_soc(
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [ToolError, UnfitError, StoreError])
-def test_a_device_that_cannot_be_used_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch, kind: type[QnnCiError]
-) -> None:
-    def find(word: str, *_: Any) -> Any:
-        if word == "adb:1":
-            raise kind("it is odd")
-        return SimpleNamespace(name=word), PHONE
-
-    monkeypatch.setattr(deploy, "find_device", find)
-    args = Namespace(any="soc=SM8650", device=["adb:1", "adb:2"])
-    ((device, _),) = deploy.list_candidates(args, make_bundle(), Progress())
-    assert device.name == "adb:2"
-    args.device.pop()
-    with pytest.raises(UnfitError) as caught:
-        deploy.list_candidates(args, make_bundle(), Progress())
-    assert caught.value.why == "adb:1: it is odd"
-
-
-@pytest.mark.parametrize(
-    ("asked", "target", "starts"),
-    [
-        ({"starts": 5}, Target.ANDROID, 5),
-        ({"starts": 0}, Target.ANDROID, deploy.STARTS),
-        ({}, Target.LINUX, deploy.STARTS),
-        ({}, Target.EMULATOR, 1),
-        ({"starts": 2}, Target.EMULATOR, 2),
-    ],
-)
-def test_the_first_device_that_is_free_gets_the_bundle(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: dict[str, int],
-    target: Target,
-    starts: int,
-) -> None:
-    pushed: list[Any] = []
-
-    def push(place: str, *rest: Any) -> int:
-        pushed.append((place, *rest))
-        return 7
-
-    devices: list[Any] = [SimpleNamespace(name=f"adb:{n}", place=f"/{n}", push=push) for n in "ab"]
-    bundle, leases = make_bundle(target), []
-
-    def lease(runners: list[DeviceRunner], wait: float) -> Any:
-        leases.append(wait)
-        assert [(one.device, one.starts) for one in runners] == [(one, starts) for one in devices]
-        return nullcontext(runners[1])
-
-    monkeypatch.setattr(deploy, "read_bundle", lambda path: bundle if path == tmp_path else None)
-    monkeypatch.setattr(
-        deploy, "list_candidates", lambda *_: list(zip(devices, (BOARD, PHONE), strict=True))
-    )
-    monkeypatch.setattr(deploy, "lease_first", lease)
-    args = Namespace(bundle=tmp_path, any="soc=SM8650", device=[], wait=3.0, **asked)
-    with deploy.ready_device(args, Progress()) as (chosen, facts):
-        place = f"/b/bundles/{bundle.digest[:16]}"
-        assert (chosen.device, facts, chosen.sent) == (devices[1], PHONE, 7)
-        assert (chosen.directory, leases) == (place, [3.0])
-        files = {name: tmp_path / deploy.FILES / name for name in ("a.so", "b.so")}
-        assert pushed == [(place, files, dict.fromkeys(files, "0" * 64))]
-
-
-def test_a_wanted_soc_is_one_of_the_bundle_s_and_of_a_usable_phone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Even if the bundle runs on the emulator, which any host is suitable for."""
-    monkeypatch.setattr(deploy, "list_phones", lambda: {"1": "offline", "2": "unauthorized"})
-    rows = (("SM8750", Target.ANDROID, "the bundle is for SM8550, SM8650"),)
-    rows += (("SM8750", Target.EMULATOR, "the bundle is for SM8550, SM8650"),)
-    rows += (("SM8650", Target.ANDROID, "adb lists no usable device"),)
-    for soc, target, told in rows:
-        args = Namespace(any=f"soc={soc}", device=[])
-        with pytest.raises(UnfitError) as caught:
-            deploy.list_candidates(args, make_bundle(target), Progress())
-        assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("facts", "target", "qnn", "ran_with"),
-    [
-        (PHONE, Target.ANDROID, "2.49", "SM8650 and QNN 2.49"),
-        (replace(PHONE, soc=""), Target.ANDROID, "", "an unknown SoC and QNN unknown"),
-        (PHONE, Target.EMULATOR, "2.49", "the HTP emulator and QNN 2.49"),
-    ],
-)
-def test_a_report_tells_the_device_and_what_ran(
-    facts: DeviceFacts, target: Target, qnn: str, ran_with: str
-) -> None:
-    bundle = SimpleNamespace(target=target, qnn=qnn)
-    device: Any = SimpleNamespace(bundle=bundle, device=SimpleNamespace(name="adb:1"), sent=1234567)
-    soc = facts.soc or "aarch64"
-    assert deploy.describe_device(device, facts) == (
-        f"run on adb:1 (Pixel, {soc}, Android 16, 1024 MiB free, user me), with {ran_with};"
-        " 1,234,567 bytes were sent"
-    )
-    board = replace(BOARD, libraries=("a", "b"))
-    told = "QCS9100, Linux, 1024 MiB free, user me, 2 QNN and FastRPC libraries"
-    assert f"({told})" in deploy.describe_device(device, board)
-
-
 @pytest.mark.parametrize(
     ("word", "place", "name", "ends", "there"),
     [
@@ -300,61 +192,7 @@ def test_a_device_is_called_by_its_client(
     assert device.client == (word[:3], *first, *ends)
 
 
-class Recorder(Device):
-    """Has one file, and answers every archive with the same code."""
-
-    code = 0
-
-    def list_digests(self, directory: str) -> dict[str, str]:
-        del directory
-        return {"there": "1", "changed": "0"}
-
-    def call(self, script: str, **more: Any) -> Answer:
-        del script
-        calls.append(more["timeout_s"])
-        return Answer(self.code, b"", "the device's words")
-
-
 calls: list[float] = []
-
-
-def test_only_lacking_files_are_sent_and_large_ones_alone(tmp_path: Path) -> None:
-    sizes = {
-        "there": 1,
-        "changed": LARGE_BYTES // 2,
-        "b": LARGE_BYTES,
-        "large": LARGE_BYTES + 1,
-        "larger": 1 << 24,
-    }
-    for name, size in sizes.items():
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    files = {name: tmp_path / name for name in sizes}
-    digests = dict.fromkeys(sizes, "1")
-    calls.clear()
-    device = Recorder("adb:1", (), "/p")
-    assert device.push("/d", files, digests) == sum(sizes.values()) - 1
-    assert calls == pytest.approx([140, 220, 180], abs=0.01)  # each with its size's time
-    for code, told in ((connection.DAMAGED, "SHA-256"), (1, "the device's words")):
-        device = Recorder("adb:1", (), "/p")
-        object.__setattr__(device, "code", code)
-        with pytest.raises(ToolError, match="adb:1: changed, b did not arrive") as caught:
-            device.push("/d", {name: files[name] for name in ("there", "changed", "b")}, digests)
-        assert told in caught.value.why
-
-
-def test_files_are_packed_without_their_owner_and_with_their_digests(tmp_path: Path) -> None:
-    rows = [(name, tmp_path / f"my {name}", f"digest of {name}") for name in ("a", "b")]
-    for name, path, _ in rows:
-        path.write_text(f"bytes of {name}")
-    connection.pack(rows, str(tmp_path / "x.tar"))
-    with tarfile.open(tmp_path / "x.tar") as tar:
-        files = {one.name: tar.extractfile(one) for one in tar}
-        owners = {(one.uid, one.gid, one.uname, one.gname) for one in tar}
-        held = {name: file.read() for name, file in files.items() if file}
-    assert owners == {(0, 0, "", "")}
-    sums = b"digest of a  a\ndigest of b  b\n"
-    assert held == {"a": b"bytes of a", "b": b"bytes of b", connection.SUMS: sums}
 
 
 def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> DeviceProgram:
@@ -378,26 +216,6 @@ def make_start(target: Target = Target.LINUX, asked: int = 1, **flags: str) -> D
     return DeviceProgram(held, program, 7.9)
 
 
-@pytest.mark.parametrize(
-    ("target", "asked", "runs"),
-    [
-        (Target.LINUX, 1, RUNS),
-        (Target.LINUX, 3, 3),
-        (Target.EMULATOR, 1, 1),
-        (Target.EMULATOR, 4, 4),
-    ],
-)
-def test_how_often_an_input_set_is_run(target: Target, asked: int, runs: int) -> None:
-    program = make_start(target, asked, iteration="99", shared="x y")
-    assert program.iteration == runs
-    program.start()
-    (script,) = program.runner.device.scripts  # type: ignore[attr-defined]
-    assert f"--iteration={runs} " in script  # what is judged goes before the entry's own flags
-    assert "'--shared=x y'" in script
-    assert "sleep 7 &" in script
-    assert program.runner.device.limits == [7.9 + 30]  # type: ignore[attr-defined]
-
-
 def test_figures_of_a_start_are_those_before_and_after_it() -> None:
     program = make_start()
     found = {BEFORE: b"zone a 1000\n", AFTER: b"zone b 2000\nstatus of_system 2\n", SPEED: b"4.5"}
@@ -413,24 +231,6 @@ def test_figures_of_a_start_are_those_before_and_after_it() -> None:
     assert (notes.run_ms, notes.device and notes.device.peak_memory_bytes) == (4.5, 2048)
     assert notes.device is not None
     assert (notes.device.before, notes.device.after) == (start.before, start.after)
-
-
-def test_everything_is_sent_before_the_first_start() -> None:
-    program = make_start()
-    calls: list[str] = []
-    program.send = lambda _: calls.append("send")  # type: ignore[method-assign]
-    program.run_once = lambda sets: calls.append(f"{sets} sets") or []  # type: ignore[method-assign]
-    program.run([[], []])
-    assert calls == ["send", "2 sets"]
-
-    def fail(_: object) -> None:
-        raise ToolError("broken", why="no answer", fix="see")
-
-    program.send = fail  # type: ignore[method-assign]
-    with pytest.raises(RunError) as caught:
-        program.run([])
-    told = "broken: no answer\n  fix: see"
-    assert (str(caught.value), caught.value.lacks, len(calls)) == (told, "adb:1", 2)
 
 
 @pytest.mark.parametrize(
@@ -471,104 +271,12 @@ def test_a_start_without_outputs_says_what_happened(
         assert output.tolist() == [1, 2]
 
 
-def test_a_program_is_sent_with_its_inputs_and_their_list(tmp_path: Path) -> None:
-    program = make_start()
-    (tmp_path / "m.pte").write_bytes(b"program")
-    program.program.directory = tmp_path  # type: ignore[misc]
-    program.program.path = tmp_path / "m.pte"  # type: ignore[misc]
-    sent: list[Any] = []
-    leases: list[float] = []
-
-    def push(place: str, files: dict[str, Path], digests: dict[str, str]) -> int:
-        sent.append((place, {name: path.read_bytes() for name, path in files.items()}))
-        assert digests == {name: hash_file(path) for name, path in files.items()}
-        return 5
-
-    program.runner.device.push = push  # type: ignore[method-assign, assignment]
-    program.runner.renew = lambda *, seconds: leases.append(seconds)  # type: ignore[misc, method-assign, assignment]
-    program.runner.sent = 7
-    program.timeout_s = 1000.0
-    sets = [[np.float32([1]), np.int32([2])], [np.float32([3]), np.int32([4])]]
-    program.send(sets)
-    ((place, files),) = sent
-    assert place == "/p/cases/s"
-    assert files == {
-        "program.pte": b"program",
-        "input_list.txt": b"0_0.raw 0_1.raw\n1_0.raw 1_1.raw\n",
-        "0_0.raw": np.float32([1]).tobytes(),
-        "0_1.raw": np.int32([2]).tobytes(),
-        "1_0.raw": np.float32([3]).tobytes(),
-        "1_1.raw": np.int32([4]).tobytes(),
-    }
-    assert (program.runner.sent, leases) == (12, [2000])
-
-
-class Queue:
-    """A device whose lease has each holder in turn."""
-
-    def __init__(self, name: str, *holders: Holder | None) -> None:
-        self.device, self.holders = SimpleNamespace(name=name), [*holders]
-        self.progress = Progress()
-
-    def take(self) -> Holder | None:
-        return self.holders.pop(0)
-
-
-def test_the_first_free_device_is_taken_and_every_holder_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slept: list[float] = []
-    times: list[float] = []
-    monkeypatch.setattr(
-        runner, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: times.pop(0))
-    )
-    me, nobody = Holder("me", "5"), Holder("", "")
-
-    def take(wait_s: float, *devices: Queue, later_s: float = 0.0) -> Any:
-        given: Any = devices
-        times[:] = [100.0, 100.0 + later_s, 100.0 + later_s]
-        return take_first(given, wait_s)
-
-    second = Queue("b", None)
-    assert take(0, Queue("a", me), second) is second
-    first = Queue("a", me, None)
-    assert take(60, first, Queue("b", nobody)) is first
-    for left_s, pause_s in ((5.0, 5.0), (2.0, 2.0), (0.01, 0.1)):
-        waiting = Queue("a", me, None)
-        assert take(60, waiting, later_s=60 - left_s) is waiting
-        assert slept[-1] == pytest.approx(pause_s)
-    assert len(slept) == 4
-    with pytest.raises(UnfitError):
-        take(60, Queue("a", me), later_s=60)
-    with pytest.raises(UnfitError) as caught:
-        take(0, Queue("a", me), Queue("b", nobody))
-    assert caught.value.what == "all 2 devices are in use"
-    assert caught.value.why == (
-        "a is in use by me: the lease ends in 5 s;"
-        " b is in use by another computer: the lease ends in a few s"
-    )
-    with pytest.raises(UnfitError, match="a is in use by me: the lease ends in 5 s") as caught:
-        take(0, Queue("a", me))
-    assert caught.value.why == ""
-
-
 # -- calls, with this computer as the device -------------------------------------------------------
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Device:
     return Device("ssh:here", ("sh", "-c"), str(tmp_path / "a place"))
-
-
-def test_an_answer_has_its_code_its_bytes_and_its_message(here: Device) -> None:
-    script = "echo out; echo qnn-ci-begun; echo no >&2; exit 7"
-    assert here.call(script) == Answer(7, b"out\nqnn-ci-begun\n", "no")
-    assert here.call("cat; exit 0", data=b"in") == Answer(0, b"in", "")
-    nested = here.call("printf '\\nqnn-ci-ended 3\\n' >&2; exit 7")
-    assert (nested.code, nested.message) == (7, "")
-    assert here.ask("cat", data=b"in") == b"in"
-    greeting = Device("ssh:a", ("sh", "-c", 'echo hello; sh -c "$0"'), "/p")
-    assert greeting.call("echo 1") == Answer(0, b"1\n", "")
 
 
 @pytest.mark.parametrize(
@@ -694,57 +402,6 @@ def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (told[0], told[2]) == ("adb is not on PATH", connection.ADB_FIX)
 
 
-def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
-    files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
-    for name, path in files.items():
-        path.write_text(f"bytes of {name}")
-    digests = {name: hash_file(path) for name, path in files.items()}
-    target = f"{here.place}/x y"
-    assert here.push(target, files, digests) == 3 * len("bytes of a")
-    assert here.list_digests(target) == digests
-    Path(target, "b").write_text("other")
-    Path(target, ".part.1").mkdir()
-    assert here.push(target, files, digests) == len("bytes of b")
-    assert {path.name: path.read_text() for path in Path(target).iterdir()} == {
-        name: path.read_text() for name, path in files.items()
-    }
-    for name in ("a b", "$(a)", "$a", "a;b", "-rf", ".hidden", "../a", "a/b", "", "a\n"):
-        with pytest.raises(UsageError, match="is not a valid file name"):
-            here.push(f"{target}.new", {**files, name: files["a"]}, {**digests, name: "0"})
-    assert not Path(f"{target}.new").exists()
-    wrong = {**digests, "a": digests["b"]}
-    what, why, fix = tell(lambda: here.push(target, files, wrong))
-    assert "a did not arrive completely" in what
-    assert "SHA-256" in why
-    assert "again" in fix
-
-
-def test_a_lease_is_held_by_one_of_two(here: Device) -> None:
-    def make(owner: str) -> DeviceRunner:
-        bundle: Any = None
-        return DeviceRunner(here, bundle, "/d", Progress(), owner=owner)
-
-    mine, other = make("me"), make("other")
-    with runner.lease_first([mine]):
-        assert mine.take(30) is None
-        holder = other.take()
-        assert holder is not None
-        assert (holder.owner, 0 < int(holder.left_s) <= 30) == ("me", True)
-        what, why, fix = tell(other.renew)
-        assert what == "ssh:here is in use by me"
-        assert re.fullmatch(r"the lease ends in \d+ seconds, unless it is renewed", why)
-        assert fix == "wait for the device with --wait SECONDS"
-    assert other.take() is None
-    other.renew()
-    with pytest.raises(UnfitError):
-        mine.renew()
-    mine.take = lambda _: Holder("", "")  # type: ignore[method-assign]
-    assert tell(mine.renew)[:2] == (
-        "ssh:here is in use by another computer",
-        "the lease ends in a few seconds, unless it is renewed",
-    )
-
-
 def test_a_lease_ends_with_its_block_however_that_ends(here: Device) -> None:
     def make(device: Device, owner: str) -> DeviceRunner:
         bundle: Any = None
@@ -766,56 +423,3 @@ def test_a_lease_ends_with_its_block_however_that_ends(here: Device) -> None:
         with runner.lease_first([make(Lost("adb:1", (), "/p"), "me")]):
             pass
     assert errors == []
-
-
-@pytest.mark.parametrize(
-    ("holders", "holder", "named"),
-    [
-        ([""], None, [""]),
-        (["GONE 7", ""], None, ["", "GONE"]),
-        (["GONE 7", "GONE 7"], Holder("GONE", "7"), ["", "GONE"]),
-        (["GONE 7", "somebody 8"], Holder("somebody", "8"), ["", "GONE"]),
-        (["GONE 7", "OTHER 8", ""], None, ["", "GONE", "OTHER"]),
-        (["somebody else 9", ""], Holder("somebody", "else 9"), [""]),
-        ([" ", ""], Holder("", ""), [""]),
-    ],
-)
-def test_the_lease_of_a_process_that_ended_here_is_asked_for_once_more(
-    monkeypatch: pytest.MonkeyPatch, holders: list[str], holder: Holder | None, named: list[str]
-) -> None:
-    """The device answers in turn: who holds the lease, or nothing if it was taken."""
-    answers, asked = iter(holders), []
-
-    def call(script: str) -> Answer:
-        asked.append(re.search(r'"\$owner" = (\S+) \]', script)[1].strip("'"))  # type: ignore[index]
-        told = next(answers)
-        code = {"": 0, " ": 91}.get(told, 90)  # 91: another computer is taking it
-        return Answer(code, told.encode(), "")
-
-    monkeypatch.setattr(runner, "is_gone", lambda owner: owner in {"GONE", "OTHER"})
-    device: Any = SimpleNamespace(place="/p", call=call, name="adb:1")
-    bundle: Any = None
-    assert DeviceRunner(device, bundle, "/d", Progress(), owner="me").take() == holder
-    assert asked == named
-
-
-def test_the_system_log_of_a_failed_start_is_about_the_dsp(here: Device) -> None:
-    lines = ["QnnDsp <E>", "fastrpc_x", "adsprpc", "CDSP is up", "remoteproc", "ExecuTorch", "wifi"]
-    found = here.ask(f"grep -iE {runner.ABOUT}", data="\n".join(lines).encode())
-    assert found.decode().split("\n") == [*lines[:-1], ""]
-
-
-def test_each_flag_names_its_own_file() -> None:
-    program = make_start()
-    program.start()
-    (script,) = program.runner.device.scripts  # type: ignore[attr-defined]
-    flags = ("model_path=program.pte", "input_list_path=input_list.txt", "etdump_path=times.etdp")
-    flags += ("output_folder_path=outputs", f"performance_output_path={SPEED}")
-    assert all(f"--{one}" in script for one in flags)
-    assert "cd /p/cases/s; " in script
-    assert "/p/b/runner --iteration" in script
-    assert "LD_LIBRARY_PATH=/p/b:" in script
-    program.runner.directory = "b"
-    program.start()
-    assert 'LD_LIBRARY_PATH="$HOME"/b:' in program.runner.device.scripts[1]  # type: ignore[attr-defined]
-    assert [runner.shell_path(one) for one in ("/a b", "a")] == ["'/a b'", '"$HOME"/a']

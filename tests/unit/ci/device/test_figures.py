@@ -77,47 +77,6 @@ def test_heat_of_a_phone() -> None:
     assert parse_heat("") == Heat()
 
 
-def test_heat_is_that_of_sensors_and_of_what_slows_a_processor() -> None:
-    heat = parse_heat(
-        "zone a -40000\nzone b -41000\nzone c 150999\nzone d 151000\nzone of two words 7000\n"
-    )
-    assert (heat.hottest_c, heat.zone) == (150.999, "c")
-    assert parse_heat("zone of two words 7000\nzone x y\n").zone == "of two words"
-    assert parse_heat("zone a -40000\n").hottest_c == -40
-    lines = "".join(f"cooling {name}-1 1\n" for name in ("b-GPU", "a-devfreq", "fan", "modem"))
-    assert parse_heat(f"{lines}{lines}cooling npu -1\n").slowed == ("a-devfreq-1", "b-GPU-1")
-    names = ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause")
-    for name in names:
-        assert parse_heat(f"cooling x{name}y 2\n").slowed == (f"x{name}y",)
-    every = "".join(f"cooling {name} 1\n" for name in names)
-    assert parse_heat(every).slowed == tuple(sorted(names))
-    assert parse_heat("status x 1\nstatus x 3\nother x 9\n") == Heat(status=3)
-
-
-def test_all_figures_of_starts_that_differ() -> None:
-    random = [[9.0, 1.00001, 2.0, 3.0, 4.0], [8.0, 2.0, 3.0, 4.0, 50.0]]
-    cool = Heat(hottest_c=20.0)
-    starts = [
-        Start(10.00006, tuple(random[0]), 7, cool, Heat()),
-        Start(12.0, tuple(random[1]), 0, Heat(), cool),
-        Start(after=Heat(hottest_c=19.0)),
-    ]
-    figures = summarize_starts(starts, warm_up=0, iteration=5, emulated=False)
-    assert (figures.starts, figures.runs, figures.first_ms) == (3, 8, 8.5)
-    assert figures.p50_ms == 3.0
-    assert figures.p90_ms == pytest.approx(17.8)
-    assert figures.p50_spread_ms == 0.5
-    # 3.7 of the first start and 36.2 of the second
-    assert figures.p90_spread_ms == pytest.approx(16.25)
-    assert figures.loads_ms == (10.0001, 12.0)
-    assert (figures.load_ms, figures.load_spread_ms) == (11.0, 1.0)
-    assert (figures.peak_memory_bytes, figures.before, figures.after) == (7, cool, cool)
-    assert (figures.throttled, figures.emulated) == (False, False)
-    none = summarize_starts([Start()], warm_up=0, iteration=1, emulated=False)
-    assert (none.p50_spread_ms, none.p90_spread_ms) == (None, None)
-    assert (none.peak_memory_bytes, none.loads_ms, none.load_ms) == (None, (), None)
-
-
 def test_the_first_run_and_warm_up_do_not_count() -> None:
     runs = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
     figures = summarize_starts([Start(9.0, runs)], warm_up=2, iteration=2, emulated=False)
@@ -152,11 +111,6 @@ def test_spread_is_that_of_the_starts() -> None:
     quartiles = Start(None, (0.0, 1.0, 2.0, 3.0, 4.0, 5.0))
     single = summarize_starts([quartiles], warm_up=0, iteration=6, emulated=False)
     assert (single.p50_ms, single.p50_spread_ms) == (3, 1)
-
-
-def test_a_runner_without_dumps_has_no_times() -> None:
-    figures = summarize_starts([Start(), Start()], warm_up=0, iteration=1, emulated=False)
-    assert (figures.starts, figures.runs, figures.p50_ms, figures.first_ms) == (2, 0, None, None)
 
 
 def test_how_near_outputs_are_to_the_emulators() -> None:

@@ -1,29 +1,21 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from ci.device import provenance
 from ci.device.provenance import (
-    PACKAGE,
     Part,
-    copy_evidence,
-    copy_record,
     find_evidence,
-    has_sbom_library,
     list_signed,
     write_sbom,
 )
 from ci.report.schema import Status
 from ci.signing.record import (
     LOG_NAME,
-    RECORD_NAME,
     SCHEMA_VERSION,
-    STATEMENT_NAME,
     Digest,
     Program,
     SignedLibrary,
@@ -78,25 +70,6 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert json.loads((tmp_path / "other.json").read_text())["serialNumber"] != bom["serialNumber"]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("a.pte", "machine-learning-model"), ("runner", "application"), ("a.bin", "application")),
-        *(("liba.so", "library"), ("libc++.so.1", "library"), ("soft", "application")),
-    ],
-)
-def test_a_part_of_an_sbom_has_the_kind_of_its_file(name: str, kind: str) -> None:
-    assert Part(name, "0" * 64).kind == kind
-
-
-@pytest.mark.parametrize("spec", [None, "a package"])
-def test_an_sbom_is_written_if_its_library_is_there(
-    monkeypatch: pytest.MonkeyPatch, spec: str | None
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", {PACKAGE: spec}.get)
-    assert has_sbom_library() is (spec is not None)
-
-
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "model.pte"
@@ -130,31 +103,6 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
     state(tmp_path, status=Status.FAILED)
     with pytest.raises(UnfitError, match="does not prove"):
         find_evidence([program], tmp_path)
-
-
-def test_every_fault_of_a_statement_and_of_a_record_is_told(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state(tmp_path)
-    monkeypatch.setattr(provenance, "find_faults", lambda *_: iter(["one", "two"]))
-    monkeypatch.setattr(provenance, "check_record", lambda _: ["three", "four"])
-    for call, why in (
-        (lambda: find_evidence([program], tmp_path), "one; two"),
-        (lambda: list_signed(tmp_path), "three; four"),
-    ):
-        with pytest.raises(UnfitError) as caught:
-            call()
-        assert caught.value.why == why
-
-
-def test_each_statement_and_record_is_copied_as_it_is(tmp_path: Path) -> None:
-    for name in ("a", "b", RECORD_NAME, STATEMENT_NAME, LOG_NAME):
-        (tmp_path / name).write_text(f"bytes of {name}")
-    copy_evidence({tmp_path / one: tmp_path / one for one in ("a", "b")}, tmp_path / "evidence")
-    copy_record(tmp_path, tmp_path / "signing")
-    for folder, names in (("evidence", {"a", "b"}), ("signing", {RECORD_NAME, STATEMENT_NAME})):
-        found = {one.name: one.read_text() for one in (tmp_path / folder).iterdir()}
-        assert found == {name: f"bytes of {name}" for name in names}
 
 
 def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:

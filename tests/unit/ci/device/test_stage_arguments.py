@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from argparse import Namespace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ci.verbs import stage as verb
 from ci.verbs.stage import check_files, find_runtime
-from provisioning.artifacts import environment
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
@@ -47,13 +44,6 @@ def test_a_runtime_is_a_directory_or_an_artifact(
     assert (asked[0].release.version, asked[0].options.offline) == ("2.43.0.260128", True)
 
 
-def test_a_profile_stands_for_its_qnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "find_libraries", lambda _: {})  # libatomic is needed, too
-    for profile, name in (("emulator", "qnn-runtime"), ("emulator-sdk", "qnn-sdk")):
-        with pytest.raises(UnfitError, match=f"{name} .*is not provisioned"):
-            find_runtime(profile, Progress())
-
-
 def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Path) -> None:
     runner, program = tmp_path / "qnn_executor_runner", tmp_path / "m.pte"
     with pytest.raises(UsageError, match="qnn_executor_runner is not a file") as caught:
@@ -67,44 +57,6 @@ def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Pa
     assert "--keep-artifacts" in caught.value.fix
     program.touch()
     check_files(runner, [program])
-
-
-@pytest.mark.parametrize("has_sbom", [True, False])
-def test_every_argument_reaches_the_bundle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_sbom: bool
-) -> None:
-    asked = []
-
-    class Bundle(msgspec.Struct):
-        socs: list[str]
-        digest: str = "d"
-
-    def stage(*words: object, **options: object) -> Bundle:
-        asked.append((words, {**options, "progress": None}))
-        return Bundle(["SM8650"])
-
-    monkeypatch.setattr(verb, "stage", stage)
-    monkeypatch.setattr(verb, "render", lambda bundle, out: f"{bundle.digest} in {out}\n")
-    monkeypatch.setattr(verb, "has_sbom_library", lambda: has_sbom)
-    runner, program, out = (tmp_path / name for name in ("runner", "m.pte", "out"))
-    runner.touch()
-    program.touch()
-    folders = {name: tmp_path / name for name in ("cases", "evidence", "signed", "runtime", "more")}
-    for folder in folders.values():
-        folder.mkdir()
-    cases, evidence, signed, *runtimes = folders.values()
-    words = ["--soc", "SM8650", "--soc", "SM8750", "--runner", str(runner), "--out", str(out)]
-    words += [word for one in runtimes for word in ("--runtime", str(one))]
-    words += ["--program", str(program), "--cases", str(cases)]
-    words += ["--evidence", str(evidence), "--signed", str(signed)]
-    parser = argparse.ArgumentParser()
-    verb.add_arguments(parser)
-    outcome = verb.execute(parser.parse_args(words), Progress())
-    ways = {"programs": [program], "cases": cases, "evidence": evidence, "signed": signed}
-    assert asked == [((["SM8650", "SM8750"], runner, runtimes, out), {**ways, "progress": None})]
-    assert outcome.data == {"socs": ["SM8650"], "digest": "d", "directory": str(out)}
-    assert outcome.text.startswith(f"d in {out}\n")
-    assert ("no SBOM" in outcome.text) is not has_sbom
 
 
 def test_only_an_empty_directory_or_a_bundle_is_written_to(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import tarfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.__main__ import main
 from ci.cases.engine import Sets
 from ci.device import bundle as bundles
 from ci.device.bundle import (
@@ -31,29 +30,22 @@ from ci.device.bundle import (
     close_over,
     copy_licences,
     describe,
-    find_skel,
     find_target,
-    index_libraries,
-    is_alike,
     list_parts,
     read_bundle,
     require_fit,
-    require_loads,
     stage,
 )
-from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, list_programs, write_by_hand
-from ci.device.connection import Device
-from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
-from ci.inspect.files import inspect_file
+from ci.device.by_hand import PROGRAM, RUN_CASES, list_programs, write_by_hand
+from ci.device.runner import DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
-from ci.verbs import deploy
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.facts import STAGING
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file, write_json
 from tests.stand_ins.lowered import make_binary, make_program
 from tests.stand_ins.snapshots import check_snapshot
@@ -72,68 +64,6 @@ def bundle(tmp_path: Path) -> Path:
     made = Bundle(target=Target.LINUX, socs=("SM8650",), runner="runner", qnn="", files=tuple(rows))
     write_json(place / BUNDLE, msgspec.to_builtins(made))
     return place
-
-
-def test_a_bundle_is_deployed_once_and_cleaned(
-    bundle: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """This computer is the device."""
-    own = msgspec.structs.replace(read_bundle(bundle), target=Target.EMULATOR)
-    write_json(bundle / BUNDLE, msgspec.to_builtins(own))
-    place = tmp_path / "a device" / "place"
-    opened: list[tuple[str, ...]] = []
-
-    def open_here(*words: str) -> Device:
-        opened.append(words)
-        return Device("ssh:here", ("sh", "-c"), words[1] or str(place))
-
-    monkeypatch.setattr(deploy, "open_device", open_here)
-    words = ["deploy", "--device", "ssh:here", "--bundle", str(bundle), "--json"]
-    sent = []
-    for _ in range(2):
-        assert main(words) == ExitCode.OK
-        data = json.loads(capsys.readouterr().out)
-        sent.append(data["sent_bytes"])
-        assert data["device"] == "ssh:here"
-        assert data["facts"]["machine"] == "x86_64"
-        assert data["directory"] == f"{place}/bundles/{own.digest[:16]}"
-        assert data["bundle"] == own.digest
-        held = {one.name: one.read_bytes() for one in Path(data["directory"]).iterdir()}
-        assert {name: held.get(name) for name in ("libQnnHtp.so", "runner")} == {
-            one.name: one.read_bytes() for one in (bundle / FILES).iterdir()
-        }
-    assert sent == [sum(one.size_bytes for one in own.files), 0]
-    assert main(["deploy", "--device", "ssh:here", "--clean", "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["removed"] == str(place)
-    assert not place.exists()
-    other = str(tmp_path / "other")
-    assert main([*words, "--place", other]) == ExitCode.OK
-    assert [one.name for one in Path(other).iterdir()] == ["bundles"]
-    assert main(["deploy", "--device", "ssh:here", "--clean", "--place", other]) == ExitCode.OK
-    assert opened == [("ssh:here", "")] * 3 + [("ssh:here", other)] * 2
-    assert not Path(other).exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "no device is specified"),
-        (["--device", "ssh:here"], "--bundle is missing"),
-        (["--any", "soc=SM8650"], "--bundle is missing"),
-        (["--device", "ssh:a", "--device", "ssh:b", "--bundle", "BUNDLE"], "2 devices are given"),
-        (["--any", "soc=SM8650", "--clean"], "--clean needs a --device"),
-        (["--device", "ssh:a", "--any", "soc=SM8650", "--clean"], "--clean needs a --device"),
-    ],
-)
-def test_a_deployment_needs_one_device_and_a_bundle(
-    bundle: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [str(bundle) if one == "BUNDLE" else one for one in words]
-    assert main(["deploy", *given]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
 
 
 def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> None:
@@ -179,26 +109,6 @@ def test_a_digest_is_over_the_names_and_the_bytes_of_all_files() -> None:
     ]
     assert len({digest(*rows), *(digest(*one) for one in others)}) == 5
     assert digest(*rows) == hashlib.sha256(b"a 1\nb 2\n").hexdigest()
-
-
-def test_a_case_to_run_by_hand_has_each_set_of_its_own_inputs(tmp_path: Path) -> None:
-    artifact = tmp_path / "kept" / "mlp-8a8w-SM8650" / "artifact"
-    (artifact / "inputs").mkdir(parents=True)
-    record = {"compiled": {"program": "model.pte", "sets": 3, "inputs": [{}, {}]}}
-    (artifact / "artifact.json").write_bytes(msgspec.json.encode(record))
-    (artifact / "model.pte").write_bytes(b"the program")
-    names = [f"{number}_{index}.raw" for number in range(3) for index in range(2)]
-    for name in names:
-        (artifact / "inputs" / name).write_text(name)
-    target = tmp_path / "bundle"
-    target.mkdir()
-    write_by_hand(target, "runner", tmp_path / "kept", android=True)
-    case = target / "cases" / "mlp-8a8w-SM8650"
-    assert (case / PROGRAM).read_bytes() == b"the program"
-    rows = (case / INPUT_LIST).read_text().splitlines()
-    assert [row.split() for row in rows] == [names[:2], names[2:4], names[4:]]
-    assert [(case / name).read_text() for name in names] == names
-    assert (target / RUN_CASES).stat().st_mode & 0o111
 
 
 def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: Path) -> None:
@@ -311,16 +221,6 @@ def start(*outputs: list[list[Any]]) -> Starts:
     made = Starts(runner, program, 1.0)
     made.gives = list(outputs)
     return made
-
-
-@pytest.mark.parametrize(
-    ("memory", "size_bytes"),
-    [(b"100\n300\n", 300 * 1024), (b"7", 7168), (b"", None), (b"100\nbroken", None)],
-)
-def test_memory_is_the_last_line_in_kib(memory: bytes, size_bytes: int | None) -> None:
-    one = start()
-    one.note_start({MEMORY: memory})
-    assert [each.memory_bytes for each in one.starts] == [size_bytes]
 
 
 def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:
@@ -477,43 +377,6 @@ def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) 
     assert "adb" not in (tmp_path / "out/by-hand.md").read_text()
 
 
-def test_what_cannot_be_staged_is_named_and_nothing_is_written(tmp_path: Path, staged: Any) -> None:
-    del staged
-    out = tmp_path / "out"
-    runtime = make_runtime(tmp_path / "sdk", **ANDROID)
-    for version in (69, 75):
-        write_elf(runtime / f"libQnnHtpV{version}Stub.so", ARM, **ANDROID)
-    runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
-    with pytest.raises(UnfitError, match=r"libQnnHtpV69Skel\.so is missing"):  # of two, the first
-        stage(["SM8650", "SM8450"], runner, [runtime], out, progress=Progress())
-    odd = write_elf(tmp_path / "my runner", X86)
-    for name in ("libQnnHtp.so", "libQnnSystem.so"):
-        write_elf(tmp_path / name, X86)
-    with pytest.raises(UsageError, match="'my runner' is not a valid file name"):
-        stage(["SM8650"], odd, [], out, progress=Progress())
-    text = tmp_path / "text"
-    text.write_text("no program")
-    with pytest.raises(UnfitError, match="text is not an ELF program"):
-        stage(["SM8650"], text, [runtime], out, progress=Progress())
-    assert not out.exists()
-
-
-def test_signed_libraries_have_their_record_without_evidence_too(
-    tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del staged
-    runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
-    runtime = make_runtime(tmp_path / "sdk", 75, **ANDROID)
-    skel = write_elf(tmp_path / "signed/libQnnLpaiSkel.so", HEXAGON)
-    for name in (RECORD_NAME, STATEMENT_NAME):
-        (tmp_path / "signed" / name).write_text(name)
-    monkeypatch.setattr(bundles, "list_signed", lambda folder: {skel.name: folder / skel.name})
-    out, signed = tmp_path / "out", tmp_path / "signed"
-    stage(["SM8650"], runner, [runtime], out, signed=signed, progress=Progress())
-    assert list_names(out / "signing") == {RECORD_NAME, STATEMENT_NAME}
-    assert not (out / "evidence").exists()
-
-
 @pytest.mark.parametrize(("own", "other"), [(ANDROID, {}), ({}, ANDROID)])
 def test_libraries_of_another_system_are_passed_over(
     tmp_path: Path, staged: Any, own: dict[str, Any], other: dict[str, Any]
@@ -627,34 +490,6 @@ def test_what_the_doctor_finds_in_the_staged_files_is_an_error(
     assert (error.what, error.why, error.fix) == (f"{identity}: what", "why", "fix")
 
 
-def test_a_program_loads_if_its_kernels_are_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The program has an operator on the CPU, and then another method with one."""
-    program = tmp_path / "model.pte"
-    program.write_bytes(make_program())
-    place = tmp_path / "staged"
-    place.mkdir()
-    for name in ("libqnn_executorch_backend.so", STUB75):
-        (place / name).write_bytes(b"\0")
-    with pytest.raises(UnfitError, match=r"on SM8650 \(failed check: operators\)") as caught:
-        require_loads(program, place, ["SM8650"])
-    assert "aten::erf.out" in caught.value.why
-    (place / "libkernels.so").write_bytes(b"\0aten::erf.out\0")
-    require_loads(program, place, ["SM8650"])
-    found = inspect_file(program)
-    assert found.program
-    (method,) = found.program.methods
-    methods = (method, replace(method, cpu_operators={"aten::bmm.out": 1}))
-    changed = replace(found, program=replace(found.program, methods=methods))
-    monkeypatch.setattr(bundles, "inspect_file", lambda _: changed)
-    with pytest.raises(UnfitError) as caught:
-        require_loads(program, place, ["SM8650"])
-    assert "lack kernels for aten::bmm.out:" in caught.value.why
-    (place / "libkernels.so").write_bytes(b"\0aten::erf.out\0aten::bmm.out\0")
-    require_loads(program, place, ["SM8650"])
-
-
 def make_facts(machine: int, **facts: Any) -> ElfFacts:
     return ElfFacts(Path("runner"), 1, 64, True, machine, 3, 0, **facts)
 
@@ -675,43 +510,6 @@ NOTE = AndroidNote(30, "r26c", "1")
 )
 def test_the_system_of_a_runner(facts: ElfFacts, target: Target) -> None:
     assert find_target(facts) is target
-
-
-def test_a_library_is_for_the_runners_machine_and_system() -> None:
-    linker = make_facts(ARM, interpreter="/system/bin/linker64")
-    for like, alike, other in (
-        (make_facts(X86), make_facts(X86, android=NOTE), make_facts(ARM)),
-        (linker, make_facts(ARM, android=NOTE), make_facts(ARM)),
-        (make_facts(ARM, android=NOTE), make_facts(ARM, android=NOTE), make_facts(X86)),
-        (make_facts(ARM), make_facts(ARM), make_facts(ARM, android=NOTE)),
-        (make_facts(ARM), make_facts(ARM), make_facts(HEXAGON)),
-    ):
-        assert is_alike(alike, like)
-        assert not is_alike(other, like)
-
-
-def test_libraries_near_the_runner_come_first_then_runtimes_in_their_order(
-    tmp_path: Path, staged: Any
-) -> None:
-    del staged
-    for place in ("near", "next", "one/deep", "two"):
-        write_elf(tmp_path / place / "liba.so.1", X86)
-    write_elf(tmp_path / "near/deep/libb.so", X86)  # not directly in it
-    write_elf(tmp_path / "two/libb.so", X86)
-    write_elf(tmp_path / "one/libc.so", ARM)
-    write_elf(tmp_path / "two/libc.so", X86)
-    write_elf(tmp_path / "two/program", X86)
-    (tmp_path / "one/libd.so").write_text("no ELF file")
-    places = [tmp_path / one for one in ("one", "two")]
-    near = [tmp_path / one for one in ("gone", "near", "next")]
-    known = index_libraries(near, places, make_facts(X86), Progress())
-    assert {name: str(one.path.relative_to(tmp_path)) for name, one in known.items()} == {
-        "liba.so.1": "near/liba.so.1",
-        "libb.so": "two/libb.so",
-        "libc.so": "two/libc.so",
-    }
-    known = index_libraries([], places, make_facts(X86), Progress())
-    assert known["liba.so.1"].path == tmp_path / "one/deep/liba.so.1"
 
 
 def test_everything_that_is_needed_is_closed_over() -> None:
@@ -735,13 +533,6 @@ def test_everything_that_is_needed_is_closed_over() -> None:
         with pytest.raises(UnfitError, match=r"one\.so is missing") as caught:
             close_over(wanted, runner, more)
         assert "--runtime" in caught.value.fix
-
-
-def test_of_several_skels_the_first_in_order_counts(tmp_path: Path) -> None:
-    for place in ("b/unsigned", "a/unsigned", "0-unsigned/signed"):
-        write_elf(tmp_path / place / SKEL75, HEXAGON)
-    assert find_skel(SKEL75, [tmp_path / "0-unsigned"]) == tmp_path / "0-unsigned/signed" / SKEL75
-    assert find_skel(SKEL75, [tmp_path / "b", tmp_path]) == tmp_path / "a/unsigned" / SKEL75
 
 
 def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -> None:

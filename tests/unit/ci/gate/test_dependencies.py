@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +12,7 @@ from ci.gate.dependencies.sessions import (
     list_jobs,
     parse_noxfile,
 )
-from ci.gate.dependencies.tree import FileFacts, Graph, Reach, TreeFiles, parse_file, parse_python
+from ci.gate.dependencies.tree import FileFacts, Reach, TreeFiles, parse_file, parse_python
 from ci.gate.plan import count_due, make_plan
 from ci.gate.reading import read_facts
 from ci.gate.rules import Recorded, Rule, SessionRule
@@ -97,93 +95,12 @@ def test_a_file_depends_on_packages_and_build_files_above_it(path: str, found: l
 
 
 @pytest.mark.parametrize(
-    ("end", "is_source"),
-    [
-        *((end, True) for end in [".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl"]),
-        *((end, False) for end in [".py", ".sh", ".md", ".txt"]),
-    ],
-)
-def test_a_header_brings_the_sources_of_its_name_and_each_reads_its_own_headers(
-    end: str, is_source: bool
-) -> None:
-    text = '#include "a.h"\n'
-    assert parse_file(f"x/b{end}", text).includes == ({('"', "a.h")} if is_source else set())
-    files = ["x/a.h", f"x/a{end}", f"x/b{end}", f"x/ab{end}"]
-    tree = TreeFiles([*dict.fromkeys(files), "use.cpp"], {}, FOREIGN)
-    found = tree.list_dependencies("use.cpp", parse_file("use.cpp", '#include "x/a.h"\n'))
-    assert found == {"x/a.h", *([f"x/a{end}"] if is_source else [])}
-
-
-@pytest.mark.parametrize(
     ("include", "header"), [('"version.h"', "a/version.h"), ("<version.h>", "version.h")]
 )
 def test_a_quoted_header_is_first_looked_for_beside_the_file(include: str, header: str) -> None:
     tree = TreeFiles(["a/version.h", "version.h", "a/use.cpp"], {}, FOREIGN)
     facts = parse_file("a/use.cpp", f"#include {include}\n")
     assert tree.list_dependencies("a/use.cpp", facts) == {header}
-
-
-def test_without_a_rule_for_cases_there_is_no_suite() -> None:
-    assert read_facts(MemoryTree(FILES), RULES, {}).suite
-    facts = read_facts(MemoryTree(FILES), replace(RULES, cases=None), {})
-    assert (facts.suite, facts.models) == ({}, {})
-
-
-def test_each_session_with_a_policy_has_the_suite_of_its_own() -> None:
-    onnx = {"manifests/policies/onnx.toml": '[suite]\nmlp = ["8a8w"]\nnet = ["fp16", "8a8w"]\n'}
-    suites = read_facts(MemoryTree(FILES | onnx), RULES, {}).suites
-    named = {"emulator": {"mlp": ("fp16", "8a8w"), "lstm": ("fp16",)}}
-    named["onnx"] = {"mlp": ("8a8w",), "net": ("fp16", "8a8w")}
-    policies = {name: rule.policy for name, rule in RULES.sessions.items() if rule.policy}
-    assert {"emulator", "onnx"} <= {*policies.values()}
-    assert suites == {name: named.get(policy, {}) for name, policy in policies.items()}
-
-
-@pytest.mark.parametrize(
-    ("many", "why"),
-    [
-        (1, ""),
-        (2, "f0.py"),
-        (4, "f2.py, by f1.py, by f0.py"),
-        (5, "f3.py, by f2.py, by f1.py, by ..."),
-    ],
-)
-def test_a_file_is_explained_by_the_nearest_three_that_lead_to_it(many: int, why: str) -> None:
-    parents = {f"f{one}.py": f"f{one - 1}.py" if one else "" for one in range(many)}
-    assert Reach(parents).explain(f"f{many - 1}.py") == why
-
-
-def make_graph(edges: dict[str, list[str]], asked: list[str]) -> Graph:
-    """A graph of modules that import others."""
-
-    def load(paths: Iterable[str]) -> dict[str, FileFacts]:
-        found = {path: FileFacts({*edges.get(path, ())}) for path in paths}
-        asked.extend(found)
-        return found
-
-    files = {*edges, *(f"{one}.py" for row in edges.values() for one in row)}
-    return Graph(TreeFiles(files, {}, RULES), load)
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_file_is_reached_through_the_first_of_the_nearest_files(deep: bool) -> None:
-    letters = "hbfaecgd"
-    edges = {f"{one}.py": ["shared", "last"] for one in letters}
-    edges |= {"shared.py": ["last", "a"], "start.py": [*letters]}
-    asked: list[str] = []
-    graph = make_graph(edges, asked)
-    starts = ["start.py"] if deep else [f"{one}.py" for one in letters]
-    parents = graph.follow([*starts, "gone.py"]).parents
-    first = {"start.py": ""} if deep else {}
-    assert parents == {
-        **first,
-        **{f"{one}.py": "start.py" if deep else "" for one in letters},
-        "shared.py": "a.py",
-        "last.py": "a.py",
-    }
-    again = graph.follow(["shared.py"]).parents
-    assert again == {"shared.py": "", "last.py": "shared.py", "a.py": "shared.py"}
-    assert sorted(asked) == sorted(parents), "no file is read twice"
 
 
 def test_groups_are_closed_over_what_they_include() -> None:

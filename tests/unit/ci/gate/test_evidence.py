@@ -20,9 +20,6 @@ from ci.gate.evidence import (
     _compare_recorded,
     _doubt_case,
     _doubt_cases,
-    count_junit,
-    describe_counts,
-    list_tests,
     parse_junit,
     weigh_junit,
     weigh_report,
@@ -41,7 +38,6 @@ from ci.report.schema import (
     Report,
     ShardMark,
     Status,
-    Summary,
     Threshold,
 )
 from tests.stand_ins.reports import make_report, say
@@ -318,27 +314,9 @@ def test_a_junit_is_weighed_by_its_tests(
     assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty)
 
 
-def test_the_counts_of_the_whole_are_weighed_too() -> None:
-    rows = f"<testsuite>{PASS}</testsuite>"
-    for counts, faults in (('tests="1" failures="0"', 0), ('tests="2"', 1), ('errors="1"', 1)):
-        whole = parse_junit(f"<testsuites {counts}>{rows}</testsuites>".encode())
-        assert len(weigh_junit(whole).faults) == faults
-
-
 def test_faults_of_a_junit_read_like_their_snapshot() -> None:
     faults = [weigh_junit(suite(rows, counts)).faults for rows, counts, *_ in SUITES]
     check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{one}\n" for one in chain(*faults)))
-
-
-def test_tests_are_counted_and_named_by_how_they_ended() -> None:
-    root = suite(PASS + FAIL + ERROR + SKIP)
-    assert count_junit(root) == (4, 2, 1)
-    assert list_tests(root) == [
-        ("a", "x", ()),
-        (None, None, ("failure",)),
-        (None, None, ("error",)),
-        (None, None, ("skipped",)),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -356,9 +334,3 @@ def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
         parse_junit(data)
     assert str(caught.value).partition(" or ")[0].endswith(why)
     assert parse_junit(b"<testsuite/>").tag == "testsuite"
-
-
-def test_counts_of_a_report() -> None:
-    numbers = {"passed": 1, "failed": 2, "unsupported": 3, "cached": 4, "controls": 6}
-    told = describe_counts(Summary(**numbers, controls_passed=5, wall_s=1.0))
-    assert [int(word) for word in told.split() if word.isdigit()] == [1, 2, 3, 4, 1, 6]

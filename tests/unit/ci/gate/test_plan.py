@@ -256,14 +256,6 @@ def test_a_change_needs(row: Row) -> None:
         assert set(one.files) <= {change.path for change in plan.changes}
 
 
-def test_what_needs_everything_still_needs_the_cases_of_another_soc() -> None:
-    other = swap(SOCS, "69", "70")
-    cases = {*plan_edits(other).cases, *plan_edits({"Makefile": "x"}).cases}
-    plan = plan_edits({**other, "Makefile": "x"})
-    assert plan.everything
-    assert {*plan.cases} == cases > {*plan_edits({"Makefile": "x"}).cases}
-
-
 def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
     found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
     unknown = replace(found.head.sessions["bench"], known=False)
@@ -299,78 +291,6 @@ def test_a_session_needs_what_it_used_before_the_change_too() -> None:
     assert make_plan(other, msgspec.structs.replace(RULES, rule=())).everything
 
 
-@pytest.mark.parametrize(
-    ("paths", "reason"),
-    [
-        ([f"{SUITE}/lstm.py"], "1 case depends on it: lstm"),
-        ([f"{SUITE}/mlp.py"], "2 cases depend on it: mlp"),
-        (["ci/cases/session.py"], "every case depends on it"),
-    ],
-)
-def test_a_plan_names_the_models_whose_cases_depend_on_a_file(
-    paths: list[str], reason: str
-) -> None:
-    plan = make_plan(compare(edit(FILES, dict.fromkeys(paths, "+x = 1\n")), RULES), RULES)
-    (planned,) = [one for one in plan.sessions if one.name == "test_emulator"]
-    assert (planned.reason, list(planned.files)) == (reason, paths)
-
-
-@pytest.mark.parametrize(
-    ("event", "asked", "everything"),
-    [
-        ("push", "", ""),
-        ("push", "a reason", "a reason"),
-        ("nightly", "", "the event is nightly"),
-        ("nightly", "a reason", "a reason"),
-    ],
-)
-def test_a_plan_records_what_it_was_asked_for(event: str, asked: str, everything: str) -> None:
-    difference = compare(edit(FILES, {}), RULES)
-    plan = make_plan(
-        difference, RULES, base="of base", head="of head", event=event, everything=asked
-    )
-    assert (plan.base, plan.head, plan.event) == ("of base", "of head", event)
-    assert (plan.everything, plan.changes) == (everything, difference.changes)
-
-
-def test_the_reason_of_the_caller_comes_before_that_of_a_path() -> None:
-    difference = compare(edit(FILES, {"unknown/file.xyz": "new"}), RULES)
-    assert make_plan(difference, RULES).everything.endswith("unknown/file.xyz")
-    assert make_plan(difference, RULES, everything="a reason").everything == "a reason"
-
-
-def test_files_and_cases_of_a_plan_are_in_order() -> None:
-    pages = {f"docs/{name}.md": "new\n" for name in "hbfaecgd"}
-    (lint,) = [one for one in plan_edits(pages).sessions if one.name == "lint"]
-    assert list(lint.files) == sorted(pages)
-    edits = {SOCS: "".join(["+", *(f"[SM{n}]\nid = 1\n" for n in (9, 3, 7, 5, 8, 4))])}
-    cases = [f"mlp {scheme} SM{n}" for n in (3, 4, 5, 7, 8, 9) for scheme in ("8a8w", "fp16")]
-    assert sorted(map(str, plan_edits(edits).cases)) == sorted(cases)
-    assert list(plan_edits(edits).cases) == sorted(plan_edits(edits).cases)
-
-
-@pytest.mark.parametrize(
-    ("paths", "everything"),
-    [
-        (["Makefile", "a.rs"], "no rule or dependency covers Makefile"),
-        ([".github/workflows/pr.yml", "noxfile.py"], ".github/workflows/pr.yml: "),
-        (["Makefile", "noxfile.py"], "no rule or dependency covers Makefile"),
-    ],
-)
-def test_the_first_file_that_needs_everything_is_the_reason(
-    paths: list[str], everything: str
-) -> None:
-    plan = plan_edits({path: f"+{path}\n" if path in FILES else "x" for path in paths})
-    assert plan.everything.startswith(everything)
-
-
-def test_a_rule_for_all_sessions_may_name_one_of_them_too() -> None:
-    rules = msgspec.structs.replace(RULES, rule=(Rule(("Makefile",), ("*", "bench"), "it is so"),))
-    plan = plan_edits({"Makefile": "x"}, rules)
-    assert plan.everything == "Makefile: it is so"
-    assert {one.name: one.files for one in plan.sessions}["bench"] == ("Makefile",)
-
-
 @pytest.mark.parametrize("path", ["README.md", "ci/models/suite/mlp.py", "ci/forgotten.py"])
 def test_a_session_that_every_change_needs_runs_whatever_rules_a_file_has(path: str) -> None:
     sessions = RULES.sessions | {"bench": SessionRule(always=True)}
@@ -378,43 +298,11 @@ def test_a_session_that_every_change_needs_runs_whatever_rules_a_file_has(path: 
     assert {one.name: one.files for one in plan.sessions}["bench"] == (path,)
 
 
-def test_of_several_rules_for_a_file_the_first_reason_counts_and_any_may_be_alone() -> None:
-    path = "ci/models/model.py"  # which the emulator's session and the tests use
-    first, second = Rule((path,), ("bench",), "first"), Rule((path,), ("bench", "unit"), "second")
-    alone = Rule(("ci/models/*",), ("lint",), "alone", alone=True)
-    for more, runs in (((), True), ((alone,), False)):
-        rules = msgspec.structs.replace(RULES, rule=(first, second, *more))
-        sessions = {one.name: one for one in plan_edits({path: "+x"}, rules).sessions}
-        assert (sessions["bench"].reason, sessions["unit"].reason) == ("first", "second")
-        assert sessions["test_emulator"].run is runs
-
-
-def test_changes_after_one_that_needs_everything_are_noted_too() -> None:
-    plan = plan_edits({"Makefile": "x", SOCS: "+[SM9]\nid = 1\n"})
-    assert [*map(str, plan.cases)] == [*EVERY_CASE, "mlp 8a8w SM9", "mlp fp16 SM9"]
-    files = {one.name: one.files for one in plan.sessions}
-    assert files["test_emulator"] == (SOCS,)
-
-
 MLP_TREE = TreeFacts(
     suite={"mlp": ("fp16",)},
     models={"mlp": Reach({f"{SUITE}/mlp.py": ""})},
     sessions={"test_emulator": SessionInputs("test_emulator", Reach({"ci/a.py": ""}))},
 )
-
-
-def test_a_suite_whose_session_is_gone_has_no_cases() -> None:
-    change = (Change("ci/a.py", Kind.MODIFIED),)
-    for base, head, cases in (
-        (MLP_TREE, MLP_TREE, 1),
-        (TreeFacts(), MLP_TREE, 1),
-        (MLP_TREE, replace(MLP_TREE, sessions={}), 0),
-        (MLP_TREE, TreeFacts(), 0),
-    ):
-        plan = make_plan(Difference(base, head, change), RULES)
-        assert (len(plan.cases), bool(plan.everything)) == (cases, not cases)
-        whole = make_plan(Difference(base, head, change), RULES, everything="all")
-        assert len(whole.cases) == cases
 
 
 def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
@@ -453,17 +341,3 @@ def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
     tree = replace(MLP_TREE, sessions=MLP_TREE.sessions | uses)
     plan = make_plan(Difference(tree, tree, change, found), rules)
     assert plan.everything == ("" if covered else f"no rule or dependency covers {path}")
-
-
-def test_a_key_that_the_cases_use_is_explained_by_the_cases() -> None:
-    plan = plan_edits(swap(PYPROJECT, "torch==2", "torch==3"))
-    reasons = {one.name: one.reason for one in plan.sessions}
-    assert reasons["test_emulator"] == "every case depends on it"
-    assert reasons["bench"] != reasons["test_emulator"]
-
-
-def test_a_case_that_two_changed_rows_need_is_counted_once() -> None:
-    policy = FILES[POLICY].replace('mlp = ["fp16", "8a8w"]', 'mlp = ["8a8w"]')
-    plan = plan_edits({POLICY: policy.replace("min = 20", "min = 21")})
-    reasons = {one.name: one.reason for one in plan.sessions}
-    assert reasons["test_emulator"] == "1 case depends on it: mlp"

@@ -13,23 +13,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.gate import results
 from ci.gate.cases import POLICY, SOCS, choose_cases, list_cases
-from ci.gate.changes import Change, Difference, Kind, TreeFacts
+from ci.gate.changes import Difference, TreeFacts
 from ci.gate.jobs import (
     PlannedJob,
     list_jobs,
     render_matrix,
 )
-from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
+from ci.gate.reading import Repository, WorkTree
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import JobResult
-from ci.parity.trees import RevisionTree
 from ci.report.schema import CaseName
 from ci.report.write import write_report
-from provisioning.errors import ManifestError, UsageError
+from provisioning.errors import UsageError
 from tests.stand_ins.reports import make_report
 
 RULES = read_rules()
@@ -94,64 +92,6 @@ def test_the_base_is_where_the_head_left_the_main_branch(git: Git) -> None:
         git.repository.resolve("gone")
 
 
-def test_changes_of_a_commit_and_of_the_work_tree(git: Git) -> None:
-    first = git.commit(a="1", b="1", gone="x")
-    (git.root / "gone").unlink()
-    second = git.commit(b="2", ü="new")
-    changed = (
-        Change("b", Kind.MODIFIED),
-        Change("gone", Kind.DELETED),
-        Change("ü", Kind.ADDED),
-    )
-    assert git.repository.list_changes(first, second) == changed
-    assert git.repository.list_changes(second, "") == ()
-    (git.root / ".gitignore").write_text("ignored\n", encoding="utf-8")
-    (git.root / "ignored").write_text("x", encoding="utf-8")
-    (git.root / "a").write_text("2", encoding="utf-8")
-    assert git.repository.list_changes(second, "") == (
-        Change(".gitignore", Kind.ADDED),
-        Change("a", Kind.MODIFIED),
-    )
-
-
-def test_a_moved_file_is_a_deleted_one_and_an_added_one_whatever_git_is_set_to(git: Git) -> None:
-    git("config", "diff.renames", "copies")
-    git("config", "diff.relative", "true")
-    first = git.commit(a="1\n" * 9, b="2")
-    (git.root / "p").mkdir()
-    (git.root / "a").rename(git.root / "p" / "a")
-    git("add", "-A")
-    moved = (Change("a", Kind.DELETED), Change("p/a", Kind.ADDED))
-    assert git.repository.list_changes(first, "") == moved
-    assert git.repository.list_changes(first, git.commit()) == moved
-
-
-def test_a_name_that_is_no_utf8_is_shown_the_same_before_and_after_its_commit(git: Git) -> None:
-    first = git.commit(a="1")
-    Path(os.fsdecode(bytes(git.root) + b"/\xff.toml")).touch()
-    added = (Change("\\udcff.toml", Kind.ADDED),)
-    assert git.repository.list_changes(first, "") == added
-    assert "\\udcff.toml" in WorkTree(git.root).files
-    git("add", "-A")
-    assert git.repository.list_changes(first, "") == added
-    assert git.repository.list_changes(first, git.commit()) == added
-
-
-def test_a_submodule_changes_with_its_commit_even_if_git_ignores_submodules(git: Git) -> None:
-    inner = Git(git.root / "inner")
-    inner.root.mkdir()
-    inner("init", "-q")
-    inner.commit(a="1")
-    first = git.commit()
-    git("config", "diff.ignoreSubmodules", "all")
-    assert git.repository.list_changes(first, "") == ()
-    inner.commit(a="2")
-    changed = (Change("inner", Kind.MODIFIED),)
-    assert git.repository.list_changes(first, "") == changed
-    git("config", "--unset", "diff.ignoreSubmodules")
-    assert git.repository.list_changes(first, git.commit()) == changed
-
-
 def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
     git.commit(a="1", b="2")
     (git.root / "b").unlink()
@@ -183,87 +123,6 @@ def test_a_machine_that_allows_sha1_for_no_security_names_files_too(
 
     monkeypatch.setattr(hashlib, "sha1", guarded)
     assert WorkTree(git.root).digest("a") == git("hash-object", "a")
-
-
-def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    nothing = Repository(tmp_path / "plain", RULES)
-    with pytest.raises(UsageError) as caught:
-        _ = nothing.git_dir
-    assert caught.value.what == f"{tmp_path / 'plain'} is not a git repository"
-    assert "--source" in caught.value.fix
-    git.commit(a="1")
-    git.commit(a="2")
-    assert not git.repository.is_bare
-    git.repository.require_history()
-    git("clone", "-q", "--depth", "1", "--bare", git.root.as_uri(), str(tmp_path / "shallow"))
-    shallow = Repository(tmp_path / "shallow", RULES)
-    assert shallow.is_bare
-    with pytest.raises(UsageError) as cut:
-        shallow.require_history()
-    assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
-    assert cut.value.why == "the commit to compare with may be missing"
-    assert cut.value.fix == FETCH
-    git("clone", "-q", "--depth", "2", "--bare", git.root.as_uri(), str(tmp_path / "deeper"))
-    deeper = Repository(tmp_path / "deeper", RULES)
-    deeper.require_history("HEAD^1", "HEAD")
-    for base, head in (("HEAD", "HEAD^1"), ("HEAD~2", "HEAD"), ("", "HEAD")):
-        with pytest.raises(UsageError, match="is a shallow clone"):
-            deeper.require_history(base, head)
-
-
-def test_a_commit_is_read_once_and_the_work_tree_each_time(git: Git) -> None:
-    commit = git.commit(a="1")
-    repository = git.repository
-    tree, _ = repository.read_tree(commit)
-    assert isinstance(tree, RevisionTree)
-    (git.root / "a").write_text("2", encoding="utf-8")
-    assert repository.read_tree(commit)[0] is tree
-    assert tree.read("a") == "1"
-    works = [repository.read_tree("")[0] for _ in range(2)]
-    assert all(isinstance(one, WorkTree) for one in works)
-    assert (works[0].read("a"), works[0] is works[1]) == ("2", False)
-    assert [*repository.trees] == [commit]
-
-
-def test_a_repository_that_lacks_a_commit_is_named_as_the_reason(git: Git) -> None:
-    first = git.commit(a="1")
-    git("branch", "-M", RULES.branch)
-    git.commit(a="2")
-    git("checkout", "-qb", "topic", first)
-    git.commit(b="1")
-    (git.root / ".git/objects" / first[:2] / first[2:]).unlink()
-    with pytest.raises(UsageError) as caught:
-        git.repository.find_base("", "")
-    assert caught.value.why == f"error: Could not read {first}"
-
-
-def test_keys_of_changed_tables_are_compared(git: Git) -> None:
-    class Tree(dict[str, str]):
-        files = property(frozenset)
-        read = dict.get
-
-        def read_all(self, paths: Any) -> None:
-            assert set(paths) <= self.keys()
-
-    old: Any = Tree({"t.toml": "[a]\nx = 1\n[b]\ny = 1\n", "gone.toml": "k = 1\n"})
-    new: Any = Tree({"t.toml": "[a]\nx = 2\n[b]\ny = 1\n", "a.py": ""})
-    kinds = {"t.toml": Kind.MODIFIED, "gone.toml": Kind.DELETED, "a.py": Kind.ADDED}
-    changes = [Change(*one) for one in kinds.items()]
-    keys = {"t.toml": frozenset({"a.x"}), "gone.toml": frozenset({"k"})}
-    assert compare_keys(old, new, changes) == keys
-    assert compare_keys(new, old, [replace(changes[1], kind=Kind.ADDED)]) == {
-        "gone.toml": frozenset({"k"})
-    }
-
-
-def test_rules_of_a_file_are_read_instead(tmp_path: Path) -> None:
-    own = tmp_path / "gate.toml"
-    own.write_text('branch = "trunk"\nevery_nth = 3\n[sessions.a]\n', encoding="utf-8")
-    assert read_rules(own).branch == "trunk"
-    assert read_rules() == RULES
-    assert read_rules(own).planned == ""
-    assert read_rules(own).session_rule("unnamed") == SessionRule()
 
 
 # -- cases and jobs --------------------------------------------------------------------------------
@@ -348,18 +207,6 @@ def test_sessions_that_run_become_jobs() -> None:
         render_matrix([replace(plain, id="a;b")])
 
 
-def test_planned_cases_become_shards() -> None:
-    jobs = plan_jobs(run("test_emulator"))
-    count = len(jobs)
-    assert [one.id for one in jobs] == [
-        f"test_emulator-{index}-of-{count}" for index in range(1, count + 1)
-    ]
-    assert [one.shard for one in jobs] == [f"{index}/{count}" for index in range(1, count + 1)]
-    assert jobs[0].words == ("--plan", "plan.json", "--shard", jobs[0].shard)
-    assert sorted(map(str, (case for one in jobs for case in one.cases))) == sorted(map(str, CASES))
-    assert {one.report for one in jobs} == {"report.json"}
-
-
 # -- results ---------------------------------------------------------------------------------------
 
 JUNIT = b'<testsuite><testcase name="a"/><testcase><failure/></testcase></testsuite>'
@@ -432,29 +279,6 @@ def test_a_report_without_its_junit_or_that_cannot_be_read_is_the_jobs_fault(
     assert "the job left no junit.xml" in read_result(folder, job).fault
     with pytest.raises(UsageError, match="cannot read the report"):
         read_junit(folder / "reports")
-
-
-def test_a_report_does_not_fit_an_exit_code_without_digits(tmp_path: Path) -> None:
-    job = replace(JOB, report="report.json")
-    faults = []
-    for code in (b"0", b"x"):
-        folder = leave(tmp_path / code.decode(), code)
-        write_report(make_report([]), folder / "reports/unit")
-        faults.append(read_result(folder, job).fault)
-    assert faults[0] != faults[1]
-
-
-def test_a_policy_that_is_invalid_is_no_defect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(lane: str) -> None:
-        raise ManifestError(f"the policy of {lane} is invalid")
-
-    monkeypatch.setattr(results, "read_emulator_policy", read)
-    folder = leave(tmp_path / "f", b"0")
-    write_report(make_report([]), folder / "reports/unit")
-    job = replace(JOB, report="report.json", policy="onnx")
-    assert read_result(folder, job) == JobResult("0", fault="the policy of onnx is invalid")
 
 
 def test_results_are_known_by_their_folders(tmp_path: Path) -> None:

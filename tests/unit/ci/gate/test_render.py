@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.gate import render
 from ci.gate.changes import Change, Kind
 from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
 from ci.gate.schema import Plan, PlannedJob, PlannedSession
@@ -56,17 +55,6 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_plan_and_verdicts_read_like_their_snapshots(name: str) -> None:
     check_snapshot(Path(__file__).with_name("snapshots") / name, TEXTS[name]())
-
-
-@pytest.mark.parametrize(("less", "whole"), [(0, True), (1, False)])
-def test_a_verdict_that_just_fits_is_shown_whole(
-    monkeypatch: pytest.MonkeyPatch, less: int, whole: bool
-) -> None:
-    red = GateVerdict(RED.jobs, ("\N{GREEK SMALL LETTER MU}",))
-    text = render_verdict_markdown(red)
-    monkeypatch.setattr(render, "LIMIT_BYTES", len(text.encode()) - less)
-    assert (render_verdict_markdown(red) == text) is whole
-    assert render_verdict_markdown(red).splitlines()[0] == text.splitlines()[0]
 
 
 def test_a_summary_stays_below_its_limit() -> None:

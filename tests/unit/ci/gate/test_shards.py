@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import count_shards, parse_shard, render_matrix, split_cases
 from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
-from ci.models.suite import LOWER_S, SUITE, expect_s
-from ci.verbs import matrix
 from ci.verbs.emulate import list_planned, take_shard
 from provisioning.errors import UsageError
 
@@ -40,13 +36,6 @@ def test_every_case_is_in_one_shard(durations_s: list[float], data: st.DataObjec
     assert max(loads) - min(loads) <= max(durations_s) + 1e-3
 
 
-def test_shards_of_the_suite_are_near_to_equal() -> None:
-    for count in (2, 3, 4):
-        shards = split_cases(SPECS, count, lambda one: expect_s(one.model, one.scheme.value))
-        loads = [sum(expect_s(one.model, one.scheme.value) for one in shard) for shard in shards]
-        assert max(loads) < 1.15 * min(loads)
-
-
 NO_SHARDS = ["", "0/2", "3/2", "1", "1/0", "1/2/3", "-1/2", "a/b", "1/ 2", "1/1000", "01/2", "1/2 "]
 
 
@@ -56,11 +45,6 @@ def test_what_is_no_shard_is_refused(text: str) -> None:
         parse_shard(text)
     assert caught.value.what == f"{text!r} is not a shard"
     assert caught.value.fix == "write 2/3 for the second of three shards"
-
-
-def test_a_shard_is_read() -> None:
-    assert (parse_shard("2/3"), parse_shard("2/10")) == ((2, 3), (2, 10))
-    assert parse_shard("999/999") == (999, 999)
 
 
 def test_shards_are_even_and_more_than_cases_are_refused() -> None:
@@ -89,12 +73,6 @@ def test_shards_are_even_and_more_than_cases_are_refused() -> None:
 )
 def test_there_are_as_many_shards_as_keep_each_short(durations_s: list[float], count: int) -> None:
     assert count_shards(durations_s, 120.0, 4) == count
-
-
-def test_durations_are_known_for_the_suite_and_long_for_others() -> None:
-    assert LOWER_S.keys() == SUITE.keys()
-    assert expect_s("lstm", "8a8w") > expect_s("lstm", "fp16") > expect_s("mlp", "fp16") > 0
-    assert expect_s("net.py:factory", "fp16") > max(LOWER_S.values())
 
 
 def test_the_marks_of_shards_say_how_they_fit_together() -> None:
@@ -128,22 +106,6 @@ def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=path.name) as caught:
         list_planned(path)
     assert "1a1w" in caught.value.why
-
-
-def test_a_matrix_is_printed_as_one_line_of_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    jobs = [PlannedJob(id=name, session="unit", python="3.10") for name in ("one", "two")]
-    plan = SimpleNamespace(jobs=jobs)
-    monkeypatch.setattr(matrix, "read_plan", lambda path: plan if path.name == "p.json" else None)
-    rows = render_matrix(jobs)
-    for words in ([], ["--json"]):
-        assert main(["matrix", "p.json", *words]) == 0
-        said = capsys.readouterr().out
-        assert json.loads(said) == rows
-        if not words:
-            assert said.count("\n") == 1
-            assert " " not in said
 
 
 def test_a_matrix_holds_nothing_that_a_shell_would_take_apart() -> None:

@@ -74,18 +74,6 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
         assert not verdict.is_infrastructure
 
 
-def test_a_fault_of_the_shards_does_not_explain_what_github_says() -> None:
-    verdict = judge(PLAN, FAILED_NEEDS, GOOD, ["shard 2/2 is missing"])
-    assert len(verdict.notes) == 2
-
-
-def test_results_that_were_not_planned_are_named_in_order() -> None:
-    names = ["g", "c", "f", "a", "e", "b", "d"]
-    verdict = judge(PLAN, NEEDS, {**GOOD, **dict.fromkeys(names, JobResult("0"))}, [])
-    (note,) = verdict.notes
-    assert note.endswith(": a, b, c, d, e, f, g")
-
-
 JOBS = [
     (UNIT, JobResult(), MACHINE),
     (UNIT, JobResult(" x "), FAILED),

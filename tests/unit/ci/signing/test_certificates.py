@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from hypothesis import given
-from hypothesis import strategies as st
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ci.signing.certificates import (
-    is_padding,
     list_chain_notes,
     list_date_errors,
     list_link_errors,
-    measure_der,
     parse_chain,
 )
 from ci.signing.segments import MalformedError
@@ -41,7 +36,6 @@ from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 NOW = dt.datetime.now(dt.timezone.utc)
-SECOND = dt.timedelta(seconds=1)
 # An X.400 address, which the library cryptography does not support.
 ADDRESS = b"\x30\x04\xa3\x02\x30\x00"
 
@@ -174,49 +168,6 @@ def test_chains_and_what_is_wrong_with_them() -> None:
     )
     assert all("MalformedError" in str(said) for said in malformed.values())
     check_snapshot(SNAPSHOTS / "chains.txt", show({**good, **bad, **malformed}))
-
-
-@given(st.integers(0, 0xFFFFFF), st.binary(max_size=3))
-def test_the_size_of_a_der_sequence_is_that_of_its_length_field(size: int, before: bytes) -> None:
-    width = (size.bit_length() + 7) // 8
-    form = bytes([size]) if size < 128 else bytes([0x80 | width]) + size.to_bytes(width, "big")
-    data = before + b"\x30" + form
-    assert measure_der(data, len(before)) == 1 + len(form) + size
-    for length in (b"", b"\x80", b"\x84\0\0\0\1", b"\xff"):
-        with pytest.raises(MalformedError):
-            measure_der(before + b"\x30" + length, len(before))
-
-
-@given(st.lists(st.sampled_from([0, 1, 255]), max_size=6).map(bytes))
-def test_padding_is_of_one_kind(data: bytes) -> None:
-    assert is_padding(data) is (set(data) in (set(), {0}, {255}))
-
-
-def test_facts_of_a_certificate() -> None:
-    leaf, root = parse_chain(LEAF + ROOT)
-    dates = f"{leaf.not_before:%Y-%m-%d} to {leaf.not_after:%Y-%m-%d}"
-    assert leaf.describe() == f"CN=leaf, EC secp256r1 256 bits, {dates}"
-    assert (leaf.subject, leaf.issuer) == ("CN=leaf", "CN=ca")
-    assert leaf.fingerprint == hashlib.sha256(LEAF).hexdigest()
-    assert (leaf.is_root, root.is_root) == (False, True)
-    unusual = ed25519.Ed25519PrivateKey.generate()
-    (one,) = parse_chain(certify(make_name(""), unusual, make_name(""), make_ec_key("ca")))
-    assert (one.key, one.key_bits) == ("Ed25519", 0)
-    assert (one.subject, one.issuer) == ("(no name)", "(no name)")
-
-
-def test_a_certificate_is_valid_in_its_first_and_its_last_second() -> None:
-    chain = parse_chain(LEAF + CA)
-    leaf = chain[0]
-    for moment in (max(one.not_before for one in chain), min(one.not_after for one in chain)):
-        assert list_date_errors(chain, moment) == []
-    assert list_date_errors(chain[:1], leaf.not_before - SECOND) == [
-        f"certificate 0 is not valid before {leaf.not_before:%Y-%m-%d}: CN=leaf"
-    ]
-    assert list_date_errors(chain, max(one.not_after for one in chain) + SECOND) == [
-        f"certificate {index} expired on {one.not_after:%Y-%m-%d}: {one.subject}"
-        for index, one in enumerate(chain)
-    ]
 
 
 @pytest.mark.parametrize("bits", [1024, 2048])

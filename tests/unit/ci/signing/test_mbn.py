@@ -6,10 +6,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from ci.signing.mbn import Span, parse_hash_segment
-from ci.signing.segments import MalformedError
 from tests.build.signing import outcome, show
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -124,17 +121,3 @@ def test_a_single_signer_signs_everything_and_each_of_two_its_own() -> None:
     assert list_signed(*VERSION_6, size=70) == [[whole, first], [whole, second]]
     alone = (0, 5, 0, 0, 52, 32, 0, 8, 0, 12)
     assert list_signed(*alone, size=52) == [[pack(*alone, body=b"\1" * 32)]]
-
-
-@pytest.mark.parametrize(
-    ("size", "algorithm"), [(64, "sha256"), (96, "sha384"), (128, "sha512"), (95, ""), (97, "")]
-)
-def test_the_size_of_the_table_tells_its_algorithm(size: int, algorithm: str) -> None:
-    table = bytes(range(size))
-    data = memoryview(pack(0, 3, 0, 0, size, size, 0, 0, 0, 0, body=table))
-    found = parse_hash_segment(data)
-    if algorithm:
-        assert found.entries(data, 2) == (algorithm, (table[: size // 2], table[size // 2 :]))
-        return
-    with pytest.raises(MalformedError, match=f"the hash table is {size} bytes long"):
-        found.entries(data, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci.signing.inputs import check_sdk_version, find_sdk_version, read_directory_version
+from ci.signing.inputs import check_sdk_version
 from ci.signing.plan import (
     VARIABLES,
     Roots,
@@ -20,16 +20,13 @@ from ci.signing.plan import (
 from ci.signing.segments import parse_image
 from ci.signing.selection import (
     Selection,
-    list_op_package,
     list_wanted,
-    read_place,
     read_signing_policy,
 )
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile
 from provisioning.store.store import Store
 from provisioning.store.tree import Tree
@@ -154,43 +151,6 @@ def test_two_libraries_of_one_name_are_named(tmp_path: Path) -> None:
     assert judge(tmp_path, Selection(files=tuple(files[1:4]))) == "signs y.so, x.so, z.so"
 
 
-def test_an_op_package_gives_hexagon_libraries_only(tmp_path: Path) -> None:
-    names = [f"libs/hexagon-v79/lib{letter}.so" for letter in "hbfaecgd"]
-    for name in (*names, "libs/x86_64-linux-clang/liba.so", "libb.so"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "libs/hexagon-v79/libz.so").mkdir()
-    assert [(one.label, one.hexagon) for one in list_op_package(tmp_path, POLICY)] == [
-        (f"{{op_package}}/{name}", "v79") for name in sorted(names)
-    ]
-    plain = list_op_package(tmp_path / "libs" / "x86_64-linux-clang", POLICY)
-    assert [one.name for one in plain] == ["liba.so"]
-
-
-@pytest.mark.parametrize(
-    ("path", "version"),
-    [
-        ("qairt/lib/hexagon-v75/unsigned/libQnnSystem.so", "v75"),
-        ("tools/Tools/target/hexagon/lib/v81/G0/pic/libc++.so.1", "v81"),
-        ("somewhere/libQnnHtpV79Skel.so", "v79"),
-        ("hexagon-v75/unsigned/hexagon-v79/unsigned/lib.so", "v79"),
-        ("qairt/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
-        ("v2/build/libmine.so", ""),
-        ("build/hexagon-v75", ""),
-        ("v75/libmine.so", "v75"),
-        ("x-v75/libmine.so", ""),
-    ],
-)
-def test_the_version_in_a_path(path: str, version: str) -> None:
-    assert read_place(Path(path)) == version
-
-
-def test_every_published_hexagon_can_be_selected() -> None:
-    known = [row.arch for row in read_pairs().hexagon]
-    assert len(known) == len(set(known))
-    assert set(known) <= set(POLICY.hexagon_architectures)
-
-
 # The libraries
 
 
@@ -221,30 +181,6 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     check_snapshot(SNAPSHOTS / "inputs.txt", show({"many": listed, "a wrong checksum": said}))
 
 
-def test_a_library_that_names_no_build_fits_any(tmp_path: Path) -> None:
-    """The third that names one is compared, too."""
-    files = [tmp_path / f"{name}.so" for name in "abcd"]
-    for path, build in zip(files, (BUILDS[0], "", BUILDS[0], BUILDS[1]), strict=True):
-        make_library(path, 0x79, build)
-    assert judge(tmp_path, Selection(files=tuple(files[:3]))) == "signs a.so, b.so, c.so"
-    assert f"d.so: from QNN {BUILDS[1]}" in judge(tmp_path, Selection(files=tuple(files)))
-
-
-@pytest.mark.parametrize(("hexagon", "noted"), [(0x75, False), (0x79, False), (0x81, True)])
-def test_only_a_newer_hexagon_than_lpai_s_is_noted(
-    tmp_path: Path, hexagon: int, noted: bool
-) -> None:
-    libraries = {"libQnnLpai.so": 0x79, "libc++.so.1": hexagon, "b.so": hexagon, "a.so": 0x79}
-    files = [tmp_path / name for name in libraries]
-    for path in files:
-        make_library(path, libraries[path.name])
-    notes = plan(tmp_path, Selection(files=tuple(files[:2]))).notes
-    assert [note.partition(",")[0] for note in notes] == [
-        "libc++.so.1 is built for Hexagon V81"
-    ] * noted
-    assert plan(tmp_path, Selection(files=tuple(files[2:]))).notes == ()
-
-
 # The SDKs
 
 
@@ -265,47 +201,6 @@ def test_a_selection_needs_an_sdk_from_its_own_version_on(
 ) -> None:
     said = outcome(lambda: check_sdk_version(version, selection, POLICY))
     assert (needs in said and version in said) if needs else said is None
-
-
-@pytest.mark.parametrize(
-    ("sdk_yaml", "builds", "version"),
-    [
-        ("2.37.0", BUILDS[:1], "2.37.0"),
-        ("", BUILDS[:1], "2.49.40"),
-        ("", ("", BUILDS[1]), "2.48.40"),
-        ("", ("", ""), "2.30.0"),
-    ],
-)
-def test_the_version_of_an_sdk_is_its_own_then_a_library_s_then_that_of_its_place(
-    tmp_path: Path, sdk_yaml: str, builds: tuple[str, ...], version: str
-) -> None:
-    root = tmp_path / "2.30.0"
-    root.mkdir()
-    if sdk_yaml:
-        (root / "sdk.yaml").write_text(f"version: {sdk_yaml}\n")
-    files = [tmp_path / f"{number}.so" for number in range(len(builds))]
-    for path, build in zip(files, builds, strict=True):
-        make_library(path, 0x79, build)
-    inputs = plan(tmp_path, Selection(files=tuple(files))).inputs
-    assert [one.qnn_build for one in inputs] == [*builds]
-    assert find_sdk_version(root, inputs).startswith(version)
-    assert find_sdk_version(None, inputs).startswith("" if "2.30" in version else "2.4")
-
-
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        ("2.37.0.250724", "2.37.0.250724"),
-        ("hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk", "6.5.0.0"),
-        ("qairt", ""),
-    ],
-)
-def test_the_version_of_a_directory_is_that_of_its_real_path(
-    tmp_path: Path, name: str, version: str
-) -> None:
-    (tmp_path / "current").symlink_to(tmp_path / name)
-    assert read_directory_version(tmp_path / "current") == version
-    assert read_directory_version(None) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
-import time
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -27,7 +25,6 @@ from ci.signing.verdict import (
     render_reports,
 )
 from ci.signing.verify import verify_file
-from ci.verbs.verify_signature import parse_date
 from provisioning.elf.facts import Genuine, Proof
 from provisioning.errors import ExitCode
 from provisioning.manifest import catalogs
@@ -95,33 +92,6 @@ def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
         for date in (one.not_before, one.not_after):
             hidden |= {date.isoformat(): "DATE", f"{date:%Y-%m-%d}": "DAY"}
     check_snapshot(SNAPSHOTS / "reports.txt", show(said, hidden))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-11-20", "2026-11-20T00:00:00+00:00"),
-        ("2026-11-20T12:00:00", "2026-11-20T12:00:00+00:00"),
-        ("2026-11-20T12:00:00+02:00", "2026-11-20T12:00:00+02:00"),
-        ("", ""),
-        ("yesterday", ""),
-        ("20.11.2026", ""),
-    ],
-)
-def test_a_date_is_utc_wherever_this_machine_is(
-    monkeypatch: pytest.MonkeyPatch, text: str, expected: str
-) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    try:
-        if expected:
-            assert parse_date(text).isoformat() == expected
-        else:
-            with pytest.raises(argparse.ArgumentTypeError, match="is not a date such as"):
-                parse_date(text)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 # Unsigned skels that a catalog next to them proves

@@ -141,16 +141,6 @@ def test_a_whole_run(
     }
 
 
-def test_libraries_are_signed_in_their_order_by_any_command(
-    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
-) -> None:
-    write(dict.fromkeys(("liba", "libb"), sign_elf(library, key)))
-    record = sign(plan("libb.so", "liba.so"), Signer(signer.words, 60.0), Progress()).record
-    assert [one.name for one in record.libraries] == ["libb.so", "liba.so"]
-    assert record.python == ""
-    assert [one.path for one in record.signer] == list(signer.words)
-
-
 def refuse(plan: SignPlan, signer: Signer) -> SignerError:
     """The error of a run, which publishes nothing."""
     with pytest.raises(SignerError) as caught:
@@ -240,19 +230,6 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
         fail()
     assert (target / "lib.so").read_text() == "second"
     assert list_names(tmp_path) == ["signed"]
-
-
-def test_a_directory_is_published_where_the_run_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with stage(Path("signed"), force=False) as ready:
-        assert ready.is_absolute()
-        (ready / "lib.so").touch()
-        monkeypatch.chdir("elsewhere")
-    assert list_names(tmp_path) == ["elsewhere", "signed"]
-    assert list_names(tmp_path / "signed") == ["lib.so"]
 
 
 def make_meanwhile(target: Path, *, force: bool) -> None:

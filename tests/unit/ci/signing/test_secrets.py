@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.signing.device import SERIAL_FILE, parse_serial, read_device_serial, read_serial
+from ci.signing.device import SERIAL_FILE, parse_serial, read_device_serial
 from ci.signing.masking import Masker, list_secrets, mask_arguments
 from provisioning.errors import UnfitError, UsageError
 
@@ -30,20 +30,6 @@ def test_a_wrong_serial_is_refused_without_being_shown(text: str, part: str) -> 
     with pytest.raises(UsageError, match=part) as caught:
         parse_serial(text)
     assert len(text) < 4 or text not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "serial"),
-    [
-        ("testsig-0x1.so", 1),
-        ("testsig-0x0BADcafe.so", 0x0BADCAFE),
-        ("testsig-0x123456789.so", None),
-        ("testsig-0x.so", None),
-        ("testsig-0x1.so.bak", None),
-    ],
-)
-def test_the_serial_in_a_name(name: str, serial: int | None) -> None:
-    assert read_serial(name) == serial
 
 
 @pytest.fixture

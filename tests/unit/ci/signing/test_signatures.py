@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
 
 from ci.signing.certificates import Certificate, parse_chain
-from ci.signing.signature import DIGEST_INFO, judge_signature, read_identity
+from ci.signing.signature import DIGEST_INFO, judge_signature
 from ci.signing.verdict import Scheme
 from tests.build.signing import show
 from tests.stand_ins.elfsigner.certify import (
@@ -107,21 +107,6 @@ def test_other_keys_and_keyed_digests_are_recognised() -> None:
     assert judge(sign_pss(SIGNED, salt=48, key=odd_key()), odd_key()) == (Scheme.PSS, "")
     unusual = ed25519.Ed25519PrivateKey.generate()
     assert judge(unusual.sign(SIGNED), unusual) == (Scheme.UNKNOWN, "")
-
-
-@pytest.mark.parametrize(
-    ("subject", "identity"),
-    [
-        ("CN=x,OU=01 00000000000000AF SW_ID", 0xAF),
-        ("OU=01 00000000000000af SW_ID", 0xAF),
-        ("OU=01 00000000000000AF SW_IDS", 0),
-        ("OU=01 0000000000000AF SW_ID", 0),
-        ("OU=1 00000000000000AF SW_ID", 0),
-        ("OU=01 00000000000000AF HW_ID", 0),
-    ],
-)
-def test_an_identity_is_sixteen_digits_of_its_field(subject: str, identity: int) -> None:
-    assert read_identity(subject, "SW_ID") == identity
 
 
 WRONG: dict[str, Make] = {

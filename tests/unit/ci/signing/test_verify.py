@@ -113,10 +113,6 @@ def test_ecdsa_is_recognised_and_ed25519_has_no_published_scheme(library: bytes)
     ]
 
 
-def test_the_version_of_hexagon_has_ten_bits(library: bytes) -> None:
-    assert parse_image(memoryview(put_word(library, 36, 0x8168))).hexagon_version == 0x168
-
-
 def set_memory(data: bytes, more: int) -> bytes:
     """The first loaded segment gets ``more`` bytes of memory than it has bytes in the file."""
     place = place_segments(data, PT_LOAD)[0]
@@ -213,13 +209,6 @@ def test_a_truncated_file_is_invalid(key: Key, library: bytes, size: int) -> Non
     assert report.verdict is Verdict.INVALID
     assert kinds(report) <= {Kind.TRUNCATED, Kind.LAYOUT}
     assert size >= 0 or kinds(report) == {Kind.TRUNCATED}
-
-
-@pytest.mark.parametrize(("count", "good"), [(0, False), (100, True), (101, False)])
-def test_a_hundred_program_headers_are_read(library: bytes, count: int, good: bool) -> None:
-    report = verify(put(library[:52], 44, "<H", count) + bytes(32 * (count or 1)))
-    assert report.verdict is (Verdict.UNSIGNED if good else Verdict.INVALID)
-    assert good or (len(report.errors) == 1 and f" {count} program headers" in report.errors[0])
 
 
 def first_part(data: bytes, *, with_hashes: bool) -> bytes:
