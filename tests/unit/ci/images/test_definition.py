@@ -8,10 +8,8 @@ import shutil
 import socket
 import tarfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from docker.client import DockerClient
@@ -24,7 +22,6 @@ from ci.images.definition import (
     chain,
     find_checkout,
     find_image,
-    name_base,
     read_images,
     wanted_requirements,
 )
@@ -88,30 +85,6 @@ def test_other_changes_of_the_project_change_no_tag(checkout: Path) -> None:
     assert plan(checkout).reference() == before
 
 
-def test_a_parent_s_packages_change_the_tag_of_its_children(checkout: Path) -> None:
-    before = plan(checkout, "full").reference()
-    (checkout / "docker" / "packages" / "aot.txt").write_text("more\n")
-    assert plan(checkout, "full").reference() != before
-
-
-def test_base_and_snapshot_change_the_tag() -> None:
-    one = plan()
-    assert replace(one, base_digest="sha256:2").reference() != one.reference()
-    later = Base(image="base", python="3.12", snapshot="20260101T000000Z")
-    assert replace(one, base=later).reference() != one.reference()
-
-
-def test_the_locks_of_a_base_change_the_tag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QNN_CI_MANIFESTS", str(copy_manifests(tmp_path)))
-    references = [plan().reference()]
-    for path in (plan().python_lock, plan().apt_lock):
-        path.write_text("more\n")
-        references.append(plan().reference())
-    assert len(set(references)) == 3
-
-
 def test_every_image_has_its_packages_and_a_chain_to_a_root() -> None:
     for name in read_images().images:
         assert chain(name)[0] == "emulator"
@@ -150,20 +123,6 @@ def test_a_lock_leaves_out_cuda_and_local_versions() -> None:
         "py-yaml==6 --hash=sha256:ab\n",
         "cudaless==2 --hash=sha256:ab\n",
     ]
-
-
-@pytest.mark.parametrize(
-    ("file", "wanted"),
-    [
-        ("torch-2.13.0+cpu-cp311-cp311-linux.whl", True),
-        ("torch-2.13.1-cp311-cp311-linux.whl", False),
-        ("torch_more-2.13.0-py3-none-any.whl", False),
-        ("torch-2.13.0.tar.gz", True),
-        ("torch-2.13.0.zip.txt", False),
-    ],
-)
-def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
-    assert is_wanted(Path(file), {wheel_name("torch==2.13.0")}) is wanted
 
 
 @pytest.mark.parametrize(
@@ -222,12 +181,6 @@ def test_the_context_holds_our_files_and_wheels_only(
         assert {*archive.getnames()} == {one for one in modes if not one.startswith("wheels/")} | {
             "wheels"
         }
-
-
-def test_a_base_of_one_s_own_has_a_file_name() -> None:
-    assert name_base("debian:bookworm") == "debian-bookworm"
-    assert name_base("host/team/base:1@sha256:00") == "host-team-base-1"
-    assert name_base("_team/base:1_") == "team-base-1"
 
 
 def test_no_engine_and_no_permission_have_fixes_of_their_own(
@@ -336,41 +289,3 @@ def test_a_full_disk_is_told_apart(told: str, error: str) -> None:
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize(
-    ("events", "lines"),
-    [
-        ([], []),
-        ([{"stream": "a\n"}, {"stream": "  \n\nb  \n"}], ["a", "b"]),
-        ([{"stream": "old\nStep 1/2 : RUN x\nnew\n"}, {"aux": None}, {"aux": {}}], ["new"]),
-        ([{"stream": "".join(f"{n}\n" for n in range(40))}], [str(n) for n in range(10, 40)]),
-    ],
-)
-def test_the_last_lines_of_a_build_tell_why_it_failed(
-    events: list[dict[str, Any]], lines: list[str]
-) -> None:
-    with pytest.raises(ToolError, match="returned no ID for the image tiny") as caught:
-        follow_build(events, "tiny", Progress())
-    assert caught.value.why == "\n".join(lines)
-    failing = [*events, {"error": "exit 1"}, {"aux": {"ID": "sha256:later"}}]
-    with pytest.raises(ToolError, match="image tiny was not built") as caught:
-        follow_build(failing, "tiny", Progress())
-    assert caught.value.why == "\n".join([*lines, "exit 1"])
-    assert ("the build did not start" in caught.value.what) is ("new" not in lines)
-
-
-def test_the_id_of_a_build_is_the_last_and_its_steps_are_shown() -> None:
-    steps: list[str] = []
-    progress = Progress()
-    progress.step = steps.append  # type: ignore[method-assign]
-    long = "x" * 61
-    events = [
-        {"stream": "Step 1/2 : FROM x\nquiet\n"},
-        {"aux": {"ID": "sha256:first"}},
-        {"stream": f"STEP 2/2: {long}"},
-        {"aux": {"ID": "sha256:last"}},
-        {"stream": "Successfully built\n"},
-    ]
-    assert follow_build(events, "tiny", progress) == "sha256:last"
-    assert steps == ["tiny: step 1 of 2: FROM x", f"tiny: step 2 of 2: {long[:60]}"]

@@ -5,17 +5,15 @@ The engine is a stand-in; tests/integration/images has a real one.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from stat import filemode
@@ -34,13 +32,11 @@ from ci.images.definition import (
     LABEL,
     describe_revision,
     plan_image,
-    read_images,
     recall_base,
 )
 from ci.images.prune import Stale, find_stale, remove_stale
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from ci.images.wheels import fetch_wheels
-from ci.verbs import image as verb
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
@@ -52,9 +48,8 @@ from provisioning.errors import (
     UnfitError,
 )
 from tests.stand_ins.docker_engine import FakeImage
-from tests.unit.ci.images.conftest import OWN, ROOT, ROW
-
-REVISION = "org.opencontainers.image.revision"
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.ci.images.conftest import OWN
 
 
 def names(engine: Any) -> list[str]:
@@ -95,46 +90,6 @@ def test_an_engine_that_refuses_to_pull_is_explained(
 
 
 @pytest.mark.usefixtures("wheels")
-def test_a_base_that_is_there_is_not_pulled(engine: Any) -> None:
-    engine.add(engine.remote[ROW.image], ROW.image)
-    build_image(engine, "emulator", Progress())
-    assert names(engine)[:2] == ["wheels", "build"]
-
-
-@pytest.mark.usefixtures("wheels")
-def test_an_image_is_built_on_its_parent_and_tagged_last(engine: Any) -> None:
-    built = build_image(engine, "aot", Progress())
-    steps = ["build", "load", "tag", "tag"]
-    assert names(engine) == ["pull", "wheels", *steps, *steps]
-    first, second = engine.called("build")
-    parent = engine.called("tag")[0]["id"]
-    assert (first["target"], second["target"]) == ("emulator", "packages")
-    assert first["buildargs"]["BASE"] == ROW.image
-    assert first["buildargs"]["SNAPSHOT"] == ROW.snapshot
-    assert second["buildargs"] == {**first["buildargs"], "BASE": parent, "IMAGE": "aot"}
-    assert not first["nocache"]
-    wanted = ("custom_context", "rm", "forcerm", "decode")
-    for one in (first, second):
-        assert {name: one[name] for name in wanted} == dict.fromkeys(wanted, True)
-        assert one["dockerfile"] == "docker/Dockerfile"
-        assert one["buildargs"]["SOURCE_DATE_EPOCH"] == "1767225600"
-    assert [one["labels"] for one in (first, second)] == [
-        {f"{LABEL}.image": name} for name in ("emulator", "aot")
-    ]
-    assert [f"wheels/{n}" in one for one in engine.contexts for n in ("a-1-py3-none-any.whl",)] == [
-        True,
-        False,
-    ]
-    assert built.fresh
-    assert built.image_id == engine.called("tag")[-1]["id"]
-    tags = engine.store[built.image_id].tags
-    assert tags == [built.reference, "executorch-qnn-ci/aot:latest"]
-    base = engine.get(ROW.image)
-    assert engine.store[built.image_id].layers[:2] == base.layers  # shared, not written anew
-    assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
-
-
-@pytest.mark.usefixtures("wheels")
 def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -> None:
     first = build_image(engine, "emulator", Progress())
     second = build_image(engine, "emulator", Progress())
@@ -143,32 +98,6 @@ def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -
     assert len(engine.called("build")) == 1
     build_image(engine, "emulator", Progress(), fresh=True)
     assert [one["nocache"] for one in engine.called("build")] == [False, True]
-
-
-@pytest.mark.usefixtures("wheels")
-@pytest.mark.parametrize("base", ["", OWN])
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_parent_is_built_on_the_same_base_and_as_freshly(
-    engine: Any, base: str, fresh: bool
-) -> None:
-    for parts in (1, 2):
-        build_image(engine, "aot", Progress(), base=base, fresh=fresh)
-        first, second = engine.called("build")[-2:]
-        assert first["buildargs"]["BASE"] == (engine.get(OWN).id if base else ROW.image)
-        assert [first["nocache"], second["nocache"]] == [fresh, fresh]
-        assert len(engine.called("build")) == (2 * parts if fresh else 2)
-
-
-@pytest.mark.usefixtures("wheels")
-@pytest.mark.parametrize("base", ["", OWN])
-def test_an_image_says_what_it_was_made_from(engine: Any, base: str) -> None:
-    built = build_image(engine, "emulator", Progress(), base=base)
-    labels = engine.store[built.image_id].labels
-    plan = plan_image(engine, "emulator", base)
-    assert labels[f"{LABEL}.image"] == "emulator"
-    assert labels[f"{LABEL}.base"] == (base or ROW.image)
-    assert json.loads(labels[f"{LABEL}.pins"]) == plan.inputs()
-    assert labels[REVISION] == describe_revision(ROOT)
 
 
 def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
@@ -226,36 +155,6 @@ def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
     with pytest.raises(UnfitError) as caught:
         fetch_wheels(plan, Progress())
     assert "image lock emulator" in caught.value.fix
-
-
-def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_builds(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[list[str]] = []
-
-    def run(argv: Any, **_: Any) -> Any:
-        words = list(map(str, argv))
-        calls.append(words)
-        return SimpleNamespace(output="")
-
-    monkeypatch.setattr(fetching, "run_process", run)
-    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
-    plan = plan_image(engine, "emulator", OWN)
-    assert fetch_wheels(plan, Progress()) == []
-    hashed, torch = calls
-    assert "--require-hashes" in hashed
-    place = Path(os.environ["QNN_CI_HOME"]) / "downloads/wheels/python-3.11"
-    for words in calls:
-        assert words[:1] == [sys.executable]
-        quiet = ["--disable-pip-version-check", "--no-input", "download", "--quiet", "--no-deps"]
-        at = words.index(quiet[0])
-        assert words[at - 1 : at + 7] == ["pip", *quiet, "--dest", str(place)]
-        assert words[words.index("--python-version") + 1] == "3.11"
-    lines = Path(hashed[-1]).read_text("utf-8").splitlines()
-    assert lines
-    assert all("--hash=sha256:" in one for one in lines)
-    assert torch[torch.index("--index-url") + 1] == fetching.CPU_INDEX
-    assert any(word.startswith("torch==") for word in torch)
 
 
 @pytest.mark.parametrize(
@@ -342,52 +241,6 @@ def test_toolchains_are_baked_from_the_store_and_labelled(
 
 
 @pytest.mark.usefixtures("wheels")
-def test_the_base_of_the_last_build_is_the_one_that_list_shell_and_prune_mean(
-    engine: Any,
-    checkout: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["image", "build", "--base", OWN]) == ExitCode.OK
-    assert recall_base(checkout) == OWN
-    (tagged, _) = engine.called("tag")
-    capsys.readouterr()
-    assert main(["image", "list"]) == ExitCode.OK
-    out, err = capsys.readouterr()
-    assert tagged["name"] in out
-    assert OWN in err
-    shells: list[ShellRequest] = []
-
-    def note_shell(_: Any, request: ShellRequest) -> int:
-        shells.append(request)
-        return 7
-
-    monkeypatch.setattr(verb, "run_shell", note_shell)
-    assert main(["image", "shell", "emulator", "true"]) == 7
-    assert (shells[0].built.reference, shells[0].words) == (tagged["name"], ("true",))
-    assert len(engine.called("build")) == 1
-    main(["image", "prune"])
-    assert tagged["id"] in engine.store
-    other = read_images().default_base
-    assert main(["image", "build", "--base", other]) == ExitCode.OK
-    assert recall_base(checkout) == other
-    main(["image", "prune"])
-    assert tagged["id"] in engine.store, "an image of another base that is as it would be built"
-
-
-@pytest.mark.usefixtures("wheels")
-def test_a_remembered_base_that_is_gone_is_told_and_not_used(
-    engine: Any, checkout: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    definition.remember_base(checkout, "gone:1")
-    assert main(["image", "list"]) == ExitCode.OK
-    assert "no base 'gone:1'" in capsys.readouterr().err
-    assert main(["image", "build"]) == ExitCode.OK
-    assert recall_base(checkout) == "gone:1"
-    assert engine.called("pull") == [{"name": ROW.image}]
-
-
-@pytest.mark.usefixtures("wheels")
 def test_a_build_that_fails_is_not_remembered(engine: Any, checkout: Path) -> None:
     engine.events = [{"error": "no"}]
     assert main(["image", "build", "--base", OWN]) == ExitCode.TOOL
@@ -460,20 +313,33 @@ def request_(engine: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Sh
     return ShellRequest(plan, Built("emulator:1", engine.get(OWN).id, 0, fresh=False), ("true",))
 
 
+def describe_calls(engine: Any) -> str:
+    """The calls in their order; each container with its user, place, variables and mounts."""
+    lines = []
+    for name, call in engine.calls:
+        lines.append(name)
+        host = call.get("host_config", {})
+        rows = {**call, **host, **(call.get("environment") or {})}
+        for one in rows.pop("mounts", ()):
+            access = "read-only" if one["ReadOnly"] else "writable"
+            lines.append(f"  {one['Type']} {one['Source']} at {one['Target']}, {access}")
+        for key in ("host_config", "environment", "files"):
+            rows.pop(key, None)
+        lines += [f"  {key}: {one}" for key, one in sorted(rows.items())]
+    return "\n".join(lines) + "\n"
+
+
 def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
-    engine: Any, request_: ShellRequest, checkout: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Any, request_: ShellRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Streams and the exit code are asked for before the container starts, so that no output is
+    lost. A volume is its owner's before the container is made."""
+    for name in shell.PASSED:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
     monkeypatch.setenv("SECRET", "no")
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(os, "getgid", lambda: 100)
-    waiter = shell._Waiter
-
-    def wait(client: Any, container: str) -> shell._Waiter:
-        engine.note("wait")
-        return waiter(client, container)
-
-    monkeypatch.setattr(shell, "_Waiter", wait)
     former = os.umask(0o027)
     engine.exit_code = 7
     try:
@@ -481,61 +347,20 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(former)
-    *helpers, container = engine.called("container")
-    assert (container["user"], container["words"]) == ("1000:100", ["true"])
-    assert container["working_dir"] == str(checkout)
-    assert container["labels"] == {f"{LABEL}.shell": "emulator"}
-    variables = container["environment"]
-    assert variables["HTTPS_PROXY"] == "http://proxy.invalid:1"
-    assert "SECRET" not in variables
-    assert (variables["QNN_CI_UMASK"], variables["QNN_CI_PROFILE"]) == ("027", "emulator")
-    home = os.environ["QNN_CI_HOME"]
-    assert variables["QNN_CI_HOME"] == home
-    assert (variables["HOME"], variables["QNN_CI_CHECKOUT"]) == (HOME, str(checkout))
-    host = container["host_config"]
-    assert (host["init"], host["auto_remove"], host["userns_mode"]) == (True, True, None)
-    mounts = {one["Target"]: one for one in host["mounts"]}
-    assert mounts[str(checkout)]["Source"] == str(checkout)
-    assert mounts[home]["Source"] == home
-    assert mounts[f"{checkout}/.nox"]["Type"] == "volume"
-    named = {place: mounts[place]["Source"] for place in (HOME, f"{checkout}/.nox")}
-    assert named[HOME] == f"{LABEL}-home-1000"
-    assert named[f"{checkout}/.nox"].startswith(f"{LABEL}-nox-1000-")
-    assert not any(one["ReadOnly"] for one in mounts.values())
-    assert [one["entrypoint"] for one in helpers] == [["chown", "1000:100"]] * 2
-    assert [one["words"] for one in helpers] == [["/volume"]] * 2
-    given = [[(m["Target"], m["Type"]) for m in one["host_config"]["mounts"]] for one in helpers]
-    assert given == [[("/volume", "volume")]] * 2
-    owned = [one["host_config"]["mounts"][0]["Source"] for one in helpers]
-    assert sorted(owned) == sorted(named.values())
-    assert [one["labels"] for one in helpers] == [{f"{LABEL}.shell": "emulator"}] * 2
-    assert engine.names == {name: {f"{LABEL}.shell": "emulator"} for name in owned}
-    assert [one["user"] for one in helpers] == ["0:0"] * 2  # only root may give a volume away
-    assert [one["host_config"]["auto_remove"] for one in helpers] == [True] * 2
-    started = [one["id"] for one in engine.called("start")]
-    assert started == [one["id"] for one in (*helpers, container)]
-    assert (Path(home) / "store").is_dir()  # else the engine makes it, and root owns it
+    assert (Path(os.environ["QNN_CI_HOME"]) / "store").is_dir()  # else root owns it
     (put,) = engine.called("put")
     assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
-    # No output is lost: streams and the exit code are asked for before the container starts. A
-    # volume is its owner's before the container is made.
-    order = ["container", "wait", "start", "waited"]
-    assert [one for one in names(engine) if one in {*order, "attach"}] == [
-        *(order * 2),
-        *("container", "attach", "wait", "start", "waited"),
-    ]
-    # Any user in the container may read from it, to notice when this process ends.
-    assert engine.called("attach") == [{"pipe": "prw-rw-rw-"}]
-    assert (container["stdin_open"], container["tty"]) == (True, False)
-    assert engine.called("container removed") == [{"id": container["id"]}]
+    text = describe_calls(engine).replace(str(tmp_path), "TMP")
+    known: dict[str, str] = {}
+    text = re.sub(
+        rf"\b[0-9a-f]{{12,64}}\b|emulator-[0-9a-f]{{8}}|{re.escape(tempfile.gettempdir())}/\S+",
+        lambda one: known.setdefault(one[0], f"<{len(known)}>"),
+        text,
+    )
+    check_snapshot(Path(__file__).with_name("snapshots") / "shell.txt", text)
     engine.calls.clear()
     run_shell(engine, request_)
     assert len(engine.called("container")) == 1, "the volumes are there"
-    engine.calls.clear()
-    del engine.names[named[HOME]]
-    run_shell(engine, request_)
-    helper, _ = engine.called("container")
-    assert [one["Source"] for one in helper["host_config"]["mounts"]] == [named[HOME]]
 
 
 def test_checkouts_of_one_name_share_a_home_and_no_environments(
@@ -551,55 +376,6 @@ def test_checkouts_of_one_name_share_a_home_and_no_environments(
         volumes.append((named[HOME], named[f"{checkout}/.nox"]))
     (home, first), (same, second) = volumes
     assert (home == same, first == second) == (True, False)
-
-
-@pytest.mark.parametrize("stdin", [False, True])
-@pytest.mark.parametrize("stdout", [False, True])
-def test_a_shell_has_a_terminal_if_the_caller_has_one_for_input_and_output(
-    engine: Any,
-    request_: ShellRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    stdin: bool,
-    stdout: bool,
-) -> None:
-    raw: list[str] = []
-    copied: list[bool] = []
-
-    @contextmanager
-    def raw_terminal(_client: Any, container: str) -> Iterator[None]:
-        raw.append(container)
-        yield
-        raw.append("restored")
-
-    streams = {"stdin": stdin, "stdout": stdout}
-    shown = {name: SimpleNamespace(isatty=lambda is_=is_: is_) for name, is_ in streams.items()}
-    monkeypatch.setattr(shell, "sys", SimpleNamespace(**shown))
-    monkeypatch.setattr(shell, "raw_terminal", raw_terminal)
-    monkeypatch.setattr(shell, "copy_streams", lambda _, terminal: copied.append(terminal))
-    run_shell(engine, request_)
-    container = engine.called("container")[-1]
-    terminal = stdin and stdout
-    assert (container["tty"], copied) == (terminal, [terminal])
-    assert raw == ([container["id"], "restored"] if terminal else [])
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_a_shell_begins_where_the_caller_is_or_in_the_checkout(
-    engine: Any,
-    request_: ShellRequest,
-    checkout: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    inside: bool,
-) -> None:
-    place = (checkout if inside else tmp_path.parent) / "a place"
-    place.mkdir()
-    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(place))
-    run_shell(engine, replace(request_, words=()))
-    container = engine.called("container")[-1]
-    assert container["working_dir"] == str(place if inside else checkout)
-    assert container["words"] is None
-    assert (checkout / ".nox").is_dir()
 
 
 @pytest.mark.parametrize("where", ["", "own", "linked"])
@@ -626,26 +402,6 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
-        *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    ],
-)
-def test_a_setting_of_the_caller_is_one_of_the_container(
-    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    for value in ("a value", ""):
-        monkeypatch.setenv(name, value)
-        run_shell(engine, request_)
-        assert engine.called("container")[-1]["environment"][name] == value
-    monkeypatch.delenv(name)
-    run_shell(engine, request_)
-    assert name not in engine.called("container")[-1]["environment"]
-
-
 def test_a_frozen_store_a_baked_one_and_podman(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,35 +420,6 @@ def test_a_frozen_store_a_baked_one_and_podman(
     monkeypatch.setattr(os, "getuid", lambda: 0)
     run_shell(engine, request_)
     assert engine.called("container")[-1]["host_config"]["userns_mode"] is None, "it is root's"
-
-
-@pytest.mark.parametrize(
-    ("terminal", "signals"),
-    [
-        (False, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]),
-        (True, [signal.SIGHUP, signal.SIGKILL]),
-    ],
-)
-def test_an_interrupt_asks_a_container_to_end_then_insists(
-    engine: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool, signals: list[int]
-) -> None:
-    code = shell._Waiter.__new__(shell._Waiter)
-    waited: list[float] = []
-    ends = [False]
-    monkeypatch.setattr(
-        shell._Waiter, "ended", lambda _, limit_s: waited.append(limit_s) or ends[0]
-    )
-    shell._end(engine, "c1", code, terminal=terminal)
-    assert engine.called("kill") == [{"id": "c1", "signal": one} for one in signals]
-    assert waited == [5] * len(signals)
-    engine.calls.clear()
-    ends[0] = True
-    shell._end(engine, "c1", code, terminal=terminal)
-    assert [one["signal"] for one in engine.called("kill")] == signals[:1]
-    waited.clear()
-    engine.api.kill = None  # it has exited by itself
-    shell._end(engine, "c1", code, terminal=terminal)
-    assert waited == [5]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -717,14 +444,6 @@ def test_an_interrupt_ends_the_container_and_goes_on(
     assert streams[0].fileno() == -1, "the stream is closed"
 
 
-def test_a_container_that_the_engine_has_removed_is_no_error(
-    engine: Any, request_: ShellRequest
-) -> None:
-    engine.api.remove_container = None
-    engine.exit_code = 3
-    assert run_shell(engine, request_) == 3
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_exit_code_is_1_if_the_engine_is_lost(engine: Any) -> None:
     released = threading.Event()
@@ -742,16 +461,6 @@ def test_the_exit_code_is_1_if_the_engine_is_lost(engine: Any) -> None:
     assert code.ended(0.01)
 
 
-def test_what_reads_from_the_callers_pipe_notices_the_callers_end() -> None:
-    with shell._caller_pipe() as pipe:
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        with pytest.raises(BlockingIOError):
-            os.read(reader, 1)  # somebody may still write
-    assert os.read(reader, 1) == b"", "this is the end"
-    os.close(reader)
-    assert not pipe.parent.exists()
-
-
 def test_output_and_errors_of_a_container_stay_apart(capfd: pytest.CaptureFixture[str]) -> None:
     ours, theirs = socket.socketpair()
     for number, data in ((1, b"out\n"), (2, b"err\n"), (1, b"more\n")):
@@ -760,41 +469,3 @@ def test_output_and_errors_of_a_container_stay_apart(capfd: pytest.CaptureFixtur
     with ours:
         copy_streams(ours, terminal=False)
     assert capfd.readouterr() == ("out\nmore\n", "err\n")
-
-
-def test_a_terminals_bytes_are_passed_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
-    ours, theirs = socket.socketpair()
-    theirs.sendall(b"\x01\x00\x00\x00plain")
-    theirs.close()
-    with ours:
-        copy_streams(ours, terminal=True)
-    assert capfd.readouterr().out == "\x01\x00\x00\x00plain"
-
-
-def test_a_container_gets_all_of_stdin_and_its_end(capfd: pytest.CaptureFixture[str]) -> None:
-    """It answers only after the end of its input, as ``wc -c`` does."""
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(10.0)
-
-    def count() -> None:
-        received = 0
-        with theirs, suppress(OSError):
-            while data := theirs.recv(1 << 16):
-                received += len(data)
-            theirs.sendall(f"{received}".encode())
-
-    before = os.dup(0)
-    with tempfile.TemporaryFile() as file:
-        file.write(bytes(200_000))
-        file.seek(0)
-        os.dup2(file.fileno(), 0)
-    container = threading.Thread(target=count)
-    container.start()
-    try:
-        with ours:
-            copy_streams(ours, terminal=True)
-    finally:
-        container.join(20.0)
-        os.dup2(before, 0)
-        os.close(before)
-    assert capfd.readouterr().out == "200000"

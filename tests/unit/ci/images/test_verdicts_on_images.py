@@ -13,7 +13,6 @@ import tarfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,22 +30,15 @@ from ci.images.definition import (
     find_image,
     plan_image,
     read_images,
-    recall_base,
-    remember_base,
     wanted_requirements,
 )
 from ci.images.digest import (
-    SHOWN,
     Comparison,
     compare_builds,
-    describe_comparison,
-    describe_digest,
     find_differences,
     write_locks,
 )
-from ci.images.engine import read_file
 from ci.images.normalize import normalize_image, read_layers, saved_layers
-from ci.images.prune import Stale, find_bases, find_stale, remove_stale
 from ci.images.push import find_forbidden, push_image
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError, UsageError
@@ -131,38 +123,6 @@ def test_a_path_differs_by_what_it_is_and_whose(
     assert find_differences(engine, "a", "b") == {2: ("f", "only-a", "only-b")}
 
 
-def test_times_alone_are_a_difference_of_a_layer_without_paths(engine: Any) -> None:
-    for name, mtime in (("a", 1), ("b", 2)):
-        engine.add(FakeImage([write_layer({**PLAIN, "mtime": mtime})], id=name))
-    assert find_differences(engine, "a", "b") == {0: ()}
-
-
-def test_images_of_unlike_numbers_of_layers_are_not_paired(engine: Any) -> None:
-    engine.add(FakeImage([LOW], id="a"))
-    engine.add(FakeImage([LOW, LOW], id="b"))
-    with pytest.raises(ValueError, match="shorter"):
-        find_differences(engine, "b", "a")
-
-
-def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
-    paths = tuple(f"p{n:02}" for n in range(SHOWN + 5))
-    unequal = Comparison("tiny", ("a", "b"), 3, {1: ("one",), 2: paths})
-    assert describe_comparison(unequal) == [
-        "tiny: two clean builds with 3 layers are NOT equal",
-        "  id a",
-        "  id b",
-        "  layer 1: differences in 1 path",
-        "    one",
-        "  layer 2: differences in 25 paths",
-        *(f"    {path}" for path in paths[:20]),
-    ]
-    assert not unequal.equal
-    assert not Comparison("tiny", ("a", "b"), 3, {}).equal
-    assert not Comparison("tiny", ("a", "a"), 3, {1: ()}).equal
-    equal = describe_comparison(Comparison("tiny", ("a", "a"), 1, {}))
-    assert equal == ["tiny: two clean builds with 1 layer are equal", "  id a", "  id a"]
-
-
 def test_two_builds_are_both_clean_and_on_the_base_that_was_named(built: Any) -> None:
     compared = compare_builds(built, "emulator", Progress(), base=OWN)
     builds = built.called("build")
@@ -170,16 +130,6 @@ def test_two_builds_are_both_clean_and_on_the_base_that_was_named(built: Any) ->
     assert {one["buildargs"]["BASE"] for one in builds} == {built.get(OWN).id}
     image = built.called("tag")[-1]["id"]
     assert compared == Comparison("emulator", (image, image), 2, {})
-
-
-def test_the_digest_names_reference_id_and_layers(engine: Any) -> None:
-    image = engine.add(FakeImage([LOW, pack({"x": b"1"})]))
-    made = Built("executorch-qnn-ci/tiny:1", image.id, 1, fresh=True)
-    assert describe_digest(engine, made) == {
-        "reference": "executorch-qnn-ci/tiny:1",
-        "id": image.id,
-        "diff_ids": [name_layer(one) for one in image.layers],
-    }
 
 
 # -- locks -----------------------------------------------------------------------------------------
@@ -232,15 +182,6 @@ def test_locks_are_shown_and_written_only_when_told_to(
     assert {one["image"] for one in asked} <= built.store.keys()
     assert {(one.name, one.base) for one in plans} == {("emulator", plan.base)}
     assert write_locks(built, "aot", Progress(), base=OWN, write=True) == ""
-
-
-def test_a_base_with_a_snapshot_has_no_lock_of_packages(
-    built: Any, locks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digest, "resolve_lock", lambda *_: "a==1\n")
-    assert write_locks(built, "emulator", Progress(), write=True).endswith("+a==1\n")
-    assert not built.called("build")
-    assert (locks / f"python-{ROW.python}.txt").read_text() == "a==1\n"
 
 
 # -- what an image is made of ----------------------------------------------------------------------
@@ -311,36 +252,6 @@ def test_an_unknown_image_and_a_place_without_docker_are_named(
     assert find_checkout() == tmp_path
 
 
-def test_a_base_is_remembered_per_checkout(tmp_path: Path) -> None:
-    assert recall_base(tmp_path) == ""
-    for base in ("one", "one", "two"):
-        remember_base(tmp_path, base)
-        assert recall_base(tmp_path) == base
-    file = tmp_path / ".nox" / "image-base"
-    assert file.read_text() == "two\n"
-    before = file.stat().st_ino
-    remember_base(tmp_path, "two")
-    assert file.stat().st_ino == before, "it is not written again"
-
-
-def test_a_row_of_the_manifest_and_a_base_of_ones_own_are_planned(engine: Any) -> None:
-    row = IMAGES.default_base
-    assert plan_image(engine, "emulator") == ImagePlan(
-        "emulator", find_image("emulator"), row, ROW, ROW.image, ROOT
-    )
-    assert engine.calls == [], "a row needs no engine"
-    own = Base(image=OWN, python="3.11")
-    assert plan_image(engine, "aot", OWN) == ImagePlan(
-        "aot", find_image("aot"), "team-debian-12", own, engine.get(OWN).id, ROOT
-    )
-    probe = {"image": engine.get(OWN).id, "words": ["true"]}
-    assert engine.calls == [("probe", probe), ("probe removed", {})]
-    with pytest.raises(UsageError) as caught:
-        plan_image(engine, "aot", "gone:1")
-    assert caught.value.what == "there is no base 'gone:1'"
-    assert caught.value.fix.endswith(", ".join(IMAGES.bases))
-
-
 @pytest.mark.parametrize(
     ("release", "python"),
     [
@@ -377,20 +288,6 @@ def test_the_python_of_a_base_is_its_distributions(
     with pytest.raises(TypeError):
         plan_image(engine, "aot", OWN)
     assert engine.calls[-1] == ("probe removed", {})
-
-
-def test_a_file_of_a_container_is_read_by_its_name() -> None:
-    files = {"other": b"no", "os-release": b"NAME=caf\xe9\n"}
-    asked: list[Any] = []
-
-    def get_archive(*given: str) -> Any:
-        data = pack(files)
-        asked.append(given)
-        return iter([data[:700], data[700:]]), {}
-
-    client: Any = SimpleNamespace(api=SimpleNamespace(get_archive=get_archive))
-    assert read_file(client, "c1", "/usr/lib/os-release") == "NAME=caf\ufffd\n"
-    assert asked == [("c1", "/usr/lib/os-release")]
 
 
 # -- bytes of an image -----------------------------------------------------------------------------
@@ -601,43 +498,8 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     assert not registry.calls
 
 
-def test_a_folder_of_a_forbidden_name_is_no_file() -> None:
-    folder = write_layer({"name": "opt/android-ndk-r27", "type": tarfile.DIRTYPE})
-    assert find_forbidden(Registry(folder), TINY.image_id) == []  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
 def test_a_link_of_a_forbidden_name_is_not_published(kind: bytes) -> None:
     link = write_layer({"name": "lib/libQnnHtp.so", "type": kind, "linkname": "lib/other"})
     told = [f"layer 0: lib/libQnnHtp.so is {TOOLCHAIN}"]
     assert find_forbidden(Registry(link), TINY.image_id) == told  # type: ignore[arg-type]
-
-
-def test_what_is_stale_has_its_kind_and_size_and_goes_in_order(engine: Any) -> None:
-    old = engine.add(FakeImage([LOW], {f"{LABEL}.image": "aot", f"{LABEL}.base": "b"}), "x:1")
-    named = engine.add(FakeImage([LOW, LOW]), "executorch-qnn-ci/aot:0")
-    engine.add(FakeImage([b"1"], {f"{LABEL}.base": "not ours"}))
-    engine.made["c"] = SimpleNamespace(id="c", remove=lambda: engine.note("gone", id="c"))
-    engine.names = {"v": {f"{LABEL}.shell": "aot"}}
-    stale = find_stale(engine, set())
-    sizes = [len(LOW), 2 * len(LOW)]
-    assert stale == [
-        Stale("image", old.id, sizes[0]),
-        Stale("image", named.id, sizes[1]),
-        Stale("container", "c"),
-        Stale("volume", "v"),
-    ]
-    assert Stale("volume", "v").size_bytes == 0
-    assert engine.called("list containers") == [
-        {
-            "all": True,
-            "filters": {"label": f"{LABEL}.shell", "status": ["created", "exited"]},
-            "ignore_removed": True,
-        }
-    ]
-    assert find_bases(engine) == {"b"}
-    engine.calls.clear()
-    gone = remove_stale(engine, stale)
-    assert [one.kind for one in gone] == ["container", "image", "image", "volume"]
-    assert [name for name, _ in engine.calls] == ["gone", "remove", "remove"]
-    assert remove_stale(engine, []) == []

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
-import socket
 import tarfile
-import threading
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +13,8 @@ from typing import Any
 import pytest
 
 from ci.images import shell, wheels
-from ci.images.engine import is_podman
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
-
-CLIENT: Any = None
 
 
 def test_a_lock_has_what_builds_packages_without_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,23 +80,6 @@ def test_every_wheel_of_a_lock_is_fetched_for_every_platform(
     assert hashed[-2:] == ["-r", place / "requirements.txt"]
 
 
-@pytest.mark.parametrize(
-    ("names", "podman"),
-    [
-        (["Engine", "Podman Engine"], True),
-        (["podman"], True),
-        (["Engine", "containerd"], False),
-        ([None], False),
-        ([], False),
-        (None, False),
-    ],
-)
-def test_podman_may_be_any_component(names: list[str] | None, podman: bool) -> None:
-    components = names and [{"Name": name} if name else {} for name in names]
-    client: Any = SimpleNamespace(version=lambda: {"Components": components})
-    assert is_podman(client) is podman
-
-
 def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
     monkeypatch.setattr(shell.os, "getuid", lambda: 7)
@@ -121,72 +95,6 @@ def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPat
         "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
         "group": "root of /etc/group\ndev:x:8:\n",
     }
-
-
-def test_what_is_typed_is_sent_until_stdin_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = iter([[], [0], [], [0], [0]])
-    typed = iter([b"one ", b"two", b""])
-    waiting = SimpleNamespace(select=lambda *_: (next(ready), [], []))
-    monkeypatch.setattr(shell, "select", waiting)
-    monkeypatch.setattr(shell, "os", SimpleNamespace(read=lambda *_: next(typed)))
-    done = threading.Event()
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(5)
-    with ours, theirs:
-        shell._feed(ours, done)
-        assert b"".join(iter(lambda: theirs.recv(9), b"")) == b"one two"
-        done.set()
-        shell._feed(ours, done)  # nothing is left to be read
-        done.clear()
-        theirs.close()
-        ready, typed = iter([[0]]), iter([b"late"])
-        shell._feed(ours, done)  # the container has exited
-
-
-@pytest.mark.parametrize("breaks", [False, True])
-def test_typing_ends_with_the_container(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
-    fed: list[threading.Event] = []
-
-    def pieces(*_: object) -> Iterator[tuple[int, bytes]]:
-        if breaks:
-            raise OSError("reset")
-        return iter(())
-
-    monkeypatch.setattr(shell, "_feed", lambda _, done: (fed.append(done), done.wait(5)))
-    monkeypatch.setattr(shell, "_pieces", pieces)
-    with pytest.raises(OSError, match="reset") if breaks else nullcontext():
-        shell.copy_streams(CLIENT, terminal=False)
-    assert [one.is_set() for one in fed] == [True]
-
-
-def test_a_terminal_has_the_lines_and_columns_of_the_callers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes: list[tuple[str, dict[str, int]]] = []
-    client: Any = SimpleNamespace(
-        api=SimpleNamespace(resize=lambda name, **size: sizes.append((name, size)))
-    )
-    done: list[Any] = []
-    settings = SimpleNamespace(
-        tcgetattr=lambda _: ["before"], TCSADRAIN=1, tcsetattr=lambda *given: done.append(given)
-    )
-    monkeypatch.setattr(shell, "termios", settings)
-    monkeypatch.setattr(shell, "tty", SimpleNamespace(setraw=done.append))
-    monkeypatch.setattr(shell.shutil, "get_terminal_size", lambda: os.terminal_size((132, 43)))
-    resized: list[int] = []
-    former = signal.signal(signal.SIGWINCH, lambda number, _: resized.append(number))
-    with shell.raw_terminal(client, "c1"):
-        assert sizes == [("c1", {"height": 43, "width": 132})]
-        assert done == [0]
-        monkeypatch.setattr(shell.shutil, "get_terminal_size", lambda: os.terminal_size((80, 9)))
-        signal.raise_signal(signal.SIGWINCH)
-        assert sizes[1:] == [("c1", {"height": 9, "width": 80})]
-        client.api = None  # the container may have exited
-        signal.raise_signal(signal.SIGWINCH)
-    signal.raise_signal(signal.SIGWINCH)
-    signal.signal(signal.SIGWINCH, former)
-    assert resized == [signal.SIGWINCH]  # the caller's own handler is back
-    assert done == [0, (0, 1, ["before"])]
 
 
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(
