@@ -316,7 +316,7 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
         f"{LABEL}-nox-{os.getuid()}-{request.plan.name}-{place}": f"{checkout}/.nox",
     }
     there = {str(one.name) for one in client.volumes.list(filters={"label": SHELL_LABEL})}
-    for name in volumes.keys() - there:
+    for name in sorted(volumes.keys() - there):
         client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
         owner = f"{os.getuid()}:{os.getgid()}"
         config = client.api.create_host_config(

@@ -20,8 +20,8 @@ from ci.explain.explain import (
 )
 from ci.explain.places import Place
 from ci.explain.render import annotate, render
-from ci.explain.rules import Area, Role, Rule, Variant, read_rules
-from ci.facts.finding import WORDS, Certainty, Proof, Remedy
+from ci.explain.rules import Area, Role, Rule, read_rules
+from ci.facts.finding import Certainty, Proof, Remedy
 from ci.report.annotation import Level
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -82,15 +82,6 @@ def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
     assert (names(known.causes), names(known.notes)) == (["stub-mismatch"], ["op-refused-fp16"])
 
 
-def test_a_hint_that_a_cause_follows_from_is_the_cause() -> None:
-    pack = "aten_stack_default:qti.aisw:Pack failed 3110"
-    told = say(pack, "<E> No graph inputs present for graph [0]")
-    assert names(told.causes) == ["lstm-gru-quantized"]
-    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
-        ("constants-only", "lstm-gru-quantized")
-    ]
-
-
 def test_of_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
     def make(name: str, role: Role = Role.CAUSE, *before: str) -> Rule:
         return Rule(
@@ -110,12 +101,6 @@ def test_of_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
         ("third", "second"),
         ("second", "first"),
     ]
-
-
-def test_lines_of_good_runs_are_harmless() -> None:
-    told = say(MAGIC, "ignoring error from set_output_data_ptr(): 0x2", "done")
-    assert (told.causes, told.unknown) == ((), ())
-    assert names(told.harmless) == ["magic-number", "set-output-pointer"]
 
 
 def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
@@ -161,19 +146,6 @@ def test_each_form_of_an_error_line_is_unknown_until_a_rule_knows_it(line: str) 
     assert say("x", "share/qnn", "erroneous", "defailed", "x").unknown == ()
 
 
-@pytest.mark.parametrize(("more", "counted"), [(-1, 2), (0, 0), (1, 1)])
-def test_errors_that_are_not_all_counted_have_no_number(more: int, counted: int) -> None:
-    """Counting stops after the part of the log in which the limit is reached."""
-    told = explain("log", [b"E: failed\n" * (1000 + more), b"E: failed\n" * 3], RULES)
-    assert told.unknown_count == 1000 + counted
-    assert "many other error lines" in render(told)
-
-
-def test_only_the_first_bytes_of_a_log_can_be_its_byte_order_mark() -> None:
-    told = explain("log", [b"fine\n", b"\xff\xfe\n" + STUB.encode()], RULES)
-    assert (names(told.causes), told.lines) == (["stub-mismatch"], 3)
-
-
 def test_a_line_belongs_to_the_most_specific_rule() -> None:
     missing = "libc++.so.1: cannot open shared object file: No such file or directory"
     told = say(f"Cannot Open QNN library libQnnHtp.so, with error: {missing}")
@@ -193,16 +165,6 @@ def test_a_line_belongs_to_the_most_specific_rule() -> None:
 )
 def test_quoted_code_is_no_error_line(line: str) -> None:
     assert say("x", line).unknown == ()
-
-
-def test_a_line_is_read_five_hundred_characters_around_what_a_rule_looks_for() -> None:
-    rule = Rule(
-        "far", Area.DEVICE, "h", "r", "", "", ("a link",), text=("literal",), pattern="end|start"
-    )
-    for gap, count in ((489, 1), (501, 0)):
-        assert len(explain_text(f"{'x' * 99}literal{'x' * gap}end\n", [rule]).causes) == count
-    for gap, count in ((495, 1), (496, 0)):
-        assert len(explain_text(f"start{'x' * gap}literal\n", [rule]).causes) == count
 
 
 @pytest.mark.parametrize(
@@ -234,12 +196,6 @@ def test_forms_of_logs(log: bytes, size: int) -> None:
     if size == 1:
         parts = [log[:2], *parts[2:]]
     assert names(explain("log", parts, RULES).causes) == ["stub-mismatch"]
-
-
-def test_half_a_character_of_utf_16_joins_no_words() -> None:
-    first, last = (one.encode("utf-16-le") for one in ("\ufeff\nfrob: fatal", "error"))
-    told = explain("log", [first, b"\x00\xd8", last], RULES)
-    assert told.unknown == (Unknown(2, "frob: fatal\ufffderror"),)
 
 
 def test_time_grows_with_the_log_and_not_faster() -> None:
@@ -325,55 +281,3 @@ def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
     )
     assert {note.level for note in annotate([one, other])} == {Level.ERROR}
     check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
-
-
-def test_a_finding_has_all_that_its_rule_knows_at_its_place() -> None:
-    places = {Place.APP: Variant(remedy="in an app"), Place.WINDOWS: Variant(headline="a window")}
-    rule = Rule(
-        id="odd-word",
-        number=1999,
-        area=Area.BUILDING,
-        headline="a headline",
-        detail="a detail",
-        remedy="a remedy",
-        proof="a test",
-        places=places,
-        matches="",
-        rejects="",
-        source=("a link", "a page"),
-        seen=True,
-        text=("defenestrate", "frobnicate"),
-        versions="QNN 2.1",
-    )
-    lines = "fine\n no frobnicate here \ndefenestrate\nfrobnicate and defenestrate\n"
-    (found,) = explain_text(lines, [rule]).causes
-    assert found == Finding(
-        id="QNN1999",
-        rule="odd-word",
-        role=Role.CAUSE,
-        headline="a headline",
-        detail="a detail",
-        certainty=Certainty.KNOWN,
-        remedies=(Remedy(text="a remedy", proof=Proof.PROVEN),),
-        place=Place.UNKNOWN,
-        line=2,
-        text="no frobnicate here",
-        source=("a link", "a page"),
-        seen=True,
-        versions="QNN 2.1",
-        count=3,
-    )
-    logcat = "01-01 00:00:00.000  1  1 E tag : x\n"
-    for log, place, texts in (
-        (f"{logcat}frobnicate", Place.APP, ("a headline", "a detail", "in an app", "try")),
-        ("frobnicate C:\\\\x.dll", Place.WINDOWS, ("a window", "", "a remedy", "fix")),
-        (f"{logcat}{logcat}C:\\\\frobnicate", Place.WINDOWS, ("a window", "", "a remedy", "fix")),
-        ("/data/local/tmp frobnicate", Place.DEVICE, ("a headline", "a detail", "a remedy", "fix")),
-        ("/home/me\nfrobnicate", Place.COMPUTER, ("a headline", "a detail", "a remedy", "fix")),
-    ):
-        (one,) = explain_text(log, [rule]).causes
-        (remedy,) = one.remedies
-        assert (one.place, (one.headline, one.detail, remedy.text, WORDS[remedy.proof])) == (
-            place,
-            texts,
-        )

@@ -10,7 +10,6 @@ import lzma
 import sys
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import jsonschema
@@ -56,14 +55,6 @@ def test_a_finding_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["explain", "--json", "QNN1608"]) == 0
     jsonschema.validate(json.loads(capsys.readouterr().out), json.loads(SCHEMA.read_text()))
-
-
-def test_a_relative_path_is_below_the_directory_of_the_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bad.log").write_text(SPACE)
-    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    assert main(["explain", "bad.log"]) == 1
 
 
 def test_a_directory_stands_for_its_logs(
@@ -134,19 +125,6 @@ def test_a_terminal_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert main(["explain", str(log)]) == 0
 
 
-def test_every_part_of_a_long_log_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("ci.verbs.explain.PART_BYTES", 16)
-    log = tmp_path / "x.log"
-    log.write_text(f"a fine line, and\n\tthe next\n{SPACE}frob:\tfatal\terror\n")
-    assert main(["explain", str(log)]) == 1
-    told = capsys.readouterr().out
-    assert "1 cause in 4 lines" in told
-    assert "line 3: OSError" in told
-    assert "line 4: frob: fatal error" in told
-
-
 def test_a_log_gives_no_command_to_the_ci_system(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,31 +187,6 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     assert known is not None
     assert advise(SPACE) == f"{known.fix} ({known.cause})"
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""
-
-
-@pytest.mark.parametrize(
-    ("program", "name"),
-    [
-        ("/usr/bin/qnn-ci", "qnn-ci"),
-        ("/src/ci/__main__.py", "python -m ci"),
-        ("x", "python -m ci"),
-    ],
-)
-def test_a_call_is_named_as_the_user_types_it_and_has_the_words_that_it_is_given(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: str, name: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", [program, "explain", "nothing.log"])
-    for given in (None, ["explain", "other.log"]):
-        assert main(given) == 2
-        told = capsys.readouterr().err
-        assert f"{name} explain: cannot read" in told
-        assert ("nothing.log" in told, "other.log" in told) == (given is None, given is not None)
-    for words in ([], ["--help"]):
-        with suppress(SystemExit):
-            main(words)
-        heard = capsys.readouterr()
-        assert "usage: " in heard.out + heard.err
-        assert "cannot read" not in heard.err
 
 
 def test_every_verb_that_fails_without_a_fix_gets_that_of_a_rule(

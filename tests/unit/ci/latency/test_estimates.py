@@ -17,7 +17,6 @@ from ci.latency.calibrate import (
     calibrate,
     find_interval,
     fit_line,
-    make_line,
     read_own,
     write_own,
 )
@@ -238,13 +237,6 @@ def test_points_on_a_line_give_the_line(base: float, factor: float, places: list
     assert fit_line(points) == found
 
 
-def test_a_line_with_the_time_in_hmx() -> None:
-    busy = {1.0: 0.9, 2.0: 0.3, 3.0: 2.5, 5.0: 1.0, 8.0: 7.0}
-    points = [Point(str(x), "", x, 0.5 + 2 * x + 3 * hmx, hmx_ms=hmx) for x, hmx in busy.items()]
-    assert fit_line(points, hmx=True) == tuple(map(pytest.approx, (0.5, 2, 3)))
-    assert fit_line(points)[2] == 0
-
-
 def test_an_outlier_does_not_move_the_line() -> None:
     points = [Point(str(x), "", x, 0.2 + 2 * x) for x in range(1, 12)]
     points[5] = replace(points[5], measured_ms=90.0)
@@ -296,8 +288,3 @@ def test_a_teams_own_device_gets_a_line(tmp_path: Any) -> None:
 def test_a_line_needs_five_cases_with_real_times(cases: list[Case]) -> None:
     with pytest.raises(UsageError, match="5 are needed"):
         calibrate([make_report(cases)])
-
-
-def test_a_line_of_one_group_leaves_out_each_model_alone() -> None:
-    points = [Point(str(x), "same", x, 2 * x) for x in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    assert make_line(points, "mine", "float", "QCS9100").median_error == 0

@@ -17,7 +17,6 @@ from ci.facts.finding import Origin
 from ci.latency.simulation import (
     Event,
     Observed,
-    choose_simulated,
     convert_trace,
     read_simulation,
 )
@@ -106,26 +105,6 @@ def test_a_simulation_is_read_with_the_operators_that_cost_most() -> None:
     )
 
 
-def test_the_figures_of_several_graphs_are_added() -> None:
-    both = Observed(make_events() * 2, make_trace() * 2)
-    found = read_simulation(both, "QCS9100", 2)
-    assert (found.cycles, found.upper_cycles, found.hmx_cycles) == (6000, 7200, 2400)
-    assert [(one.graph, one.cycles, one.name) for one in found.costs] == [
-        (0, 3000, ""),
-        (1, 3000, ""),
-    ]
-
-
-def test_an_operator_that_is_too_slow_for_its_bytes_is_counted() -> None:
-    slow = (
-        make_trace()
-        .replace(b'"dur": 1200', b'"dur": 12000')
-        .replace(b'"dmabytes": 500', b'"dmabytes": 90')
-    )
-    events = make_events(cycles=13800, lower=9000, upper=20000)
-    assert read_simulation(Observed(events, slow), "QCS9100", 1).implausible_cycles == 12000
-
-
 FAULTS: dict[str, tuple[Callable[[], Observed], str]] = {
     "cycles in thousands": (
         lambda: Observed(make_events(cycles=3, lower=2, upper=4), make_trace()),
@@ -175,12 +154,6 @@ def test_a_trace_for_perfetto_has_microseconds_and_a_process_per_graph() -> None
         (0, 1.2, 0.8),
         (1, 1.2, 0.8),
     ]
-
-
-def test_the_simulated_soc_is_that_of_the_hexagon_version() -> None:
-    socs = ("SM8650", "SM8550", "QCS9100", "SM8750", "SM8850", "SM8450", "QCM6490")
-    expected = ["QCS9100"] * 3 + ["SA8797"] * 2 + ["", ""]
-    assert [choose_simulated(one) for one in socs] == expected
 
 
 def test_the_hook_is_off_for_versions_that_it_was_not_verified_with(
