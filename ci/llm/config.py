@@ -1,4 +1,4 @@
-"""The dimensions of a Llama-like decoder, and the rotation angles of its positions."""
+"""The dimensions of a decoder of the Llama kind, and the rotation angles of its positions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,42 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
         share = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         return (1 - share) * frequency / self.factor + share * frequency
 
+    def apply(self, plain: Rope) -> Rope:
+        return Rope(tuple(map(self.scale, plain.frequencies)))
+
+
+class RopeFactors(Struct, frozen=True):
+    """A scaling that divides the frequency of each pair by a factor, and multiplies sine and cosine
+    by ``gain``: Hugging Face's ``linear``, or ``longrope`` up to the length of the original
+    training."""
+
+    factors: tuple[float, ...]
+    gain: float = 1.0
+
+    def apply(self, plain: Rope) -> Rope:
+        """Raises ValueError if the number of factors is not the number of pairs."""
+        pairs = zip(plain.frequencies, self.factors, strict=True)
+        return Rope(tuple(frequency / factor for frequency, factor in pairs), self.gain)
+
+
+class Rope(Struct, frozen=True):
+    """How positions rotate the queries and keys of a layer: the angle in radians by which each pair
+    of values rotates per position, and a factor for sine and cosine. Without frequencies, nothing
+    rotates. Values of a head that belong to no pair stay as they are."""
+
+    frequencies: tuple[float, ...]
+    gain: float = 1.0
+
 
 class DecoderConfig(Struct, frozen=True, kw_only=True):
     """The dimensions of a decoder. ``most_context`` is the length in tokens of the longest text
     that the decoder supports. ``tied`` is true if the output layer shares the weights of the
-    embedding."""
+    embedding.
+
+    The other fields describe what distinguishes other decoders from a Llama. Factors, such as
+    Granite's or the 1 that Gemma adds to the weights of norms, are no fields, because they are
+    part of the weights here.
+    """
 
     dim: int
     hidden: int
@@ -47,14 +78,24 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
     head_dim: int
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | RopeFactors | None = None
     tied: bool = True
+    rotated: int | None = None  # the number of values of a head that RoPE rotates, if not all
+    unrotated: tuple[int, ...] = ()  # layers without RoPE
+    local: tuple[int, ...] = ()  # layers with ``local_rope_base`` and without scaling
+    local_rope_base: float = 10000.0
+    biases: tuple[str, ...] = ()  # the linear layers of attention that have a bias
+    query_key_norm: bool = False  # each head of queries and keys is normalized before RoPE
+    post_norms: bool = False  # what attention and feed-forward return is normalized
+    gelu: bool = False  # the feed-forward layer has the tanh form of GELU instead of SiLU
+    score_cap: float | None = None  # scores are cap * tanh(scores / cap)
+    logit_cap: float | None = None
 
     def require_shape(self, name: str) -> None:
-        """Raise UsageError for dimensions that a Llama cannot have. ``name`` is the name of the
+        """Raise UsageError for dimensions that a decoder cannot have. ``name`` is the name of the
         file with the dimensions."""
         for why in self._find_faults():
-            raise UsageError(f"{name} is not a Llama that is supported here", why=why)
+            raise UsageError(f"{name} is not a decoder that is supported here", why=why)
 
     def _find_faults(self) -> Iterator[str]:
         for field in self.__struct_fields__:
@@ -65,11 +106,16 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
                     yield f"{field} is {value}; it must be above 0 and at most {most}"
         if self.heads % self.kv_heads:
             yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
-        if self.head_dim % 2:
-            yield f"head_dim = {self.head_dim} is odd, but RoPE rotates pairs of values"
+        if (self.rotated or self.head_dim) % 2:
+            yield f"RoPE would rotate {self.rotated or self.head_dim} values, but it needs pairs"
+        if (self.rotated or 0) > self.head_dim:
+            yield f"RoPE would rotate {self.rotated} values of a head with {self.head_dim}"
 
-    def frequencies(self) -> list[float]:
-        """Return, for each pair of values in a head, the angle in radians by which the pair rotates
-        per position."""
-        plain = [self.rope_base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
-        return [self.rope_scaling.scale(one) for one in plain] if self.rope_scaling else plain
+    def rope(self, layer: int) -> Rope:
+        """Return how positions rotate the queries and keys of a layer."""
+        if layer in self.unrotated:
+            return Rope(())
+        width, local = self.rotated or self.head_dim, layer in self.local
+        base = self.local_rope_base if local else self.rope_base
+        plain = Rope(tuple(base ** (-2 * i / width) for i in range(width // 2)))
+        return plain if local or not self.rope_scaling else self.rope_scaling.apply(plain)

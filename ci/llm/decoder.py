@@ -1,4 +1,4 @@
-"""A Llama with static shapes and with the same interface as ExecuTorch's static Llama for QNN
+"""A decoder with static shapes and with the same interface as ExecuTorch's static Llama for QNN
 (examples/qualcomm/oss_scripts/llama/model/static_llama.py).
 
 ExecuTorch's wheel contains that Llama, but importing it needs transformers, torchtune and tabulate,
@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from ci.llm.config import DecoderConfig
 
+Turns = tuple[Tensor, Tensor]  # the cosine and the sine for each position and pair
+
 
 class Attention(nn.Module):
     """Attention of new tokens to a cache and to each other. Each key head serves a group of
@@ -25,41 +27,49 @@ class Attention(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        keys = config.kv_heads * config.head_dim
-        self.wq = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
-        self.wk = nn.Linear(config.dim, keys, bias=False)
-        self.wv = nn.Linear(config.dim, keys, bias=False)
-        self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        sizes = {"wq": (config.dim, queries), "wk": (config.dim, keys), "wv": (config.dim, keys)}
+        for name, size in (sizes | {"wo": (queries, config.dim)}).items():
+            self.add_module(name, nn.Linear(*size, bias=name in config.biases))
+        if config.query_key_norm:
+            self.q_norm_fn = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+            self.k_norm_fn = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
 
     def forward(
-        self, x: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor, past: tuple[Tensor, Tensor]
+        self, x: Tensor, turns: Turns | None, mask: Tensor, past: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         one, count = self.config, x.shape[1]
 
-        def split(made: Tensor, heads: int) -> Tensor:
+        def split(made: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
+            if norm:  # of rank 3: QNN's RMS norm of rank 4 is wrong for some sizes of heads
+                made = norm(made.view(1, count * heads, one.head_dim))
             return made.view(1, count, heads, one.head_dim).transpose(1, 2)
 
-        q = rotate(split(self.wq(x), one.heads), turns)
-        k = rotate(split(self.wk(x), one.kv_heads), turns).transpose(2, 3)
+        q_norm, k_norm = (self.q_norm_fn, self.k_norm_fn) if one.query_key_norm else (None, None)
+        q = rotate(split(self.wq(x), one.heads, q_norm), turns)
+        k = rotate(split(self.wk(x), one.kv_heads, k_norm), turns).transpose(2, 3)
         v = split(self.wv(x), one.kv_heads)
         keys = repeat_heads(torch.cat([past[0], k], dim=-1), one.heads // one.kv_heads)
         values = repeat_heads(torch.cat([past[1], v], dim=2), one.heads // one.kv_heads)
-        scores = q @ keys / math.sqrt(one.head_dim) + mask
+        scores = cap(q @ keys / math.sqrt(one.head_dim), one.score_cap) + mask
         mixed = torch.softmax(scores, dim=-1) @ values
         return self.wo(mixed.transpose(1, 2).reshape(1, count, -1)), k, v
 
 
 class FeedForward(nn.Module):
-    """A SwiGLU feed-forward layer."""
+    """A feed-forward layer with a gate: SwiGLU, or GeGLU with the tanh form of GELU."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
+        self.gelu = config.gelu
         self.w1 = nn.Linear(config.dim, config.hidden, bias=False)
         self.w2 = nn.Linear(config.hidden, config.dim, bias=False)
         self.w3 = nn.Linear(config.dim, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w2(functional.silu(self.w1(x)) * self.w3(x))
+        gate = self.w1(x)
+        made = functional.gelu(gate, approximate="tanh") if self.gelu else functional.silu(gate)
+        return self.w2(made * self.w3(x))
 
 
 class Layer(nn.Module):
@@ -69,6 +79,11 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        self.post_attention_norm: nn.Module = nn.Identity()
+        self.post_ffn_norm: nn.Module = nn.Identity()
+        if config.post_norms:
+            self.post_attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+            self.post_ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
 
 
 class Decoder(nn.Module):
@@ -91,34 +106,58 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocabulary, bias=False)
-        angles = torch.outer(torch.arange(context).double(), torch.tensor(config.frequencies()))
-        self.register_buffer("freqs_cos", angles.cos().float(), persistent=False)
-        self.register_buffer("freqs_sin", angles.sin().float(), persistent=False)
+        self.ropes = [config.rope(number) for number in range(config.layers)]
+        # Layers with the same angles share their tables.
+        used = dict.fromkeys(rope for rope in self.ropes if rope.frequencies)
+        self.tables = {rope: str(number or "") for number, rope in enumerate(used)}
+        for rope, suffix in self.tables.items():
+            places = torch.arange(context).double()
+            angles = torch.outer(places, torch.tensor(rope.frequencies))
+            for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+                held = (rope.gain * table).float()
+                self.register_buffer(f"freqs_{name}{suffix}", held, persistent=False)
 
     def forward(
         self, tokens: Tensor, mask: Tensor, positions: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
-        turns = self.freqs_cos[positions][0], self.freqs_sin[positions][0]
+        turns = {
+            rope: (
+                self.get_buffer(f"freqs_cos{suffix}")[positions][0],
+                self.get_buffer(f"freqs_sin{suffix}")[positions][0],
+            )
+            for rope, suffix in self.tables.items()
+        }
         count = len(self.layers)
         x = self.tok_embeddings(tokens)
         keys, values = [], []
-        for layer, past in zip(
-            self.layers, zip(caches[:count], caches[count:], strict=True), strict=True
+        for layer, rope, past in zip(
+            self.layers, self.ropes, zip(caches[:count], caches[count:], strict=True), strict=True
         ):
-            made, k, v = layer.attention(layer.attention_norm(x), turns, mask, past)
-            x = x + made
-            x = x + layer.feed_forward(layer.ffn_norm(x))
+            made, k, v = layer.attention(layer.attention_norm(x), turns.get(rope), mask, past)
+            x = x + layer.post_attention_norm(made)
+            x = x + layer.post_ffn_norm(layer.feed_forward(layer.ffn_norm(x)))
             keys.append(k)
             values.append(v)
-        return self.output(self.norm(x)), *keys, *values
+        return cap(self.output(self.norm(x)), self.config.logit_cap), *keys, *values
 
 
-def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Apply RoPE to pairs that consist of a value from each half of a head, as Hugging Face's
-    weights require."""
+def rotate(x: Tensor, turns: Turns | None) -> Tensor:
+    """Apply RoPE to pairs that consist of a value from each half of the rotated values, as Hugging
+    Face's weights require. The rotated values are the first ones of a head."""
+    if turns is None:
+        return x
     cosine, sine = (one[None, None] for one in turns)
-    first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+    half = cosine.shape[-1]
+    first, second = x[..., :half], x[..., half : 2 * half]
+    parts = [first * cosine - second * sine, first * sine + second * cosine]
+    if 2 * half < x.shape[-1]:
+        parts.append(x[..., 2 * half :])
+    return torch.cat(parts, dim=-1)
+
+
+def cap(x: Tensor, most: float | None) -> Tensor:
+    """Limit values to below ``most`` with tanh, or return them unchanged without ``most``."""
+    return x if most is None else most * torch.tanh(x / most)
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:

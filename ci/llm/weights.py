@@ -15,37 +15,25 @@ import torch
 from msgspec import Meta, Struct
 from torch import Tensor
 
-from ci.llm.config import DecoderConfig, RopeScaling
+from ci.llm.config import DecoderConfig
 from ci.llm.decoder import pair_to_half
+from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig
 from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
 from provisioning.errors import UsageError
 
 Weights = dict[str, Tensor]
-Positive = Annotated[int, Meta(ge=1)]
 
 HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
-CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FORMS = "a .bin file of llama2.c, or a Hugging Face directory with config.json and safetensors"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MOST_HEADER = 100 << 20
-# Hugging Face's name for each weight of a layer.
-OF_LAYER = {
-    "attention_norm": "input_layernorm",
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "feed_forward.w1": "mlp.gate_proj",
-    "feed_forward.w2": "mlp.down_proj",
-    "feed_forward.w3": "mlp.up_proj",
-}
 
 
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     """Return the dimensions and the float32 weights, with the names in ci.llm.decoder. The rows of
     queries and keys are in the order for RoPE on halves. Raises UsageError if the files do not
-    contain a Llama."""
+    contain a decoder that is supported."""
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():
@@ -137,101 +125,45 @@ def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
     }
 
 
-class HuggingFaceConfig(Struct, frozen=True):
-    """The fields of a Llama's config.json that affect what the model computes."""
-
-    hidden_size: Positive
-    intermediate_size: Positive
-    num_hidden_layers: Positive
-    num_attention_heads: Positive
-    vocab_size: Positive
-    max_position_embeddings: Positive
-    model_type: str = ""
-    num_key_value_heads: Positive | None = None
-    head_dim: Positive | None = None
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
-    rope_scaling: dict[str, Any] | None = None
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    hidden_act: str = "silu"
-
-    def convert(self) -> DecoderConfig:
-        """Return the dimensions. Raises UsageError for features that are not supported here."""
-        if self.model_type != "llama" or self.hidden_act != "silu":
-            raise UsageError(
-                f"{CONFIG} has model_type {self.model_type!r} and hidden_act {self.hidden_act!r}",
-                why="only model_type 'llama' with hidden_act 'silu' is supported",
-            )
-        if self.attention_bias or self.mlp_bias:
-            raise UsageError(f"{CONFIG} has layers with a bias, which are not supported")
-        return DecoderConfig(
-            dim=self.hidden_size,
-            hidden=self.intermediate_size,
-            layers=self.num_hidden_layers,
-            heads=self.num_attention_heads,
-            kv_heads=self.num_key_value_heads or self.num_attention_heads,
-            vocabulary=self.vocab_size,
-            most_context=self.max_position_embeddings,
-            head_dim=self.head_dim or self.hidden_size // self.num_attention_heads,
-            norm_eps=self.rms_norm_eps,
-            rope_base=self.rope_theta,
-            rope_scaling=parse_scaling(self.rope_scaling),
-            tied=self.tie_word_embeddings,
-        )
-
-
-def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
-    """Return Llama 3's RoPE scaling, or None if there is no scaling. Raises UsageError for other
-    kinds."""
-    if not given:
-        return None
-    kind = given.get("rope_type", given.get("type"))
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise UsageError(f"{CONFIG} has rope_scaling {kind!r}", why="only llama3 is supported")
-    known = {name: given[name] for name in RopeScaling.__struct_fields__ if name in given}
-    try:
-        return msgspec.convert(known, RopeScaling)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{CONFIG}: rope_scaling: {error}") from error
-
-
 def read_config(path: Path) -> DecoderConfig:
     """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
-    model is not a Llama that is supported."""
+    model is not supported."""
+    return _read_config(path)[1]
+
+
+def _read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
     try:
-        config = read_json(path, HuggingFaceConfig).convert()
+        held = read_json(path, HuggingFaceConfig)
     except DocumentError as error:
-        raise UsageError(f"{path} is not the config.json of a Llama", why=str(error)) from error
+        raise UsageError(f"{path} is not the config.json of a decoder", why=str(error)) from error
+    config = held.convert()
     config.require_shape(path.name)
-    return config
+    return held, config
 
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     """Read config.json and the tensors, which are in a single safetensors file or in all files of
     an index. Raises UsageError if a weight is missing."""
-    config = read_config(directory / CONFIG)
+    held, config = _read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
         tensors |= read_safetensors(file)
-    names = {
-        f"layers.{number}.{ours}.weight": f"model.layers.{number}.{theirs}.weight"
-        for number in range(config.layers)
-        for ours, theirs in OF_LAYER.items()
-    } | {
-        "tok_embeddings.weight": "model.embed_tokens.weight",
-        "norm.weight": "model.norm.weight",
-        "output.weight": "model.embed_tokens.weight" if config.tied else "lm_head.weight",
-    }
+    tensors = held.split_fused(tensors)
+    names = held.list_names()
     if missing := [name for name in names.values() if name not in tensors]:
         raise UsageError(
             f"{directory} does not contain the weight {missing[0]}",
             why=f"{len(missing)} of {len(names)} weights that {CONFIG} requires are missing",
         )
-    return config, {ours: tensors[theirs].float() for ours, theirs in names.items()}
+    known = {*names.values(), "lm_head.weight"}
+    if unknown := [one for one in tensors if one not in known and "rotary_emb" not in one]:
+        raise UsageError(
+            f"{directory} contains the weight {unknown[0]}",
+            why=f"a {held.model_type} as its {CONFIG} describes it has no such weight",
+        )
+    return config, {
+        ours: held.adapt(ours, tensors[theirs].float()) for ours, theirs in names.items()
+    }
 
 
 def _list_files(directory: Path) -> list[Path]:

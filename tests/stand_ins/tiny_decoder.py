@@ -20,8 +20,9 @@ from torch.nn import functional
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder
+from ci.llm.families import OF_LAYER
 from ci.llm.interface import MASKED
-from ci.llm.weights import HEADER, OF_LAYER
+from ci.llm.weights import HEADER
 from ci.models.numerics import fix_numerics
 
 SENTENCES = (
@@ -50,11 +51,11 @@ def list_ids(sentence: str) -> list[int]:
     return [BOS, *(PIECES.index(one) for one in f" {sentence}"), EOS]
 
 
-def train() -> Decoder:
+def train(config: DecoderConfig = CONFIG) -> Decoder:
     """Return a decoder that knows the sentences by heart."""
     fix_numerics()
     torch.manual_seed(0)
-    decoder = Decoder(CONFIG, CONFIG.most_context)
+    decoder = Decoder(config, 64)
     for parameter in decoder.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)
@@ -72,8 +73,9 @@ def train() -> Decoder:
 
 def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
     """Return the cross entropy of a sentence with noise on the logits."""
-    count = len(row) - 1
-    empty = [torch.zeros((1, CONFIG.kv_heads, *shape)) for shape in ((8, 0), (0, 8)) for _ in "12"]
+    count, one = len(row) - 1, decoder.config
+    shapes = [(one.head_dim, 0)] * one.layers + [(0, one.head_dim)] * one.layers
+    empty = [torch.zeros((1, one.kv_heads, *shape)) for shape in shapes]
     positions = torch.arange(count, dtype=torch.int32)[None]
     mask = torch.full((count, count), MASKED).triu(1)[None, None]
     made = decoder(row[None, :-1].int(), mask, positions, *empty)[0][0]

@@ -225,12 +225,15 @@ def project_model(args: argparse.Namespace) -> Outcome:
 
 
 def require_context(context: int, most: int) -> None:
-    """Raise UsageError for a context below 2 tokens, or longer than the model was trained for."""
+    """Raise UsageError for a context below 2 tokens, or longer than is supported for the model."""
     if context < 2:
         raise UsageError(f"--context {context} is below 2", fix="pass 2 or more")
     if context > most:
-        told = f"--context {context}: the model was trained for at most {most} tokens"
-        raise UsageError(told, fix="choose a shorter context")
+        raise UsageError(
+            f"--context {context}: the model is supported up to {most} tokens",
+            why="it was trained for no more, or has a sliding window or longrope of this length",
+            fix="choose a shorter context",
+        )
 
 
 def find_program(args: argparse.Namespace) -> ForeignJob:

@@ -15,6 +15,7 @@ from msgspec import structs
 from ci.llm.config import RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
 from ci.llm.weights import parse_scaling, read_weights
+from tests.stand_ins.safetensors import write_safetensors
 from tests.stand_ins.tiny_decoder import CONFIG, write_weights
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
@@ -30,19 +31,6 @@ LLAMA = {
     "feed_forward.w3": "mlp.up_proj",
     "feed_forward.w2": "mlp.down_proj",
 }
-
-
-def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], kind: str = "F32") -> None:
-    """Write a file as the library safetensors does."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, tensor in tensors.items():
-        held = tensor.contiguous().view(torch.uint8).numpy().tobytes()
-        ends = [len(data), len(data) + len(held)]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": ends}
-        data += held
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def test_weights_that_training_writes_are_those_of_its_decoder(tmp_path: Path) -> None:

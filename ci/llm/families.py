@@ -1,0 +1,326 @@
+"""The decoders of Hugging Face that can be read: their config.json, the names of their weights, and
+what distinguishes them from a Llama."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct, structs
+from torch import Tensor
+
+from ci.llm.config import DecoderConfig, RopeFactors, RopeScaling
+from provisioning.errors import UsageError
+
+Positive = Annotated[int, Meta(ge=1)]
+Scaling = RopeScaling | RopeFactors | None
+CONFIG = "config.json"
+# Hugging Face's name for each weight of a layer.
+OF_LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+SILU = ("silu", "swish", None)
+GELU = ("gelu_pytorch_tanh", "gelu", None)  # Gemma means the tanh form by either name
+
+
+class Family(Struct, frozen=True):
+    """How the models of a Hugging Face ``model_type`` differ from a Llama in what config.json does
+    not state: defaults, factors, and the names of weights. The source is modeling_TYPE.py and
+    configuration_TYPE.py in transformers."""
+
+    activations: tuple[str | None, ...] = SILU  # the names of the only one that is supported
+    tied: bool = False
+    norm_eps: float = 1e-6
+    rope_base: float = 10000.0
+    head_dim: int | None = None
+    biases: tuple[str, ...] = ()
+    norm_offset: float = 0.0  # norms multiply by this plus their weight
+    scaled_embedding: bool = False  # embeddings are multiplied by the root of their size
+    query_key_norm: bool = False
+    post_norms: bool = False
+    fused: bool = False  # queries, keys and values are one weight, gate and factor another
+    sliding_pattern: int | None = None  # each layer with this period sees everything
+    windowed: bool = True  # a ``sliding_window`` counts, also without ``use_sliding_window``
+    unrotated_interval: int | None = None
+
+
+QKV = ("wq", "wk", "wv")
+GEMMA = Family(activations=GELU, tied=True, norm_offset=1, scaled_embedding=True, head_dim=256)
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(),
+    "qwen2": Family(biases=QKV, windowed=False),
+    "qwen3": Family(query_key_norm=True, windowed=False, head_dim=128),
+    "gemma": GEMMA,
+    "gemma2": structs.replace(GEMMA, post_norms=True, sliding_pattern=2),
+    "gemma3_text": structs.replace(
+        GEMMA, post_norms=True, sliding_pattern=6, query_key_norm=True, rope_base=1e6
+    ),
+    "smollm3": Family(tied=True, rope_base=2e6, windowed=False, unrotated_interval=4),
+    "phi3": Family(fused=True, norm_eps=1e-5),
+    "granite": Family(),
+}
+
+
+class HuggingFaceConfig(Struct, frozen=True):
+    """The fields of a config.json that affect what the model computes."""
+
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    vocab_size: Positive
+    max_position_embeddings: Positive
+    model_type: str = ""
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    rms_norm_eps: float | None = None
+    rope_theta: float | None = None
+    rope_local_base_freq: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    # Since transformers 5, instead of the three fields above. Gemma 3 has one by type of layer.
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: float = 1.0
+    original_max_position_embeddings: Positive | None = None
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    hidden_act: str | None = None
+    hidden_activation: str | None = None
+    sliding_window: Positive | None = None
+    use_sliding_window: bool = False
+    layer_types: tuple[str, ...] | None = None
+    sliding_window_pattern: Positive | None = None
+    no_rope_layers: tuple[int, ...] | None = None
+    no_rope_layer_interval: Positive | None = None
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+
+    @property
+    def family(self) -> Family:
+        """Raises UsageError for a model_type that is not supported here."""
+        if self.model_type not in FAMILIES:
+            raise UsageError(
+                f"{CONFIG} has model_type {self.model_type!r}",
+                why=f"decoders of these types are supported: {', '.join(FAMILIES)}",
+            )
+        return FAMILIES[self.model_type]
+
+    @property
+    def size_of_head(self) -> int:
+        return self.head_dim or self.family.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_windowed(self) -> bool:
+        """Return whether a sliding window hides distant tokens in some layers."""
+        wanted = self.family.windowed or self.use_sliding_window
+        return self.sliding_window is not None and wanted
+
+    def convert(self) -> DecoderConfig:
+        """Return the dimensions. Raises UsageError for features that are not supported here."""
+        family = self.family
+        act = self.hidden_activation or self.hidden_act
+        if act not in family.activations:
+            raise UsageError(
+                f"{CONFIG} has hidden_act {act!r}",
+                why=f"the activation of a {self.model_type} must be {family.activations[0]!r}",
+            )
+        if self.mlp_bias:
+            raise UsageError(f"{CONFIG} has mlp_bias", why="such layers are not supported")
+        base, scaling, rotated, local = self.read_rope()
+        most = self.max_position_embeddings
+        if self.is_windowed and self.sliding_window:
+            most = min(most, self.sliding_window)
+        if isinstance(scaling, RopeFactors) and self.original_max_position_embeddings:
+            most = min(most, self.original_max_position_embeddings)
+        return DecoderConfig(
+            dim=self.hidden_size,
+            hidden=self.intermediate_size,
+            layers=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads or self.num_attention_heads,
+            vocabulary=self.vocab_size,
+            most_context=most,
+            head_dim=self.size_of_head,
+            norm_eps=self.rms_norm_eps or family.norm_eps,
+            rope_base=base,
+            rope_scaling=scaling,
+            tied=family.tied if self.tie_word_embeddings is None else self.tie_word_embeddings,
+            rotated=rotated,
+            unrotated=self.list_unrotated(),
+            local=self.list_sliding() if self.model_type == "gemma3_text" else (),
+            local_rope_base=local,
+            biases=(*QKV, "wo") if self.attention_bias else family.biases,
+            query_key_norm=family.query_key_norm,
+            post_norms=family.post_norms,
+            gelu=family.activations is GELU,
+            score_cap=self.attn_logit_softcapping,
+            logit_cap=self.final_logit_softcapping,
+        )
+
+    def read_rope(self) -> tuple[float, Scaling, int | None, float]:
+        """Return RoPE's base, its scaling, the number of rotated values (None for all of a head),
+        and the base of layers with a sliding window."""
+        held = dict(self.rope_parameters or {})
+        sliding = held.get("sliding_attention") or {}
+        held = held.get("full_attention") or held
+        base = held.get("rope_theta", self.rope_theta) or self.family.rope_base
+        share = held.get("partial_rotary_factor", self.partial_rotary_factor)
+        local = sliding.get("rope_theta", self.rope_local_base_freq)
+        for name, number in (("rope_theta", base), ("partial_rotary_factor", share)):
+            if not isinstance(number, (int, float)) or number <= 0:
+                raise UsageError(f"{CONFIG} has {name} {number!r}", why="it must be above 0")
+        rotated = int(self.size_of_head * share)
+        scaling = self.parse_scaling(self.rope_scaling or held, rotated)
+        return float(base), scaling, None if share == 1 else rotated, float(local)
+
+    def list_sliding(self) -> tuple[int, ...]:
+        """Return the layers that see only the last tokens, within the sliding window."""
+        layers = range(self.num_hidden_layers)
+        if self.layer_types is not None:
+            return tuple(
+                one
+                for one, kind in zip(layers, self.layer_types, strict=False)
+                if kind == "sliding_attention"
+            )
+        period = self.sliding_window_pattern or self.family.sliding_pattern
+        return tuple(one for one in layers if period and (one + 1) % period)
+
+    def list_unrotated(self) -> tuple[int, ...]:
+        """Return the layers without RoPE."""
+        layers = range(self.num_hidden_layers)
+        if self.no_rope_layers is not None and self.family.unrotated_interval:
+            return tuple(
+                one for one, turns in zip(layers, self.no_rope_layers, strict=False) if not turns
+            )
+        period = self.family.unrotated_interval and (
+            self.no_rope_layer_interval or self.family.unrotated_interval
+        )
+        return tuple(one for one in layers if period and (one + 1) % period == 0)
+
+    def parse_scaling(self, given: Mapping[str, Any], rotated: int) -> Scaling:
+        """Return the scaling, or None if there is none. Raises UsageError for an unknown kind."""
+        kind = given.get("rope_type", given.get("type", "default"))
+        try:
+            if kind == "default":
+                return None
+            if kind == "llama3":
+                known = {one: given[one] for one in RopeScaling.__struct_fields__ if one in given}
+                return msgspec.convert(known, RopeScaling)
+            fields = msgspec.convert(given, FactorFields)
+            if kind == "linear" and fields.factor:
+                return RopeFactors((fields.factor,) * (rotated // 2))
+            if kind == "longrope" and len(fields.short_factor) == rotated // 2:
+                return RopeFactors(fields.short_factor, self.find_gain(fields))
+        except (msgspec.ValidationError, ArithmeticError, ValueError) as error:
+            raise UsageError(f"{CONFIG}: rope_scaling: {error}") from error
+        raise UsageError(
+            f"{CONFIG} has rope_scaling {kind!r}",
+            why="only complete llama3, linear and longrope are supported",
+        )
+
+    def find_gain(self, given: FactorFields) -> float:
+        """Return the factor for sine and cosine of longrope (see _compute_longrope_parameters in
+        transformers)."""
+        if given.attention_factor is not None:
+            return given.attention_factor
+        trained = self.original_max_position_embeddings or given.original_max_position_embeddings
+        if trained is None:
+            raise ValueError("original_max_position_embeddings is missing")
+        ratio = given.factor or self.max_position_embeddings / trained
+        return math.sqrt(1 + math.log(ratio) / math.log(trained)) if ratio > 1 else 1.0
+
+    def list_names(self) -> dict[str, str]:
+        """Return Hugging Face's name of each weight, by its name in ci.llm.decoder."""
+        family, of_layer = self.family, dict(OF_LAYER)
+        if family.post_norms:
+            of_layer |= {
+                "post_attention_norm": "post_attention_layernorm",
+                "ffn_norm": "pre_feedforward_layernorm",
+                "post_ffn_norm": "post_feedforward_layernorm",
+            }
+        if family.query_key_norm:
+            of_layer |= {
+                "attention.q_norm_fn": "self_attn.q_norm",
+                "attention.k_norm_fn": "self_attn.k_norm",
+            }
+        config = self.convert()
+        kinds = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in of_layer.items()} | {
+            f"attention.{one}.bias": f"{OF_LAYER[f'attention.{one}']}.bias" for one in config.biases
+        }
+        return {
+            f"layers.{number}.{ours}": f"model.layers.{number}.{theirs}"
+            for number in range(config.layers)
+            for ours, theirs in kinds.items()
+        } | {
+            "tok_embeddings.weight": "model.embed_tokens.weight",
+            "norm.weight": "model.norm.weight",
+            "output.weight": "model.embed_tokens.weight" if config.tied else "lm_head.weight",
+        }
+
+    def split_fused(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``tensors`` with Phi's fused weights as separate ones."""
+        head = self.size_of_head
+        keys = head * (self.num_key_value_heads or self.num_attention_heads)
+        cuts = {
+            "qkv_proj": ([head * self.num_attention_heads, keys, keys], "q_proj k_proj v_proj"),
+            "gate_up_proj": ([self.intermediate_size] * 2, "gate_proj up_proj"),
+        }
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            place, _, kind = name.removesuffix(".weight").rpartition(".")
+            if self.family.fused and kind in cuts and tensor.shape[0] == sum(cuts[kind][0]):
+                sizes, parts = cuts[kind]
+                for part, one in zip(parts.split(), tensor.split(sizes), strict=True):
+                    found[f"{place}.{part}.weight"] = one
+            else:
+                found[name] = tensor
+        return found
+
+    def factor(self, name: str) -> float:
+        """Return the factor by which a weight of ci.llm.decoder exceeds the published one."""
+        family, kind = self.family, name.partition(".")[2].partition(".")[2]
+        if name == "tok_embeddings.weight":
+            scaled = math.sqrt(self.hidden_size) if family.scaled_embedding else 1.0
+            return scaled * self.embedding_multiplier
+        if name == "output.weight":
+            return 1 / self.logits_scaling
+        if kind in {"attention.wo.weight", "feed_forward.w2.weight", "attention.wo.bias"}:
+            return self.residual_multiplier
+        last = "attention.q_norm_fn." if family.query_key_norm else "attention.wq."
+        if kind.startswith(last):
+            scale = self.attention_multiplier
+            if self.query_pre_attn_scalar is not None:
+                scale = self.query_pre_attn_scalar**-0.5
+            return 1.0 if scale is None else scale * math.sqrt(self.size_of_head)
+        return 1.0
+
+    def adapt(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a weight as ci.llm.decoder takes it, with the family's factors in it."""
+        if "norm" in name:
+            tensor = tensor + self.family.norm_offset
+        return tensor * self.factor(name)
+
+
+class FactorFields(Struct, frozen=True):
+    """The fields of a rope_scaling of the types linear and longrope."""
+
+    short_factor: tuple[Annotated[float, Meta(gt=0)], ...] = ()
+    factor: Annotated[float, Meta(gt=0)] | None = None
+    attention_factor: float | None = None
+    original_max_position_embeddings: Positive | None = None

@@ -1,0 +1,146 @@
+"""Decoders of each family that can be read: their logits are those of transformers, and a trained
+one is judged right on the emulator in all schemes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.errors import ExitCode
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+import torch
+
+from ci.llm import tiny
+from ci.llm.decoder import make_decoder
+from ci.llm.families import HuggingFaceConfig
+from ci.llm.weights import read_weights
+from provisioning.documents import read_json
+from tests.stand_ins.safetensors import write_safetensors
+from tests.stand_ins.tiny_decoder import PIECES, train
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": len(PIECES),
+    "max_position_embeddings": 256,
+}
+SOFT = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 128}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.2, 1.5], "long_factor": [2.0, 3.0, 4.0]}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+# What each config.json has beside SIZES, as the models of Hugging Face have it.
+FAMILIES: Mapping[str, dict[str, Any]] = {
+    "llama": {"rope_scaling": LLAMA3, "rope_theta": 500000.0},
+    "mistral": {"sliding_window": 128},
+    "qwen2": {"use_sliding_window": False, "sliding_window": 32},
+    "qwen3": {"head_dim": 16, "rope_theta": 1000000.0},
+    "gemma": {"head_dim": 16, "hidden_act": "gelu"},
+    "gemma2": {**SOFT, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {**SOFT, "sliding_window_pattern": 2, "rope_local_base_freq": 100.0},
+    "smollm3": {"no_rope_layers": [1, 0, 1, 1], "pad_token_id": 0},
+    "phi3": {
+        "partial_rotary_factor": 0.75,
+        "rope_scaling": LONGROPE,
+        "original_max_position_embeddings": 64,
+        "pad_token_id": 0,
+    },
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.3,
+        "logits_scaling": 0.5,
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(family, **SIZES, **FAMILIES[family])
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    model.save_pretrained(tmp_path)
+    tokens = torch.randint(0, len(PIECES), (1, 24))
+    with torch.no_grad():
+        wanted = model(tokens).logits
+    for text in ("as transformers writes it", "as older versions wrote it"):
+        if text.startswith("as older"):
+            write_config(tmp_path, family)
+        made, weights = read_weights(tmp_path)
+        shapes = [(made.head_dim, 8)] * made.layers + [(8, made.head_dim)] * made.layers
+        mask = torch.full((24, 32), -1e9).triu(9)
+        mask[:, :8] = -1e9
+        with torch.no_grad():
+            logits = make_decoder(made, weights, 32)(
+                tokens.int(),
+                mask[None, None],
+                torch.arange(24).int()[None],
+                *(torch.zeros(1, made.kv_heads, *shape) for shape in shapes),
+            )[0]
+        assert torch.allclose(logits, wanted, rtol=1e-4, atol=1e-4), text
+
+
+@pytest.mark.emulator
+@pytest.mark.nightly  # a minute for each family
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trained_decoder_passes_in_all_schemes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+    monkeypatch.chdir(tmp_path)
+    write_trained(tmp_path, family)
+    place = str(Path(tiny.__file__).parent / "tokenizer.bin")
+    words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
+    ended = main(["test-llm", *words, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    told = [
+        (one["scheme"], *(found["headline"] for found in one["findings"]))
+        for one in report["cases"]
+    ]
+    assert (ended, told) == (ExitCode.OK, [("fp16",), ("8a8w",), ("16a8w",), ("16a4w",)])
+    assert all("Ben has a blue boat. The boat sails far." in one for one in report["remarks"])
+
+
+def write_config(directory: Path, family: str, **more: Any) -> HuggingFaceConfig:
+    held = {"model_type": family, **SIZES, **FAMILIES[family], **more}
+    (directory / "config.json").write_text(json.dumps(held))
+    return read_json(directory / "config.json", HuggingFaceConfig)
+
+
+def write_trained(directory: Path, family: str) -> None:
+    """Train a decoder, and write its weights as Hugging Face publishes those of the family."""
+    held = write_config(directory, family, tie_word_embeddings=False)
+    config = held.convert()
+    weights = train(config).state_dict()
+    found = {}
+    for ours, theirs in held.list_names().items():
+        found[theirs] = weights[ours] / held.factor(ours) - held.family.norm_offset * (
+            "norm" in ours
+        )
+    if held.family.fused:
+        for layer in range(config.layers):
+            for whole, parts in (("self_attn.qkv", "qkv"), ("mlp.gate_up", ("gate", "up"))):
+                place, _, _ = whole.rpartition(".")
+                names = [f"model.layers.{layer}.{place}.{part}_proj.weight" for part in parts]
+                joined = torch.cat([found.pop(name) for name in names])
+                found[f"model.layers.{layer}.{whole}_proj.weight"] = joined
+    write_safetensors(directory / "model.safetensors", found)
