@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.llm.config import DecoderConfig
+from ci.llm.config import DecoderConfig, Rope
 
 Turns = tuple[Tensor, Tensor]  # the cosine and the sine for each position and pair
 
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
         def split(made: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
             if norm:  # of rank 3: QNN's RMS norm of rank 4 is wrong for some sizes of heads
-                made = norm(made.view(1, count * heads, one.head_dim))
+                made = norm(made.reshape(1, count * heads, one.head_dim))
             return made.view(1, count, heads, one.head_dim).transpose(1, 2)
 
         q_norm, k_norm = (self.q_norm_fn, self.k_norm_fn) if one.query_key_norm else (None, None)
@@ -106,11 +106,14 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocabulary, bias=False)
-        self.ropes = [config.rope(number) for number in range(config.layers)]
+        ropes = [config.rope(number) for number in range(config.layers)]
         # Layers with the same angles share their tables.
-        used = dict.fromkeys(rope for rope in self.ropes if rope.frequencies)
-        self.tables = {rope: str(number or "") for number, rope in enumerate(used)}
-        for rope, suffix in self.tables.items():
+        suffixes: dict[Rope, str] = {}
+        for rope in ropes:
+            if rope.frequencies and rope not in suffixes:
+                suffixes[rope] = str(len(suffixes) or "")
+        self.tables = [suffixes.get(rope) for rope in ropes]
+        for rope, suffix in suffixes.items():
             places = torch.arange(context).double()
             angles = torch.outer(places, torch.tensor(rope.frequencies))
             for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
@@ -121,19 +124,20 @@ class Decoder(nn.Module):
         self, tokens: Tensor, mask: Tensor, positions: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
         turns = {
-            rope: (
+            suffix: (
                 self.get_buffer(f"freqs_cos{suffix}")[positions][0],
                 self.get_buffer(f"freqs_sin{suffix}")[positions][0],
             )
-            for rope, suffix in self.tables.items()
+            for suffix in dict.fromkeys(self.tables)
+            if suffix is not None
         }
         count = len(self.layers)
         x = self.tok_embeddings(tokens)
         keys, values = [], []
-        for layer, rope, past in zip(
-            self.layers, self.ropes, zip(caches[:count], caches[count:], strict=True), strict=True
+        for layer, suffix, past in zip(
+            self.layers, self.tables, zip(caches[:count], caches[count:], strict=True), strict=True
         ):
-            made, k, v = layer.attention(layer.attention_norm(x), turns.get(rope), mask, past)
+            made, k, v = layer.attention(layer.attention_norm(x), turns.get(suffix), mask, past)
             x = x + layer.post_attention_norm(made)
             x = x + layer.post_ffn_norm(layer.feed_forward(layer.ffn_norm(x)))
             keys.append(k)

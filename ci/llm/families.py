@@ -157,7 +157,7 @@ class HuggingFaceConfig(Struct, frozen=True):
             vocabulary=self.vocab_size,
             most_context=most,
             head_dim=self.size_of_head,
-            norm_eps=self.rms_norm_eps or family.norm_eps,
+            norm_eps=family.norm_eps if self.rms_norm_eps is None else self.rms_norm_eps,
             rope_base=base,
             rope_scaling=scaling,
             tied=family.tied if self.tie_word_embeddings is None else self.tie_word_embeddings,
@@ -215,9 +215,9 @@ class HuggingFaceConfig(Struct, frozen=True):
 
     def parse_scaling(self, given: Mapping[str, Any], rotated: int) -> Scaling:
         """Return the scaling, or None if there is none. Raises UsageError for an unknown kind."""
-        kind = given.get("rope_type", given.get("type", "default"))
+        kind = given.get("rope_type", given.get("type"))
         try:
-            if kind == "default":
+            if kind == "default" or not {*given} - {"rope_theta", "partial_rotary_factor"}:
                 return None
             if kind == "llama3":
                 known = {one: given[one] for one in RopeScaling.__struct_fields__ if one in given}

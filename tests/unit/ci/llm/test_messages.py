@@ -99,11 +99,13 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
         yield lambda name=name: read_weights(place / name)
     for number, values in enumerate(
         (
-            {"model_type": "gemma"},
+            {"model_type": "gpt2"},
             {"hidden_act": "gelu"},
-            {"attention_bias": True},
+            {"model_type": "gemma", "hidden_activation": "silu"},
             {"mlp_bias": True},
-            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            {"rope_scaling": {"type": "linear"}},
+            {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            {"partial_rotary_factor": 0.0},
             {"rope_scaling": {"rope_type": "llama3", "factor": "2"}},
             {"num_hidden_layers": 0},
             {"rms_norm_eps": 0},

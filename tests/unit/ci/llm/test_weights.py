@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from msgspec import structs
 
 from ci.llm.config import RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
-from ci.llm.weights import parse_scaling, read_weights
+from ci.llm.weights import read_safetensors, read_weights
+from provisioning.errors import UsageError
 from tests.stand_ins.safetensors import write_safetensors
 from tests.stand_ins.tiny_decoder import CONFIG, write_weights
 from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
@@ -94,8 +94,6 @@ def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -
     names = [f"layers.{n}.{one}.weight" for n in (0, 1) for one in LLAMA]
     assert len(names) == 18
     parts = {"a.safetensors": {}, "b.safetensors": {}}
-    from ci.llm.weights import read_safetensors
-
     for number, (name, tensor) in enumerate(read_safetensors(whole).items()):
         parts["ab"[number % 2] + ".safetensors"][name] = tensor
     for name, held in parts.items():
@@ -108,8 +106,6 @@ def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_half_precision_is_widened(kind: str, dtype: torch.dtype, model: Path, own: Tiny) -> None:
-    from ci.llm.weights import read_safetensors
-
     path = model / "model.safetensors"
     held = {name: tensor.to(dtype) for name, tensor in read_safetensors(path).items()}
     write_safetensors(path, held, kind)
@@ -132,14 +128,25 @@ def test_files_of_an_index_are_read_from_the_directory_of_the_model(
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
-def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str) -> None:
+def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str, model: Path) -> None:
     scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
     given = {**structs.asdict(scaling), key: "llama3", "something": "new"}
-    assert parse_scaling(given) == scaling
-    for none in (None, {}, {key: "default"}):
-        assert parse_scaling(none) is None
     # "rope_type" is the newer name, which counts.
-    assert parse_scaling({**given, "rope_type": "llama3", "type": "linear"}) == scaling
+    for one in (given, {**given, "rope_type": "llama3", "type": "linear"}):
+        change(model, rope_scaling=one)
+        assert read_weights(model)[0].rope_scaling == scaling
+    for none in (None, {}, {key: "default"}):
+        change(model, rope_scaling=none)
+        assert read_weights(model)[0].rope_scaling is None
+
+
+def test_a_weight_that_the_family_lacks_is_refused(model: Path) -> None:
+    extra = {"model.layers.0.self_attn.q_norm.weight": torch.ones(8)}
+    write_safetensors(
+        model / "model.safetensors", read_safetensors(model / "model.safetensors") | extra
+    )
+    with pytest.raises(UsageError, match="q_norm"):
+        read_weights(model)
 
 
 def test_a_tied_head_is_the_embedding(model: Path) -> None:
