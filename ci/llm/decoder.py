@@ -123,7 +123,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor, positions: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
-        turns = {
+        turns: dict[str | None, Turns] = {
             suffix: (
                 self.get_buffer(f"freqs_cos{suffix}")[positions][0],
                 self.get_buffer(f"freqs_sin{suffix}")[positions][0],
