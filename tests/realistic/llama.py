@@ -92,11 +92,11 @@ def halve(weight: Tensor, head: int) -> None:
 
 
 class Llama(nn.Module):
-    """``stacked``: the new keys of all layers leave as one tensor."""
+    """The new keys of all layers leave as one tensor."""
 
-    def __init__(self, shape: Shape, *, stacked: bool) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.shape, self.stacked = shape, stacked
+        self.shape = shape
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
@@ -113,25 +113,14 @@ class Llama(nn.Module):
             new_keys.append(key)
             new_values.append(value)
         logits = functional.linear(normalize(x, self.norm), self.embedding.weight)
-        if self.stacked:
-            return logits, torch.stack(new_keys), *new_values
-        return logits, *new_keys, *new_values
+        return logits, torch.stack(new_keys), *new_values
 
 
 def stories() -> Made:
-    """Return the model that returns its keys by one torch.stack."""
-    return make(stacked=True)
-
-
-def stories_one_by_one() -> Made:
-    """Return the model that returns each layer's key by itself."""
-    return make(stacked=False)
-
-
-def make(*, stacked: bool) -> Made:
+    """Return the model and its input sets."""
     torch.manual_seed(0)
     directory = os.environ.get(DIRECTORY)
-    model = Llama(Shape(), stacked=stacked).eval()
+    model = Llama(Shape()).eval()
     if directory:
         read(Path(directory, "stories260K.bin"), model)
     else:
@@ -194,11 +183,9 @@ def draw(model: Llama) -> list[Inputs]:
             tokens = torch.tensor([token], dtype=torch.int32)
             angles = torch.stack([turns.cos(), turns.sin()])
             found[step] = (tokens, angles, mask, keys.clone(), values.clone())
-            logits, *made = model(*found[step])
-            count = shape.layers
-            new_keys = made[0] if model.stacked else torch.stack(made[:count])
+            logits, new_keys, *new_values = model(*found[step])
             keys[:, :, :, step] = new_keys[:, :, :, 0]
-            values[:, :, :, step] = torch.stack(made[-count:])[:, :, :, 0]
+            values[:, :, :, step] = torch.stack(new_values)[:, :, :, 0]
             greedy = os.environ.get(DIRECTORY)
             odds = torch.softmax(logits[0], 0)
             drawn = torch.multinomial(odds, 1, generator=generator)

@@ -457,13 +457,6 @@ def test_a_file_that_may_not_grow_ends_with_4(
     assert "Traceback" not in ended.stderr
 
 
-def test_a_pool_never_runs_in_another_ones_environment(
-    shared: tuple[Pool, Path], tmp_path: Path
-) -> None:
-    with pytest.raises(RuntimeError, match="another fork server"):
-        Pool({**os.environ, "QNN_CI_MANIFESTS": "/elsewhere"}, tmp_path, ())
-
-
 def find_processes(home: Path) -> list[str]:
     """Command lines of processes that were started with QNN_CI_HOME set to ``home``."""
     marker = f"QNN_CI_HOME={home}\0".encode()

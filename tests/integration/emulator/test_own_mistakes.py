@@ -53,24 +53,6 @@ ci.cases.cache.CompileJob._compile = compile_with_mistake
 """
 
 
-# The function of a case is that of its scheme.
-LLM_SITE = """
-import ci.llm.decoder
-import ci.llm.lowering
-
-def throw(*given, **named):
-    return {}["a key that is not there"]
-
-def write_with_mistake(self):
-    for module in (ci.llm.lowering, ci.llm.decoder):
-        setattr(module, FUNCTIONS[self.spec.scheme.value], throw)
-    return write(self)
-
-write = ci.llm.lowering.DecoderLowering.write
-ci.llm.lowering.DecoderLowering.write = write_with_mistake
-"""
-
-
 def list_guarded(path: Path, guard: str) -> Iterator[str]:
     """Yield the functions that are called in `with` blocks of a kind."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -98,18 +80,6 @@ def test_each_analysis_that_throws_is_a_warning_or_our_error(lane: str, tmp_path
     assert {name: check(case, name in explain) for name, case in cases.items()} == dict.fromkeys(
         every, ""
     )
-
-
-@pytest.mark.nightly
-def test_what_the_llm_lane_needs_is_our_error_if_it_throws(tmp_path: Path) -> None:
-    pytest.importorskip("executorch")
-    source = ROOT / "ci" / "llm" / "lowering.py"
-    every = sorted({*list_guarded(source, "needed(")})
-    functions = dict(zip(("8a8w", "16a8w", "16a4w", "16a4w_block"), every, strict=True))
-    site = LLM_SITE.replace("FUNCTIONS", repr(functions))
-    words = [word for one in functions for word in ("--scheme", one)]
-    cases = run_lane("llm", site, tmp_path, *words, "--tokens", "8")
-    assert {one.scheme: check(one, explains=False) for one in cases} == dict.fromkeys(functions, "")
 
 
 def run_lane(lane: str, site: str, work: Path, *words: str) -> tuple[Case, ...]:

@@ -18,15 +18,12 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from provisioning.artifacts.choice import OverlayRecord, lay_over, python_tag, write_overlay
+from provisioning.artifacts.choice import OverlayRecord, python_tag, write_overlay
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.doctor import examine as adaptor_room
-from provisioning.doctor.checks.registry import Finding
-from provisioning.doctor.examine import Verdict, require_runtime
 from provisioning.doctor.survey.python_probe import find_adaptors, probe
 from provisioning.elf.qnn_build import HTP_API, find_headers_version
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.errors import ExitCode
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.backends import make_libcxx
 
@@ -140,25 +137,6 @@ def test_no_overlay_names_the_one_command_that_builds_it(
     said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
     assert said["what"].startswith("no overlay was built for QNN 2.49.40")
     assert f"ci build aot --sdk {runtime}`" in said["fix"]
-
-
-@pytest.mark.nightly
-def test_a_runtime_whose_backend_is_the_wheel_s_is_judged_by_the_wheel_s_headers(
-    make_overlay: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = provision_profile("emulator", Progress())
-    overlay = make_overlay()
-    laid = lay_over(environment, overlay, {})
-    require_runtime(laid, Progress())
-    told = Finding("QNN903", "a", "cannot create a device with QNN 2.51", "w", "y", "f")
-    monkeypatch.setattr(adaptor_room, "examine", lambda *_, **__: Verdict("emulator", (told,)))
-    with pytest.raises(UnfitError, match="has no QNN backend for Python's runtime") as caught:
-        require_runtime(laid, Progress())
-    assert "cannot create a device with QNN 2.51" in caught.value.why
-    require_runtime(environment, Progress())
-    place = overlay / "executorch/backends/qualcomm/libqnn_executorch_backend.so"
-    place.write_bytes(b"")
-    require_runtime(laid, Progress())
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])

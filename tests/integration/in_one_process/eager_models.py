@@ -57,20 +57,6 @@ def test_a_magnitude_that_a_tie_decides_is_left_alone() -> None:
     assert low == high == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_an_operator_that_takes_a_type_is_disturbed_as_any_other() -> None:
-    def convert(x: Any) -> Any:
-        return (x.to(torch.float64) > 0.5).sum(-1, dtype=torch.int32)
-
-    low, high = bounds(convert, torch.tensor([0.45, 2.0]))
-    assert (low, high) == (1, 2)
-
-
-def test_a_comparison_with_integers_is_disturbed_as_any_other() -> None:
-    x = torch.tensor([2.9, 8.0])
-    assert bounds(lambda x: x > torch.tensor([3, 3]), x) == ([False, True], [True, True])
-    assert bounds(lambda x: torch.tensor([3, 3]) < x, x) == ([False, True], [True, True])
-
-
 def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
     mask = torch.tensor([0.0, 1.0, 0.0])
     assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])
@@ -134,31 +120,3 @@ def test_a_concatenation_is_found_through_transposes(
     function: Callable[..., Any], joined: tuple[int, tuple[int, ...]]
 ) -> None:
     assert find_joined(Net(function), (A, B)) == [joined]
-
-
-def test_each_output_has_its_own_parts() -> None:
-    def function(a: Any, b: Any) -> Any:
-        return {"x": a * 2, "y": torch.cat([a, b], -1), "z": torch.cat([b, a], -1)}
-
-    assert find_joined(Net(function), (A, B)) == [(0, ()), (2, (6, 3)), (2, (3, 6))]
-
-
-@pytest.mark.parametrize(
-    ("function", "wanted"),
-    [
-        (lambda x: torch.cat([x[:, :2], x[:, 2:]], 1), (1, (2, 2))),  # of a square: by its strides
-        (lambda x: torch.cat([x[:, :0], x[:, :3], x[:, 3:]], 1), (1, (3, 1))),
-        (lambda x: torch.cat([x], 1), (0, ())),
-    ],
-)
-def test_parts_are_along_the_axis_that_was_joined(function: Any, wanted: Any) -> None:
-    assert find_joined(Net(function), (torch.arange(16.0).reshape(4, 4),)) == [wanted]
-
-
-def test_a_quantization_is_no_choice() -> None:
-    from torch.ao.quantization.fx import _decomposed  # noqa: F401 - registers the operators
-
-    quantize = torch.ops.quantized_decomposed.quantize_per_tensor
-    x = torch.tensor([0.5, 1.0, -1.0])
-    low, high = bounds(lambda x: quantize(x, 0.01, 0, -128, 127, torch.int8), x)
-    assert low == high == [50, 100, -100]

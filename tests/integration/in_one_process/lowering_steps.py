@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -47,7 +46,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import block_sizes, quantize_model
     from ci.faults import executorch_runner as search
 
-from ci.cases.engine import STEPS, Delegation, Fallback, Staging  # noqa: E402
+from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
@@ -56,9 +55,9 @@ from ci.faults import results  # noqa: E402
 from ci.faults.results import Item  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
-from ci.models.model import Model, digest_weights, join_methods  # noqa: E402
-from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
-from ci.models.tensors import Loss, TensorInfo, digest_sets  # noqa: E402
+from ci.models.model import Model, join_methods  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
+from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import ReferencePolicy, Source  # noqa: E402
 from ci.report.schema import Footprint  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
@@ -156,33 +155,6 @@ def test_a_graph_module_does_what_its_graph_says_however_it_is_asked(
 ) -> None:
     assert not {*patches.WRITTEN} & {*vars(changed), *vars(changed.inner)}
     assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
-
-
-def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
-    for text in (changed.inner.code, str(changed.inner), changed.inner.print_readable(False)):
-        assert "sigmoid" in text
-        assert "torch.relu" not in text
-    assert changed.inner._lineno_map
-    assert not isinstance(changed.inner._lineno_map, patches.Written)
-    assert isinstance(torch.fx.GraphModule._lineno_map, patches.Written)
-    with pytest.raises(AttributeError, match="has no attribute '_other'"):
-        changed.inner._other  # noqa: B018
-
-
-def test_composite_operators_are_looked_up_again_only_after_one_was_registered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    utils, seen = torch._export.utils, list[str]()
-    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: seen.append("once"))
-    patches.materialize_once()
-    for _ in range(3):
-        utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
-    assert seen == ["once"]
-    library = torch.library.Library("qnn_ci_test", "DEF")
-    library.define("twice(Tensor x) -> Tensor")
-    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
-    utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
-    assert seen == ["once"] * 2
 
 
 def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
@@ -314,151 +286,6 @@ def test_outputs_are_described_with_the_parts_that_they_join() -> None:
     assert largest == TensorInfo("int64", (2,))
 
 
-def test_values_of_each_output_are_multiples_of_its_own_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grids = [(0.25, -3, 12), (0.5, -7, 8)]
-    monkeypatch.setattr(lower, "find_grids", lambda _: grids)
-    first, second = lower.describe_outputs(make_model(), make_model().module)
-    assert [(one.step, one.lowest, one.highest) for one in (first, second)] == grids
-    assert (first.joined_axis, first.joined) == (1, (3, 3))
-    given = make_model(), make_model().module, (True, False, True)  # the first is a state
-    assert [one.step for one in lower.describe_outputs(*given)] == [0.25, 0.0]
-
-
-@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8])
-def test_a_record_has_what_is_known_of_its_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    """Each with its own value, so that none stands for another."""
-    model = replace(make_model(), made="random inputs", calibration_made="shuffled inputs")
-    model = replace(model, calibration=((draw(2, 3, seed=9),),))
-    lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
-    delegation, footprint = Delegation(5, 6, 7), Footprint(spill_bytes=8)
-    loss = Loss("a layer", 50.0, 40.0, 60.0)
-    monkeypatch.setattr(
-        lower.Lowering, "compile", lambda *_: (b"program!", delegation, footprint, NO_TYPES)
-    )
-    monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
-    monkeypatch.setattr(lower, "find_loss", lambda *_: loss)
-    monkeypatch.setattr(lower, "predict_noise", lambda *_, **__: [])
-    monkeypatch.setattr(lower.Lowering, "compile_unshared", lambda *_: bytes(11))
-    made = lowering.write_program(model.module)
-    assert (tmp_path / made.program).read_bytes() == b"program!"
-    assert (made.program, made.binary, made.size_bytes) == ("program.pte", "program.pte", 8)
-    assert (made.sets, made.methods, made.unshared_bytes, made.layers) == (4, (), 11, ())
-    assert (made.delegation, made.footprint) == (delegation, footprint)
-    assert made.inputs == (TensorInfo("float32", (2, 3)),)
-    assert [one.shape for one in made.outputs] == [(2, 6), (2,)]
-    assert made.made_inputs == "random inputs"
-    assert made.weights == digest_weights(model.module)
-    quantized = scheme.quantized
-    assert made.loss == (loss if quantized else None)
-    assert made.calibration == (digest_sets(model.calibration) if quantized else "")
-    assert (tmp_path / "quantized").is_dir() is quantized
-    monkeypatch.setattr(lower, "find_misplaced", lambda _: "has a segment off its place")
-    with pytest.raises(FailedError, match="the program has a segment off its place"):
-        lowering.write_program(model.module)
-
-
-@pytest.mark.parametrize("scheme", [Scheme.A16W8, Scheme.A16W4_BLOCK, Scheme.FP16])
-def test_what_judges_a_program_is_the_model_with_rounded_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    """The program is lowered from the model as the quantizer made it."""
-    model, made, rounded = make_model(), make_model().module, make_model().module
-    lowering = replace(make_lowering(tmp_path), model=model, spec=CaseSpec("net", scheme, "SM8650"))
-    given: list[tuple[str, Any]] = []
-
-    def note(name: str, result: Any, place: int = 0) -> Callable[..., Any]:
-        def run(*words: Any, **more: Any) -> Any:
-            given.append((name, words[place]))
-            return result
-
-        return run
-
-    monkeypatch.setattr(lower, "round_blocks", lambda module: rounded)
-    monkeypatch.setattr(lower, "find_loss", note("loss", None))
-    monkeypatch.setattr(lower, "predict_noise", note("noise", []))
-    monkeypatch.setattr(lower, "find_ties", note("bounds", ([], [])))
-    monkeypatch.setattr(lower, "describe_outputs", note("outputs", (), 1))
-    compiled = (b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES)
-    monkeypatch.setattr(lower.Lowering, "compile", note("program", compiled, 1))
-    lowering.write_program(made)
-    exact = rounded if scheme.recipe.block else made
-    wanted = [("bounds", model.module)]
-    wanted += [("bounds", exact), ("loss", exact)] if scheme.quantized else []
-    assert given == [*wanted, ("noise", exact), ("program", made), ("outputs", made)]
-
-
-@pytest.mark.parametrize("runner_io", [False, True])
-def test_a_compilation_is_described_by_its_graphs_its_log_and_its_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runner_io: bool
-) -> None:
-    """What QNN logged of an earlier compilation is none of this one's."""
-    lowering = replace(make_lowering(tmp_path), runner_io=runner_io)
-    lowering.staging.log.write_text("of an earlier compilation")
-    graphs = {
-        name: SimpleNamespace(
-            graph_module=SimpleNamespace(graph=SimpleNamespace(nodes=[node(op, Operator(op))])),
-            graph_signature=SimpleNamespace(
-                buffers_to_mutate={"made": "total"}, inputs_to_buffers={f"b_{name}": "total"}
-            ),
-        )
-        for name, op in (("second", "aten.topk"), ("first", "aten.erf"))
-    }
-    given: dict[str, Any] = {}
-    seen: list[Any] = []
-
-    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
-        seen.append((module, flatbuffer_to_option(spec[0].value).soc_info.soc_model))
-        with self.staging.log.open("a") as stream:
-            stream.write("told now")
-        return SimpleNamespace(
-            methods={*graphs}, exported_program=graphs.get, to_executorch=to_executorch
-        )
-
-    def to_executorch(config: Any) -> Any:
-        assert config.passes[0].patterns == ["b_first", "b_second"]
-        assert [type(one).__name__ for one in config.passes[1:]] == ["BuildQuantIo"] * runner_io
-        plan = config.memory_planning_pass
-        assert (plan.alloc_graph_input, plan.alloc_graph_output) == (not runner_io,) * 2
-        return SimpleNamespace(buffer=b"program")
-
-    monkeypatch.setattr(lower.Lowering, "lower_edge", lower_edge)
-    monkeypatch.setattr(lower, "sign_by_content", lambda program: program + b", signed")
-    parsed = SimpleNamespace(contexts=["context"], segments=["segment"])
-    monkeypatch.setattr(lower, "parse_program", lambda *_: parsed)
-    monkeypatch.setattr(lower, "make_footprint", lambda **all_of_it: given.update(all_of_it))
-
-    def flush() -> None:
-        with lowering.staging.log.open("a") as stream:
-            stream.write(", as C buffers it")
-
-    monkeypatch.setattr(lower, "flush_stdio", flush)
-    info = SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=3)
-    monkeypatch.setattr(audit, "get_delegation_info", lambda _: info)
-    program, delegation, *_ = lowering.compile("module", lowering.spec.source.choices)
-    assert program == b"program, signed"
-    assert seen == [("module", QcomChipset.SM8650)]
-    assert (delegation.delegated_nodes, delegation.fallback_nodes) == (8, 2)
-    assert [one.op for one in delegation.fallback_ops] == ["aten.erf", "aten.topk"]
-    assert {one.op for one in given.pop("operators")} == {"aten.erf", "aten.topk"}
-    assert given.pop("peak").size_bytes > 0
-    assert given == {
-        "program_bytes": len(program),
-        "partitions": 6,
-        "contexts": ["context"],
-        "segments": ["segment"],
-        "log": "told now, as C buffers it",
-    }
-    monkeypatch.setattr(lower, "parse_program", lambda *_: None)
-    lowering.compile("module", Choices())
-    assert (given["contexts"], given["segments"]) == ((), ())
-    with pytest.raises(UsageError, match="skip_ops: the graph has no aten"):
-        lowering.compile("module", Choices(skip_ops=("aten.exp",)))
-
-
 @pytest.mark.parametrize("layers", [False, True])
 def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_made(
     tmp_path: Path, *, layers: bool
@@ -473,34 +300,6 @@ def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_ma
         lowering.write_program(model.module) if layers else lowering.write()
     assert "random inputs" in caught.value.why
     assert not (tmp_path / "quantized").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "dtype"),
-    [
-        ({}, torch.uint8),
-        ({"name": "p_weight"}, None),
-        ({"name": "b_total"}, None),
-        ({"name": "c_table"}, None),
-        ({"op": "call_function"}, None),
-        ({"op": "call_function", "users": ["call_function", "output"]}, torch.uint8),
-        ({"users": ["call_function", "output"]}, torch.uint8),
-        ({"most": 256}, torch.uint16),
-        ({"most": 65535}, torch.uint16),
-        ({"least": -128, "most": 127}, None),
-        ({"least": None}, None),
-    ],
-)
-def test_an_input_or_output_of_unsigned_integers_keeps_their_type(
-    changed: dict[str, Any], dtype: Any
-) -> None:
-    row = {"name": "x", "op": "placeholder", "users": ["call_function"], "least": 0, "most": 255}
-    row |= changed
-    limits = {"quant_min": row["least"], "quant_max": row["most"]}
-    meta = {} if row["least"] is None else {"quant_attrs": limits}
-    users = [SimpleNamespace(op=one) for one in row["users"]]
-    given = SimpleNamespace(name=row["name"], op=row["op"], users=users, meta=meta)
-    assert lower.find_io_dtype(given) is dtype
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -580,66 +379,6 @@ def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
     wrong[0] = False
     (alone,) = search.run_modules(GRAPHS[:1], scheme, "SM8650")
     assert (alone.end, alone.why) == (results.REFUSED, told[search.UNKNOWN])
-
-
-def test_what_qnn_leaves_of_the_graphs_of_a_search_is_told_by_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = [
-        ("aten.erf", "parts.3"),
-        ("executorch_call_delegate", ""),
-        ("quantized_decomposed.quantize_per_tensor", "parts.0"),
-        ("aten.view_copy", "parts.1"),
-    ]
-
-    def graph(*chosen: tuple[str, str]) -> Any:
-        nodes = [node(name, Operator(name)) for name, _ in chosen]
-        for one, (_, part) in zip(nodes, chosen, strict=True):
-            one.meta = {"nn_module_stack": {"": (part, None)}} if part else {}
-        nodes.append(SimpleNamespace(op="placeholder", target="x"))
-        return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
-
-    held, delegated = [graph(*rows)], [1]
-    given: list[Any] = []
-
-    def lower_module(*args: Any, **more: Any) -> Any:
-        given.append((args[0], args[1], more))
-        assert not torch.is_grad_enabled()
-        return SimpleNamespace(
-            exported_program=lambda: SimpleNamespace(graph_module=held[0]),
-            to_executorch=lambda: SimpleNamespace(buffer=b"program"),
-        )
-
-    def load(buffer: bytes) -> Any:
-        assert buffer == b"program"
-        return SimpleNamespace(run_method=lambda name, inputs: [inputs[0] * 2, inputs[0] * 3])
-
-    monkeypatch.setattr(search.utils, "to_edge_transform_and_lower_to_qnn", lower_module)
-    monkeypatch.setattr(
-        search, "pybindings", SimpleNamespace(_load_for_executorch_from_buffer=load)
-    )
-    monkeypatch.setattr(
-        search,
-        "get_delegation_info",
-        lambda _: SimpleNamespace(num_delegated_nodes=delegated[0]),
-    )
-    sets = [(torch.tensor([1.0]),), (torch.tensor([5.0]),)]
-    for chosen, taken, told in (
-        (rows, 1, {3: "aten.erf is left to the CPU"}),
-        (rows, 0, {3: "aten.erf is left to the CPU"}),
-        (rows[1:], 1, {}),
-        (rows[1:], 0, {search.UNKNOWN: "everything is left to the CPU"}),
-        ([("aten.erf", "")], 1, {search.UNKNOWN: "aten.erf is left to the CPU"}),
-    ):
-        held[0], delegated[0] = graph(*chosen), taken
-        made, left = search.lower_and_run("module", sets, Scheme.A8W8, "SM8650")
-        assert [[one.tolist() for one in outputs] for outputs in made] == [[[2], [3]], [[10], [15]]]
-        assert left == told
-    more = {
-        "convert_linear_to_conv2d": Scheme.A8W8.recipe.linear_as_convolution,
-        "skip_mutable_buffer": True,
-    }
-    assert given == [("module", sets[0], more)] * 5
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
@@ -727,18 +466,6 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
     assert names >= bounds | {"program.pte", "inputs/3_0.raw", "quantized/3_0.raw"}
 
 
-@pytest.mark.parametrize("scheme", [one for one in Scheme if one.recipe.dtype])
-def test_a_scheme_is_lowered_as_its_name_says(scheme: Scheme) -> None:
-    name, recipe = scheme.value.removesuffix("_qat"), scheme.recipe
-    assert recipe.dtype == f"use_{name}"
-    assert bool(recipe.training_steps) == (scheme.value != name)
-    floating = recipe.activation_bits == FLOAT16.activation_bits
-    assert name.startswith("fp16a" if floating else f"{recipe.activation_bits}a")
-    (spec,) = lower.compiler_spec(scheme, "SM8650")
-    fp16 = lower.compiler_spec(Scheme.FP16, "SM8650")[0].value
-    assert (spec.value == fp16) == floating
-
-
 @pytest.mark.parametrize(
     ("choices", "field", "value"),
     [
@@ -806,110 +533,6 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("backend", "scheme", "choices", "told", "kind"),
-    [
-        (
-            Backend.HTP,
-            Scheme.FP16,
-            Choices(),
-            {"use_fp16": True, "use_weight_sharing": False},
-            None,
-        ),
-        (
-            Backend.HTP,
-            Scheme.A8W8,
-            Choices(weight_sharing=True),
-            {"use_fp16": False, "use_weight_sharing": True},
-            None,
-        ),
-        (
-            Backend.GPU,
-            Scheme.A8W8,
-            Choices(),
-            {"precision": qc_schema.QnnExecuTorchGpuPrecision.kGpuPrecisionFp16},
-            qc_schema.QnnExecuTorchBackendType.kGpuBackend,
-        ),
-        (
-            Backend.LPAI,
-            Scheme.A8W8,
-            Choices(),
-            {"target_env": qc_schema.QnnExecuTorchLpaiTargetEnv.kX86},
-            qc_schema.QnnExecuTorchBackendType.kLpaiBackend,
-        ),
-        (
-            Backend.LPAI_ARM,
-            Scheme.A8W8,
-            Choices(),
-            {"target_env": qc_schema.QnnExecuTorchLpaiTargetEnv.kArm},
-            qc_schema.QnnExecuTorchBackendType.kLpaiBackend,
-        ),
-    ],
-)
-def test_each_backend_has_its_own_options(
-    monkeypatch: pytest.MonkeyPatch,
-    backend: Backend,
-    scheme: Scheme,
-    choices: Choices,
-    told: dict[str, Any],
-    kind: Any,
-) -> None:
-    given: dict[str, Any] = {}
-    generate = f"generate_{backend.kind}_compiler_spec"
-    monkeypatch.setattr(lower.utils, generate, lambda **own: own)
-    monkeypatch.setattr(
-        lower.utils, "generate_qnn_executorch_compiler_spec", lambda **own: given.update(own)
-    )
-    for asked in (False, True):
-        chosen = structs.replace(choices, online_prepare=asked, shared_buffer=asked)
-        lower.compiler_spec(scheme, "SM8650", chosen, backend, saver=True)
-        assert given == {
-            "soc_model": QcomChipset.SM8650,
-            "backend_options": told,
-            "saver": True,
-            "online_prepare": asked or backend is Backend.GPU,
-            "shared_buffer": asked,
-            "dump_intermediate_outputs": False,
-        }
-    monkeypatch.setattr(quantize, "QnnQuantizer", lambda **own: own)
-    own = {"soc_model": QcomChipset.SM8650, **({"backend": kind} if kind else {})}
-    assert quantize.make_quantizer("SM8650", backend) == own
-
-
-@pytest.mark.parametrize("layers", [False, True])
-def test_a_case_is_written_with_the_steps_or_the_layers_of_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, layers: bool
-) -> None:
-    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
-    net = make_net()
-    model = Model("net", net, sets, sets, tuple(run_eager(net, sets)))
-    spec = replace(SPEC, scheme=Scheme.A8W8, layers=layers, source=Source(choices=Choices()))
-    staging = Staging(tmp_path / "staging", tmp_path / "log", tmp_path)
-    staging.directory.mkdir()
-    given: list[Any] = []
-
-    def quantize_net(*args: Any) -> Any:
-        given.append(args)
-        return torch.export.export(args[0].module, sets[0]).module()
-
-    made = b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES
-    monkeypatch.setattr(lower, "quantize_model", quantize_net)
-    monkeypatch.setattr(lower.Lowering, "compile", lambda *_: made)
-    monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
-    compiled = lower.Lowering(model, spec, staging, Backend.GPU).write()
-    assert given == [(model, Scheme.A8W8, "SM8650", Choices(), Backend.GPU)]
-    if layers:
-        assert compiled.steps == ()
-        assert len(compiled.layers) == len(compiled.outputs) - 1 > 0
-        assert compiled.outputs[1].shape == (4, 32)
-        layer = np.fromfile(staging.directory / "float/1_1.raw", np.float32)
-        np.testing.assert_allclose(layer, net[0](*sets[1]).detach().ravel(), rtol=1e-5)
-    else:
-        assert [one.operator for one in compiled.steps] == ["linear", "relu", "linear"]
-        assert (compiled.layers, len(compiled.outputs)) == ((), 1)
-        assert (tmp_path / STEPS).is_file()
-
-
 @pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W4_BLOCK])
 def test_weights_in_blocks_are_rounded_in_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
@@ -931,21 +554,6 @@ def test_weights_in_blocks_are_rounded_in_the_reference(
     found = np.fromfile(staging.directory / "quantized/1_0.raw", np.float32)
     wanted = (rounded if scheme.recipe.block else net)(*sets[1])
     np.testing.assert_allclose(found, wanted.detach().ravel(), rtol=1e-5)
-
-
-def test_trained_weights_take_no_more_gradients() -> None:
-    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
-    model = Model("net", make_net(), sets, sets)
-    trained = copy.deepcopy(model.module)
-    with torch.no_grad():
-        trained[0].weight.mul_(1.1)
-    before = copy.deepcopy(trained.state_dict())
-    quantize.train(trained, model, 3)
-    assert not any(one.requires_grad for one in trained.parameters())
-    after = trained.state_dict()
-    moved = [float((one - before[name]).abs().max()) for name, one in after.items()]
-    assert min(moved) > 0
-    assert 1.5 < max(moved) / quantize.RATE < 2.2  # steps get smaller: 1, 0.75 and 0.25 of RATE
 
 
 def make_net() -> Any:
@@ -1117,19 +725,6 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
 
 
-def test_a_cause_that_was_never_raised_and_an_error_that_is_its_own_cause_are_described(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "none.log"
-    said = lower.list_refusals(raised(RuntimeError("cannot"), ValueError("why")), log)
-    assert re.fullmatch(
-        r"ValueError: why \[.*lowering_steps.py\]\nRuntimeError: cannot", "\n".join(said)
-    )
-    error = RuntimeError("cannot")
-    (only,) = lower.list_refusals(raised(error, error), log)
-    assert re.fullmatch(r"RuntimeError: cannot \[.*lowering_steps.py\]", only)
-
-
 def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Path) -> None:
     no_rule = "No quant config is implemented for op, aten"
     lines = [f"{no_rule}.{op}" for op in ("dropout.default", "gru.input", "gru.input", "erf")]
@@ -1159,10 +754,6 @@ def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> Non
     ):
         assert audit.qnn_errors(f"<E> {repeated}\n<E> the cause\n") == "the cause"
     assert len(audit.qnn_errors(f"<E> {'x' * 1000}")) == MAX_REASON
-
-
-def test_an_operator_without_a_name_is_called_by_its_text() -> None:
-    assert audit.name_operator(SimpleNamespace(target=7)) == "7"
 
 
 def node(name: str, target: Any, line: int = 7) -> Any:
@@ -1288,39 +879,6 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     refusals.choices = Choices(skip_ops=("aten.topk",))
     skipped = [one.asked for one in audit_delegation([graph], refusals).fallback_ops]
     assert skipped == [False, True]
-
-
-def test_an_output_that_the_cpu_computes_is_known() -> None:
-    graph = torch.fx.Graph()
-
-    def call(name: str, given: Any) -> Any:
-        made: Any = graph.call_function(operator.getitem, (given, 0))
-        if name:
-            made.target = Operator(name)
-        return made
-
-    part = call("", call("executorch_call_delegate", graph.placeholder("x")))
-    erf = call("aten.erf", part)
-    restored = call("quantized_decomposed.dequantize_per_tensor.default", part)
-    graph.output((part, erf, restored))
-    assert audit._list_on_host(SimpleNamespace(graph=graph)) == [False, True, False]
-
-
-def test_the_graphs_of_all_methods_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    infos = {
-        "first": SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=2),
-        "second": SimpleNamespace(num_delegated_nodes=4, num_delegated_subgraphs=1),
-    }
-    monkeypatch.setattr(audit, "get_delegation_info", lambda one: infos[one.name])
-    graphs = [
-        SimpleNamespace(name=name, graph=SimpleNamespace(nodes=[node(op, Operator(f"aten.{op}"))]))
-        for name, op in (("first", "erf"), ("second", "topk"))
-    ]
-    found = audit_delegation(graphs, audit.Refusals())
-    assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (13, 2, 3)
-    assert [one.op for one in found.fallback_ops] == ["aten.erf", "aten.topk"]
-    counts = [(one.op, one.npu, one.cpu) for one in audit.count_operators(graphs)]
-    assert counts == [("aten.erf", 0, 1), ("aten.topk", 0, 1)]
 
 
 @pytest.mark.parametrize("way", ["quantize", "dequantize"])

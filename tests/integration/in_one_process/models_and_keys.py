@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +17,18 @@ from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch import engine  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.models import model, numerics  # noqa: E402
-from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
+from ci.models.eager import compute_reference, run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     Model,
-    derive_inputs,
     digest_graph,
     digest_model,
     digest_weights,
-    join_methods,
     load_model,
-    update_tensor,
 )
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
-from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_models import SHUFFLED, Source, name_made  # noqa: E402
+from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
 
@@ -87,41 +82,6 @@ def test_numerics_are_fixed_before_a_model_computes(
     torch.backends.mkldnn.enabled = True
     fix_numerics()
     assert not torch.backends.mkldnn.enabled
-
-
-def test_derived_inputs_keep_the_range_and_differ_from_each_other() -> None:
-    example = (draw(), torch.zeros(3), torch.arange(5), torch.tensor([7, 7]))
-    sets = derive_inputs(example)
-    assert len(sets) == 8
-    assert sets[0] == example
-    for index in (0, 2):
-        assert all(sorted(one[index].flatten()) == sorted(example[index].flatten()) for one in sets)
-    for index in (0, 1):
-        assert len({tuple(one[index].flatten().tolist()) for one in sets}) == 8
-    assert all(one[3].tolist() == [7, 7] for one in sets)
-    again = derive_inputs(example)
-    assert all(map(torch.equal, sets[5], again[5]))
-
-
-@pytest.mark.parametrize("given", [0, 1, 2, 7])
-def test_a_model_is_judged_on_four_sets_in_eval_mode(
-    given: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = Net(lambda net, x: torch.nn.functional.dropout(x, 0.5, net.training))
-    calibration = [(draw(seed),) for seed in range(1, given + 1)]
-    monkeypatch.setattr(model, "call_function", lambda _: (net, (draw(),), calibration))
-    loaded = load_model("my.py:factory")
-    assert not loaded.module.training
-    assert len(loaded.evaluation) == len(loaded.reference) == 4
-    assert len(loaded.calibration) >= 4
-    for (made,), (asked,) in zip(loaded.reference, loaded.evaluation, strict=True):
-        assert torch.equal(made, asked)
-    for one, (wanted,) in zip(loaded.calibration[1:], calibration, strict=False):
-        assert torch.equal(one[0], wanted)
-    assert (loaded.made, loaded.calibration_made) == (
-        "" if given >= 3 else SHUFFLED,
-        "" if given else SHUFFLED,
-    )
 
 
 def test_data_of_an_entry_come_before_those_of_its_factory(
@@ -178,58 +138,6 @@ def test_each_method_is_made_by_a_function_of_the_models_file(
     assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
 
 
-def test_models_of_the_suite_alone_are_loaded_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = []
-
-    def load(*given: Any) -> Any:
-        loaded.append(given)
-        return given
-
-    monkeypatch.setattr(model, "load_model", load)
-    monkeypatch.setattr(model, "digest_model", lambda given: f"digest of {given[0]}")
-    model.load_digested.cache_clear()
-    with_data = Source(inputs="i.npy")
-    for reference, source in (("mlp", Source()), ("mlp", with_data), ("net.py:f", Source())):
-        model.preload_model(reference, source)
-    assert loaded == [("mlp", Source())]
-    assert model.load_digested("n.py:f", with_data) == (("n.py:f", with_data), "digest of n.py:f")
-    model.load_digested.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("judged", "calibration", "quantized", "made"),
-    [
-        ("random inputs", "shuffled inputs", True, "random inputs"),
-        ("", "shuffled inputs", True, "calibrated on shuffled inputs"),
-        ("", "shuffled inputs", False, ""),
-        ("", "", True, ""),
-    ],
-)
-def test_inputs_that_were_not_given_are_named(
-    judged: str, calibration: str, quantized: bool, made: str
-) -> None:
-    assert name_made(judged, calibration, quantized=quantized) == made
-
-
-def test_sets_have_a_digest_of_their_values_types_and_shapes() -> None:
-    sets = [[draw(1), draw(2)], [draw(3), draw(4)]]
-    arrays = [[one.numpy() for one in tensors] for tensors in sets]
-    others = [
-        sets[::-1],
-        [[draw(1), draw(2), draw(3)], [draw(4)]],
-        [[one.double() for one in tensors] for tensors in sets],
-        [[one.reshape(4, 2) for one in tensors] for tensors in sets],
-    ]
-    digests = [digest_sets(one) for one in (sets, arrays, *others)]
-    assert digests[0] == digests[1]
-    assert len({*digests}) == 5
-
-
-def test_inputs_of_the_suite_count_as_given() -> None:
-    loaded = load_model("mlp")
-    assert (loaded.made, loaded.calibration_made) == ("", "")
-
-
 def test_references_do_not_change_when_the_state_goes_on() -> None:
     net = Net(add_up)
     outputs = run_eager(net, [(draw(),), (draw(1),)])
@@ -244,13 +152,6 @@ def test_an_input_that_a_model_writes_into_stays_as_it_was() -> None:
     inputs = (draw(),)
     run_eager(Net(lambda net, x: x.mul_(2)), [inputs])
     assert torch.equal(inputs[0], draw())
-
-
-def test_state_is_kept_by_name() -> None:
-    net = Net(add_up)
-    with keep_state(net, {"total"}):
-        net(draw())
-    assert (bool(net.total.any()), bool(net.other.any())) == (False, True)
 
 
 def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
@@ -278,11 +179,6 @@ def test_what_a_graph_computes_is_in_its_digest(
 ) -> None:
     digests = [digest_graph(Net(function), (draw(),)) for function in (one, one, other)]
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_the_shapes_and_types_of_its_values_are_in_the_digest_of_a_graph() -> None:
-    inputs = (draw(), draw().double(), torch.ones(3, 4))
-    assert len({digest_graph(Above(), (one,)) for one in inputs}) == len(inputs)
 
 
 class Above(torch.nn.Module):
@@ -329,23 +225,6 @@ def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model()
     changed += [replace(known, reference=other), replace(known, calibration=sets[:3])]
     assert digest_model(known) == digest_model(replace(known, name="another"))
     assert len({digest_model(one) for one in (known, *changed)}) == 5
-
-
-def test_how_methods_share_inputs_and_outputs_is_in_the_digest_of_their_model() -> None:
-    def join(first: int, second: int) -> str:
-        made = {
-            "forward": (Doubled(), tuple(draw(seed) for seed in range(first)), ()),
-            "encode": (Doubled(), tuple(draw(first + seed) for seed in range(second)), ()),
-        }
-        module, example, _ = join_methods(made)
-        return digest_model(Model("net", module, (example,), (), ()))
-
-    assert join(1, 2) == join(1, 2) != join(2, 1)
-
-
-class Doubled(torch.nn.Module):
-    def forward(self, *given: Any) -> Any:
-        return tuple(one * 2 for one in given)
 
 
 def test_weights_have_one_digest_wherever_they_are_and_another_if_one_changes() -> None:
@@ -419,12 +298,3 @@ def test_each_choice_is_in_the_key_and_what_a_function_does_in_none() -> None:
     assert keys[1:] == [choose(**{name: value}) for name, value in values.items()]
     for name, value in functions.items():
         assert choose(**{name: value}) != choose(**{name: value})
-
-
-def test_the_type_of_a_tensor_is_in_its_digest() -> None:
-    digests = set()
-    for dtype in (torch.float32, torch.int32):
-        digest = hashlib.sha256()
-        update_tensor(digest, torch.zeros(4, dtype=dtype))
-        digests.add(digest.hexdigest())
-    assert len(digests) == 2

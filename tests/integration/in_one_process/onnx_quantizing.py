@@ -110,25 +110,6 @@ def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     assert (scale.size, kind) == (1, np.uint8)
 
 
-def test_constants_change_nothing_of_what_is_computed(tmp_path: Path) -> None:
-    outputs = []
-    for constants in (False, True):
-        path = write_net(tmp_path / "net.onnx", constants=constants)
-        quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
-        outputs.append(run_reference(tmp_path / "quantized.onnx", INPUTS)[0][0])
-    np.testing.assert_array_equal(*outputs)
-
-
-def test_metadata_of_a_model_is_in_its_quantized_form(tmp_path: Path) -> None:
-    path = write_net(tmp_path / "net.onnx")
-    model = onnx.load(path)
-    helper.set_model_props(model, {"character": "a\nb", "author": ""})
-    onnx.save(model, path)
-    quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
-    found = {one.key: one.value for one in onnx.load(tmp_path / "quantized.onnx").metadata_props}
-    assert found.items() >= {"character": "a\nb", "author": ""}.items()
-
-
 def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "kernel"], ["a"], "inner"),

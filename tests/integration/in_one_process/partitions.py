@@ -222,25 +222,6 @@ def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
     assert found.steps
 
 
-def test_a_model_is_quantized_and_lowered_with_the_options_of_its_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(
-        audit, "quantize_model", lambda _, *words: given.append(words) or "quantized"
-    )
-    monkeypatch.setattr(audit, "compiler_spec", lambda *words: given.append(words) or ["options"])
-
-    def lower_edge(self: Any, *words: Any) -> Any:
-        given.append(words)
-        return SimpleNamespace(methods=(), exported_program=None)
-
-    choices = Choices(saver=True)
-    partition(tmp_path, monkeypatch, lower_edge, scheme=Scheme.A8W8, choices=choices)
-    words = (Scheme.A8W8, "SM8650", choices)
-    assert given == [words, words, ("quantized", ["options"])]
-
-
 def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     refusals = audit.Refusals(Choices(skip_ops=("aten.erf.default",), skip_nodes=("tanh_1",)))
     operators = {"erf": "aten.erf.default", "tanh_1": "aten.tanh.default", "tanh": "aten.tanh"}
@@ -267,40 +248,6 @@ def test_an_operator_to_skip_that_the_graph_does_not_have_is_a_failure(
         assert (found.failure.headline if found.failure else "") == failure
 
 
-def test_a_node_that_reads_a_shape_which_varies_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Support:
-        def is_node_supported(self, _: Any, node: Any) -> bool:
-            raise TypeError(node.name)
-
-    logger = SimpleNamespace(info=lambda *_: None)
-    monkeypatch.setattr(
-        audit, "qnn_partitioner", SimpleNamespace(QnnOperatorSupport=Support, logger=logger)
-    )
-    size = torch.export.Dim("size", min=2, max=8)
-    program = torch.export.export(
-        torch.nn.ReLU(), (torch.ones(4, 2),), dynamic_shapes={"input": {0: size}}
-    )
-    (given,) = (one for one in program.graph.nodes if one.op == "placeholder")
-    assert audit.measure_value(given.meta["val"]) is None
-    assert audit.measure(program.graph, [given.name]) is None
-    with audit.survive_crashes() as (crashes, varying):
-        Support().is_node_supported(None, make_node("sum", inputs=(given,), val=torch.ones(1)))
-    assert varying == {"sum"}
-    assert audit.VARIES in crashes[0].reason
-
-
-def test_bytes_are_those_of_all_tensors_that_cross() -> None:
-    program = torch.export.export(torch.nn.Linear(16, 8), (torch.ones(4, 16),), strict=True)
-    signature = program.graph_signature
-    assert audit.measure(program.graph, signature.user_inputs) == 4 * 4 * 16
-    assert audit.measure(program.graph, signature.user_outputs) == 4 * 4 * 8
-    assert audit.measure_value((torch.ones(2, dtype=torch.int8), None, 3)) == 2
-    module = torch.nn.Bilinear(4, 8, 2)
-    both = torch.export.export(module, (torch.ones(3, 4), torch.ones(3, 8)), strict=True)
-    assert audit.measure(both.graph, both.graph_signature.user_inputs) == 4 * 3 * (4 + 8)
-    assert audit.measure_value([torch.ones(2), torch.ones(3)]) == 20
-
-
 def test_nothing_is_compiled_and_executorchs_own_is_put_back() -> None:
     original = vars(audit.QnnBackend)["preprocess_multimethod"]
     with audit.uncompiled() as programs:
@@ -308,8 +255,3 @@ def test_nothing_is_compiled_and_executorchs_own_is_put_back() -> None:
     assert programs == {"forward": ["one", "two"]}
     assert [one.processed_bytes for one in made["forward"]] == [b"", b""]
     assert vars(audit.QnnBackend)["preprocess_multimethod"] is original
-
-
-def test_a_long_exception_is_shortened_to_its_first_sentence() -> None:
-    long = TypeError("__init__(): incompatible arguments. The following are supported: 1. x")
-    assert audit.shorten(long) == "TypeError: __init__(): incompatible arguments"

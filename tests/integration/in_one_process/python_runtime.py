@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import warnings
 from itertools import count
 from pathlib import Path
@@ -23,9 +22,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 
     from ci.executorch import runtime
     from ci.executorch.quantize import quantize_model, round_blocks
-    from ci.llm.runtime import StaticProgram
-    from ci.upstream import emulator
-    from ci.upstream.capture import Capture, Seen
+    from ci.upstream.capture import Seen
     from ci.upstream.journal import Member
     from ci.upstream.record import find_scheme, work_out
 
@@ -134,97 +131,6 @@ def test_each_run_is_timed_alone_and_those_to_warm_up_are_not(
     assert program.finish() == 3.0
 
 
-def test_the_time_of_a_step_is_that_of_decode_alone() -> None:
-    program = StaticProgram.__new__(StaticProgram)
-    program.times_s, program.methods, program.metas = [], {}, {}
-    for size in (1, 4):
-        meta = SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda size=size: [1, size])
-        program.methods[size], program.metas[size] = (lambda given: given), [meta]
-    for size in (4, 1, 4, 1):
-        tokens = np.full((1, size), size, np.float32)
-        assert program.call([tokens])[0].tolist() == tokens.tolist()
-    assert len(program.times_s) == 2
-    program.times_s = [1.0, 2.0]
-    assert program.finish() == 1.5
-    # Each input has its own form, and each result is kept as it was.
-    metas = [SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda n=n: [1, n]) for n in (4, 3)]
-    program.methods[4], program.metas[4] = (lambda given: given[::-1]), metas
-    given = [np.ones((1, 4), np.float32), np.zeros((1, 3), np.float32)]
-    made = program.run([given, given])
-    assert [[one.shape for one in outputs] for outputs in made] == [[(1, 3), (1, 4)]] * 2
-    with pytest.raises(FailedError, match="an input is 16 bytes long instead of 12"):
-        program.run([[given[0], given[0]]])
-
-
-def test_no_program_finds_what_another_left_in_memory(
-    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    monkeypatch.setattr(runtime, "overwrite_freed_memory", lambda: calls.append(1))
-    load()
-    assert calls == [1]
-
-
-def test_the_allocator_is_asked_to_fill_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def load_library(name: Any) -> Any:
-        return SimpleNamespace(mallopt=lambda *given: asked.append((name, *given)))
-
-    monkeypatch.setattr(runtime, "ctypes", SimpleNamespace(CDLL=load_library))
-    runtime.overwrite_freed_memory()
-    assert asked == [(None, -6, 0x5A)]  # M_PERTURB of malloc.h
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ({}, {}),
-        ({"debug_bytes": 0}, {"enable_etdump": True, "debug_buffer_size": 0}),
-        ({"debug_bytes": 9}, {"enable_etdump": True, "debug_buffer_size": 9}),
-    ],
-)
-def test_a_trace_is_recorded_only_if_asked_for(
-    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch, asked: Any, told: Any
-) -> None:
-    loads: list[Any] = []
-
-    def load_program(*given: Any, **more: Any) -> Any:
-        loads.append((given, more))
-        written = lambda *files: loads.append(files)  # noqa: E731
-        return SimpleNamespace(load_method=methods.get, write_etdump_result_to_file=written)
-
-    bindings = SimpleNamespace(_load_program=load_program)
-    monkeypatch.setattr(runtime, "internals", SimpleNamespace(pybindings=bindings))
-    load(**asked).write_trace(Path("trace"), Path("debug"))
-    assert loads == [(("p",), told), ("trace", "debug")]
-
-
-@pytest.mark.parametrize("quantizes", [False, True])
-def test_kernels_that_quantize_are_imported_only_where_the_cpu_quantizes(
-    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch, *, quantizes: bool
-) -> None:
-    imported: list[str] = []
-
-    class Internals:
-        pybindings = runtime.internals.pybindings
-
-        @property
-        def quantized_kernels(self) -> None:
-            imported.append("kernels")
-
-    monkeypatch.setattr(runtime, "internals", Internals())
-    load(quantizes=quantizes)
-    assert imported == ["kernels"] * quantizes
-
-
-def test_a_program_without_names_of_methods_has_one(methods: dict[str, Any]) -> None:
-    methods["forward"] = methods.pop("first")
-    compiled = SimpleNamespace(methods=())
-    program = runtime.LoadedProgram(SimpleNamespace(path=Path("p"), compiled=compiled))
-    assert program.methods == [methods["forward"]]
-
-
 @pytest.mark.parametrize("debug", [False, True])
 def test_only_events_of_qnn_are_read_of_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, debug: bool
@@ -289,118 +195,6 @@ def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None
         list(runtime.write_tensors(events[2:], tmp_path / "none"))
 
 
-def test_each_run_of_an_event_is_a_row_with_its_unit() -> None:
-    def event(name: str, *values: float) -> Any:
-        return SimpleNamespace(name=name, perf_data=SimpleNamespace(raw=[*values]))
-
-    assert list(runtime.list_rows(event("Accelerator (execute) time (cycles)", 10.4, 20.6))) == [
-        ("Accelerator (execute) time", "CYCLES", 0, 10),
-        ("Accelerator (execute) time", "CYCLES", 1, 21),
-    ]
-    assert list(runtime.list_rows(event("load (us)", 3.0))) == [("load", "US", 0, 3)]
-    assert list(runtime.list_rows(event("load (ms)", 3.0))) == []
-    assert list(runtime.list_rows(SimpleNamespace(name="load (us)", perf_data=None))) == []
-
-
-@pytest.mark.parametrize(("index", "factor"), [(None, 2), (0, 2), (1, 10)])
-def test_upstream_s_test_gets_the_outputs_of_the_method_that_it_asks_for(
-    methods: dict[str, Method],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    index: int | None,
-    factor: int,
-) -> None:
-    names = [*methods]
-    loaded = SimpleNamespace(load_method=methods.get, get_method_name=names.__getitem__)
-    bindings = SimpleNamespace(_load_program=lambda *_: loaded)
-    monkeypatch.setattr(
-        emulator, "internals", SimpleNamespace(pybindings=bindings, quantized_kernels=None)
-    )
-    monkeypatch.setattr(emulator, "overwrite_freed_memory", lambda: None)
-    (tmp_path / "p.pte").write_bytes(b"program")
-    for number in range(2):
-        (tmp_path / f"x{number}.raw").write_bytes(array(number, 5).tobytes())
-    (tmp_path / "inputs.txt").write_text("x0.raw\n\nx1.raw\n")
-    paths = {"model": "p.pte", "input_list": "inputs.txt", "output_folder": "."}
-    words = [f"--{name}_path={path}" for name, path in paths.items()]
-    words += [] if index is None else [f"--method_index={index}"]
-    keep = tmp_path / "kept/0.pte"
-    assert emulator.run_call(tmp_path, words, keep) == "2 input sets were run"
-    assert keep.read_bytes() == b"program"
-    for number in range(2):
-        made = np.fromfile(tmp_path / f"output_{number}_0.raw", np.float32)
-        assert made.tolist() == [factor * number, factor * 5]
-    methods["second"] = Crossing()  # type: ignore[assignment]
-    (tmp_path / "y.raw").write_bytes(array(3, 4, 6).tobytes())
-    (tmp_path / "inputs.txt").write_text("x0.raw y.raw\nx1.raw y.raw\n")
-    if index == 1:
-        assert emulator.run_call(tmp_path, words, keep) == "2 input sets were run"
-        read = [
-            np.fromfile(tmp_path / f"output_{number}_{place}.raw", np.float32).tolist()
-            for number in range(2)
-            for place in range(2)
-        ]
-        assert read == [[6, 8, 12], [0, 10], [6, 8, 12], [2, 10]]
-        return
-    (tmp_path / "inputs.txt").write_text("x0.raw x1.raw\n")
-    with pytest.raises(FailedError, match=r"input set 0 has .*: 2 instead of 1"):
-        emulator.run_call(tmp_path, words, keep)
-    with pytest.raises(FailedError, match="--shared_buffer"):
-        emulator.run_call(tmp_path, [*words, "--shared_buffer=1"], keep)
-
-
-def test_an_executable_gets_the_answer_of_the_process_that_serves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each program is kept by its number, and the process ends with the block."""
-
-    def answer(place: Path, words: Any, keep: Path) -> tuple[int, str]:
-        return len(words), f"{place.name} {' '.join(words)} {keep.name}"
-
-    monkeypatch.setattr(emulator, "answer_call", answer)
-    monkeypatch.setenv(emulator.ADDRESS, "")
-    client = tmp_path / "deep" / "runner"
-    emulator.write_client(client)
-    with emulator.serve_programs(tmp_path):
-        ended = [
-            subprocess.run(
-                [client, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-            )
-            for words in (["--a=1", "b c"], [])
-        ]
-    told = [(one.returncode, one.stdout, one.stderr) for one in ended]
-    name = tmp_path.name
-    assert told == [(2, f"{name} --a=1 b c 0.pte\n", ""), (0, f"{name}  1.pte\n", "")]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert subprocess.run([client], capture_output=True, check=False).returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "answer"),
-    [
-        (None, (0, "done")),
-        (FailedError("no", why="so"), (1, f"E {FailedError('no', why='so')}")),
-        (FailedError("it ended without a result"), (134, "E it ended without a result")),
-    ],
-)
-def test_a_call_is_answered_as_the_runner_would_exit(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, answer: tuple[int, str]
-) -> None:
-    def fork(job: Any, what: str) -> str:
-        assert what == "running the program"
-        if error:
-            raise error
-        return str(job())
-
-    monkeypatch.setattr(emulator, "run_forked", fork)
-    monkeypatch.setattr(emulator, "run_call", lambda *words: "done" if words == CALL else "")
-    assert emulator.answer_call(*CALL) == answer
-
-
-CALL = (Path("place"), ["--a=1"], Path("0.pte"))
-
-
 # -- what is noted of upstream's tests -------------------------------------------------------------
 
 
@@ -414,38 +208,6 @@ class Parts(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         made = self.second(self.first(x).relu())
         return made, made.argmax(-1)
-
-
-def test_tensors_are_noted_as_they_were_when_they_were_compared() -> None:
-    capture, given, made = Capture(), torch.ones(2), torch.ones(2)
-    capture.begin(None, [given])
-    given.fill_(5)
-    capture.compare([made], [made])
-    made.fill_(7)
-    (seen,) = capture.seen
-    held = (*seen.inputs, *seen.outputs, *seen.wanted)
-    assert [one.tolist() for one in held] == [[1, 1]] * 3
-    capture.compare([made], [made])  # of no run that began
-    assert len(capture.seen) == 1
-
-
-def test_a_comparison_knows_its_program_and_the_model_that_it_was_made_of() -> None:
-    capture, program, model, plain = Capture(), Parts(), Parts(), Parts()
-    capture.note_quantized(program, model)
-    for own, size in ((True, 17), (False, 0)):
-        capture.begin(program, [torch.ones(1), torch.zeros(2)], is_own=own, pte_bytes=size)
-        capture.compare([torch.ones(3)], [torch.ones(4), torch.ones(5)])
-    capture.begin(plain, [])
-    capture.compare([], [])
-    first, second, third = capture.seen
-    assert (first.program, first.float_model) == (program, model)
-    assert [(one.is_own, one.pte_bytes) for one in capture.seen] == [
-        (True, 17),
-        (False, 0),
-        (True, 0),
-    ]
-    assert [len(one) for one in (second.inputs, second.outputs, second.wanted)] == [2, 1, 2]
-    assert (third.program, third.float_model) == (plain, None)
 
 
 def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -470,35 +232,6 @@ def test_a_program_is_of_the_scheme_of_its_narrowest_weights(scheme: Scheme) -> 
         *others, low, high, kind = nodes[0].args
         nodes[0].args = (*others, low * 16, high * 16, kind)
         assert find_scheme(program) is scheme
-
-
-def test_most_activations_and_the_narrowest_weights_decide_on_a_scheme() -> None:
-    """Whatever their order; a bias of 32 bits decides nothing."""
-    quantize_tensor: Any = torch.ops.quantized_decomposed.quantize_per_tensor.default
-    eight, sixteen, four, bias = (-128, 127), (0, 65535), (-8, 7), (-(2**31), 2**31 - 1)
-    for activations, weights, scheme in (
-        ([sixteen, eight, eight], [eight], Scheme.A8W8),
-        ([eight, sixteen, sixteen], [bias, eight], Scheme.A16W8),
-        ([eight, sixteen, eight], [eight, four], Scheme.A8W4),
-        ([sixteen, eight, sixteen], [four, eight, bias], Scheme.A16W4),
-        ([sixteen, sixteen], [bias], Scheme.A16W8),
-        ([sixteen], [sixteen], Scheme.A16W16),
-        ([sixteen], [(-2, 1)], Scheme.A16W2),
-        ([], [eight], Scheme.FP16W8),
-        ([eight], [], Scheme.A8W8),
-        ([four], [four], None),
-    ):
-        graph = torch.fx.Graph()
-        value = graph.placeholder("x")
-        held = torch.nn.Module()
-        for number, (low, high) in enumerate(weights):
-            held.register_buffer(f"w{number}", torch.ones(1))
-            given = graph.get_attr(f"w{number}")
-            graph.call_function(quantize_tensor, (given, 1.0, 0, low, high, torch.int32))
-        for low, high in activations:
-            value = graph.call_function(quantize_tensor, (value, 1.0, 0, low, high, torch.int32))
-        graph.output(value)
-        assert find_scheme(torch.fx.GraphModule(held, graph)) is scheme
 
 
 def test_an_index_next_to_a_magnitude_has_bounds() -> None:

@@ -187,14 +187,6 @@ def _warnings(answer: dict[str, Any]) -> set[str]:
     return set(re.findall(r"\[[WE]:onnxruntime:.*", answer["log"]))
 
 
-def test_a_float_model_without_a_soc_is_computed_in_float32(model: Path) -> None:
-    request = {"model": str(model), "entries": STRICT, "run": {}}
-    (without,) = ask([{**request, "options": {"backend_type": "htp"}}])
-    (with_soc,) = ask([{**request, "options": SOC}])
-    assert abs(without["outputs"][0][0][0][0][0] - 2.0002) < 1e-6
-    assert abs(with_soc["outputs"][0][0][0][0][0] - 2.0) < 1e-6
-
-
 def test_saver_refuses_what_htp_refuses_and_makes_no_context(tmp_path: Path) -> None:
     library = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnSaver.so")
     saving = {**SOC, "qnn_saver_path": str(library)}
