@@ -16,10 +16,8 @@ from ci.cases.spec import (
     require_backend,
     select_cases,
 )
-from ci.facts.finding import Place
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
-from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
@@ -230,24 +228,6 @@ def test_a_users_model_whose_path_no_report_can_hold_is_refused(
     with pytest.raises(UsageError, match="no model") as caught:
         select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"])
     assert "not UTF-8" in caught.value.why
-
-
-def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    file = tmp_path / "a:b" / "net.py"
-    file.parent.mkdir()
-    file.write_text(
-        "import torch\nmade = 1\nclass Net:\n    def make(self): ...\ndef maker(): ...\n"
-        "typed: Factory = maker\n"
-    )
-    names = ("made", "Net", "make", "maker", "typed")
-    for name, line in (*zip(names, (2, 3, 4, 5, 6), strict=True), ("mak", 1), ("gone", 1)):
-        assert find_factory(f"{file}:{name}") == Place(file="a:b/net.py", line=line)
-    assert find_factory(f"{tmp_path}/gone.py:make") == Place(file="gone.py", line=1)
-    assert find_suite_model("gone") == ""
-    assert find_factory(find_suite_model("mlp")).file.endswith("ci/models/suite/mlp.py")
-    assert find_suite_model("mlp").endswith("ci/models/suite/mlp.py:make_case")
-    assert find_suite_model("mlp:make_row").endswith("ci/models/suite/mlp.py:make_row")
 
 
 def test_the_default_suite_is_large_enough() -> None:

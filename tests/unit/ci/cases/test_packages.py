@@ -104,20 +104,6 @@ def test_a_package_that_was_edited_in_place_has_another_digest(
     assert digest_packages([NAME]) != before
 
 
-def test_what_is_not_a_file_in_a_package_is_no_part_of_it(installed: Path) -> None:
-    before = digest_packages([NAME])
-    for name, target in ((".#observer.py", "user@host.123"), ("loop", "loop")):
-        (installed / NAME / name).symlink_to(target)
-    os.mkfifo(installed / NAME / "pipe")
-    assert digest_packages([NAME]) == before
-    record = installed / f"{NAME}-1.0.dist-info/RECORD"
-    record.write_bytes(b"\xff\xfe,sha256=x,1\n")
-    assert digest_packages([NAME])
-    record.unlink()
-    record.mkdir()
-    assert digest_packages([NAME])
-
-
 def test_another_python_has_another_digest(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
 from ci.cases.engine import (
     NOISE,
@@ -34,23 +33,16 @@ from ci.cases.outputs import (
     OUTPUT,
     read_noise,
     read_outputs,
-    read_references,
     stack_outputs,
 )
-from ci.cases.pipeline import CaseRun, SessionOptions
-from ci.cases.policy import Unsupported, read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledRunner
 from ci.facts.finding import Origin
-from ci.facts.kinds import NOT_LOWERED
-from ci.judging.verdict import CaseFigures
-from ci.models.schemes import Scheme
 from ci.models.tensor_types import Retyped
-from ci.models.tensors import TensorInfo, write_sets
+from ci.models.tensors import write_sets
 from ci.models.user_models import (
-    Limits,
-    ModelBudget,
     ModelEntry,
     Source,
 )
@@ -187,26 +179,6 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     assert judge.evidence.compiler == ""
 
 
-def test_each_output_has_its_own_prediction_or_none(tmp_path: Path) -> None:
-    """Indices have none; of the others, runs that overflowed are dropped."""
-    (tmp_path / "float").mkdir()
-    staging = Staging(tmp_path, tmp_path / "log", tmp_path)
-    staging.write_float([list(one) for one in zip(COARSE, IDS, LOGITS, strict=True)])
-    infos = (TensorInfo(str(one.dtype), one.shape[1:]) for one in (COARSE, IDS, LOGITS))
-    compiled = msgspec.structs.replace(COMPILED, outputs=tuple(infos))
-    first, last = (
-        np.stack([share * one, 2 * share * one, np.inf * one][:size])
-        for one, share, size in ((COARSE, 0.01, 2), (LOGITS, 0.1, 3))
-    )
-    staging.write_noise([first, np.zeros(0), last])
-    references = read_references(tmp_path, compiled)
-    found = [one and one.runs.tolist() for one in references.noise]
-    assert found == [first.tolist(), None, last[:2].tolist()]
-    told = r"of output 2 cannot be predicted\n.*finite in 1 of 2 runs"
-    with pytest.raises(QnnCiError, match=told):
-        staging.write_noise([first, np.zeros(0), last[1:]])
-
-
 def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None:
     case = run_case(tmp_path, make_engine(noise=float("nan")), give(RIGHT)).case
     assert case.status is Status.FAILED
@@ -283,44 +255,6 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
     assert len([*(place / "outputs").iterdir()]) == 4 * len(RIGHT)
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
-
-
-def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) -> None:
-    made, place = tmp_path / "made", tmp_path / "place"
-    place.mkdir()
-    for name in ("model/net.onnx", "model/net.bin", "float/0_0.raw", "artifact.json"):
-        (made / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / name).write_text(name)
-    setup: Any = SimpleNamespace(
-        options=give_options(), runner=give(RIGHT), baselines={}, work=made
-    )
-    compiled = msgspec.structs.replace(COMPILED, program="model/net.onnx")
-    program = CaseRun(SPEC, setup).copy_program(SPEC, made, compiled, place)
-    assert (program.path.name, program.path.read_text()) == ("net.onnx", "model/net.onnx")
-    assert program.path.is_relative_to(place)
-    found = {path.name: path.read_text() for path in place.rglob("*") if path.is_file()}
-    assert found == {"net.onnx": "model/net.onnx", "net.bin": "model/net.bin"}
-
-
-def test_what_a_policy_says_of_a_model_goes_by_its_name_not_by_its_file(tmp_path: Path) -> None:
-    own = {Scheme.A8W8: Limits(min_sqnr_db=90.0)}
-    entry = ModelEntry("/nets/file.py:make", limits=own, budget=ModelBudget(program_bytes=7))
-    rows = (Unsupported(pattern="no", reason="QNN has none", models=("net",)),)
-    policy = msgspec.structs.replace(
-        read_emulator_policy(), models={"net": entry}, unsupported=rows
-    )
-    spec = replace(SPEC, model="net", source=entry.make_source())
-    setup = JudgeSetup(
-        options=SessionOptions(policy=policy, timeout_s=9.0),
-        runner="echo",
-        baselines={"net 8a8w SM8650": Baseline(90.0)},
-    )
-    judging = CaseJudge(spec, setup, tmp_path)
-    assert (judging.limits.min_sqnr_db, judging.budget.program_bytes) == (90.0, 7)
-    assert judging.find_refusal(NOT_LOWERED.find("no")) == "QNN has none"
-    assert "QNN has none" in next(judging.find_unmet()).details
-    judging.evidence.figures = CaseFigures(sqnr_db=50.0)
-    assert len(judging.compare_baseline()) == 1
 
 
 @dataclass

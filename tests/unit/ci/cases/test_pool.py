@@ -21,20 +21,13 @@ import pytest
 from ci.cases import pool as pool_module
 from ci.cases.pool import (
     ABORTED,
-    IMPORTS,
     LATE,
     MAX_WORKER_BYTES,
-    ROOT,
-    STARTER,
-    TUNABLES,
     Ended,
     Lease,
     Pool,
     Worker,
-    open_scratch_pool,
 )
-from ci.models.numerics import VARIABLES
-from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.usage import Allowance, Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
 from provisioning.files import SPARE_BYTES
@@ -75,43 +68,6 @@ def test_a_worker_that_grows_too_large_is_given_up(
     assert "GiB" in ended.failure
     assert not lease.reusable
     assert worker.size_bytes() < most + (1 << 30)
-
-
-@pytest.mark.parametrize("given", ["", "glibc.malloc.check=1"])
-def test_workers_inherit_the_environment_and_what_they_need_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
-) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "user").mkdir()
-    monkeypatch.chdir(tmp_path / "user")
-    monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
-    servers = iter([None, 7, 7, 7])
-    seen: list[tuple[dict[str, str], Path]] = []
-    monkeypatch.setattr(pool_module, "find_fork_server", lambda: next(servers))
-    monkeypatch.setattr(
-        pool_module.forkserver,
-        "ensure_running",
-        lambda: seen.append((dict(os.environ), Path.cwd())),
-    )
-    before = dict(os.environ)
-    environment = {"PYTHONPATH": "lib", "LD_LIBRARY_PATH": "/sdk/lib", "GLIBC_TUNABLES": given}
-    Pool(environment, tmp_path / "own", ("one", "two"))
-    assert (dict(os.environ), Path.cwd()) == (before, tmp_path / "user")
-    ((variables, directory),) = seen
-    assert directory == tmp_path / "own"
-    assert variables == {
-        "PYTHONPATH": f"{tmp_path}/user/lib:{ROOT}",
-        "LD_LIBRARY_PATH": "/sdk/lib",
-        "GLIBC_TUNABLES": f"{given}:{TUNABLES}".removeprefix(":"),
-        "PYTHONWARNINGS": "",
-        "PYTHONUTF8": "1",
-        DIRECTORY_VARIABLE: f"{tmp_path}/user",
-        STARTER: str(os.getpid()),
-        IMPORTS: "one two",
-        **VARIABLES,
-    }
-    with pytest.raises(RuntimeError, match="another fork server"):
-        Pool(environment, tmp_path / "own", ())
 
 
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
@@ -331,32 +287,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[StubPool]:
     monkeypatch.setattr(pool_module, "Pool", StubPool)
     monkeypatch.setattr(StubPool, "made", [])
     return StubPool.made
-
-
-def test_a_pool_is_replaced_if_the_variables_change_and_closed_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[StubPool]
-) -> None:
-    monkeypatch.setattr(pool_module.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(pool_module, "MAX_SOCKET_PATH", 1000)  # pytest's paths can be long
-    config = vars(multiprocessing.current_process())["_config"]
-    before = config.get("tempdir")
-    with open_scratch_pool(("torch",)) as held:
-        assert config["tempdir"] == str(held.scratch)
-        assert held.scratch.parent == tmp_path
-        held.close()  # nothing is open
-        first = held.open({"A": "1"})
-        assert [*(held.scratch / "cwd").iterdir()] == []
-        assert held.open({"A": "1"}) is first
-        assert [one.closed for one in made] == [False]
-        held.open({"A": "2"})
-        assert [one.closed for one in made] == [True, False]
-    assert [one.closed for one in made] == [True, True]
-    scratch = held.scratch
-    assert [one.given for one in made] == [
-        ({"A": number, "TMPDIR": str(scratch)}, scratch / "cwd", ("torch",)) for number in "12"
-    ]
-    assert config.get("tempdir") == before
-    assert not scratch.exists()
 
 
 def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:

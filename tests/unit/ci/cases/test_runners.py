@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,16 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ci.cases import runners
-from ci.cases.engine import INPUTS, Compiled, Delegation, Program, RunError, RunNotes, Sets
+from ci.cases.engine import INPUTS, Compiled, Delegation, Program, RunError, RunNotes
 from ci.cases.runners import (
     SPEED,
-    HeldProgram,
     ProgramRunner,
     find_program,
-    finish_held,
-    open_held,
-    run_held,
 )
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from ci.models.tensors import FILE, TensorInfo
@@ -39,39 +33,6 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
     monkeypatch.chdir(path.parent)
     return path
-
-
-def test_a_worker_releases_a_program_before_it_opens_the_next(tmp_path: Path) -> None:
-    """Even if the first one failed, so that it was never finished."""
-    alive: list[object] = []
-    opened: weakref.WeakSet[HeldProgram] = weakref.WeakSet()
-
-    class Held:
-        def __init__(self, program: Program) -> None:
-            alive.append(len(opened))
-            self.name = program.path.name
-            opened.add(self)
-
-        def run(self, sets: Sets) -> Sets:
-            return [[self.name], *sets]
-
-        def finish(self) -> str:
-            return f"{self.name} finished"
-
-    compiled = Compiled(
-        program="p",
-        binary="p",
-        size_bytes=1,
-        sets=1,
-        inputs=(),
-        outputs=(),
-        delegation=Delegation(1, 0, 1),
-    )
-    for name in ("first", "second"):
-        open_held(Held, Program(SPEC, tmp_path / name, compiled, tmp_path, tmp_path / "log"))
-        assert run_held([["set"]]) == [[name], ["set"]]
-    assert finish_held() == "second finished"
-    assert (alive, len(opened), runners.held) == ([0, 0], 0, [])
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ from tests.build.cases import (
     give_options,
     make_engine,
 )
-from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, run_case
+from tests.stand_ins.lanes import SPEC, FloatEngine, InlinePool, run_case
 from tests.stand_ins.snapshots import check_snapshot
 
 FIGURES = (
@@ -477,20 +477,6 @@ def test_what_a_case_says() -> None:
         )
     text = re.sub(r"(suite/mlp\.py:)\d+|\d+ MiB are free", r"\1N", text)
     check_snapshot(Path(__file__).with_name("snapshots") / "scenes.txt", text)
-
-
-def test_a_program_is_traced_once_and_run_as_often_as_it_has_to(tmp_path: Path) -> None:
-    """The references prove nothing for one policy, and nothing else is wrong with the program."""
-    zeros = FloatEngine(lambda x: [x * 0.0], [[np.ones(3, np.float32) * n] for n in range(4)])
-    unchecked, runner = change_policy(reference=None), EchoRunner(lambda sets: sets)
-
-    def tell(policy: EmulatorPolicy | None = None) -> str:
-        return run_case(tmp_path, zeros, runner, policy, FLOAT16).case.reason
-
-    assert "proves nothing" in tell()
-    tell(unchecked)  # is in the cache now
-    assert "proves nothing" in tell()
-    assert runner.calls == ["open", "run"]
 
 
 def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from ci.cases.pipeline import CaseResult, SessionOptions
@@ -138,31 +136,6 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
     )
     assert not beside.exists()
     clear_beside(replace(options, files_directory=None))  # nothing is removed
-
-
-def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_the_keys(
-    tmp_path: Path,
-) -> None:
-    library = tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
-    library.parent.mkdir(parents=True)
-    environment = Environment("emulator", (Provisioned("qnn", "2", tmp_path, adopted=True),), {})
-    keys = set()
-    for content, date in ((b"one", 1), (b"two", 2), (b"three", 2)):
-        library.write_bytes(content)
-        os.utime(library, ns=(date, date))
-        before = name_toolchain(TOOLS, environment)
-        assert name_toolchain(TOOLS, environment) == before
-        keys.add(before)
-    for name in ("libQnnSystem.so", "libc++.so.1"):
-        (library.parent / name).write_bytes(b"")
-    assert len(name_toolchain(TOOLS, environment)) == len(before) + 2
-    both = tuple(Provisioned(name, "2", tmp_path, adopted=True) for name in ("qnn", "other"))
-    named = name_toolchain(TOOLS, Environment("emulator", both, {}))
-    assert len(named) == len(before) + 5
-    (tool,) = TOOLS
-    for fields in ({"name": "qnn"}, {"version": "2.50.0"}, {"sha256": "0" * 64}):
-        keys.add(name_toolchain((msgspec.structs.replace(tool, **fields),), environment))
-    assert len(keys) == 6
 
 
 def test_an_artifact_is_listed_with_the_hash_that_was_pinned() -> None:

@@ -7,7 +7,6 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -59,15 +58,6 @@ def test_a_toolchain_is_its_artifacts_packages_and_unnamed_parts(sdk: Path) -> N
     }
 
 
-def test_what_names_no_version_is_unknown(sdk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (sdk / toolchain.HOST_DIRECTORY / "libQnnHtp.so").write_bytes(b"")
-    monkeypatch.setattr(toolchain, "find_headers_version", lambda path: "")
-    found = describe(sdk)
-    assert (found["libQnnHtp.so"][0], found["adaptor"][0]) == ("unknown", "QNN unknown")
-    monkeypatch.setattr(toolchain, "list_places", list)
-    assert "adaptor" not in describe(sdk)
-
-
 def test_validation_is_tried_with_the_variables_of_the_environment(sdk: Path) -> None:
     (sdk / toolchain.HOST_DIRECTORY / "libQnnHtp.so").write_bytes(BUILD)
     place = sdk / "lib/python/qti/aisw/converters/common"
@@ -101,11 +91,6 @@ def test_a_job_finds_what_pythonpath_names_first_and_once(monkeypatch: pytest.Mo
     assert sys.path == ["/one", "/three", "/old", "/two"]
 
 
-def test_executorch_is_where_it_is_imported_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
-    assert toolchain.list_places() == []
-
-
 def test_libraries_used_in_place_are_named_by_size_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,22 +112,6 @@ def test_libraries_used_in_place_are_named_by_size_and_time(
         "lib/x86_64-linux-clang/libQnnCpu.so.1 0 4",
         "lib/x86_64-linux-clang/libQnnHtp.so 4 2",
     )
-
-
-def test_packages_that_quantize_and_lower_count_by_their_content(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An observer of torchao, or a pass that ExecuTorch has outside of Qualcomm's backend, may
-    have been edited in place."""
-    asked: list[str] = []
-    monkeypatch.setattr(toolchain, "digest_packages", lambda names: asked.extend(names) or "")
-    toolchain.name_toolchain((), Environment("emulator", (), {}))
-    assert {*asked} == {
-        *("torch", "torchao", "torchgen", "numpy", "sympy", "networkx", "mpmath", "flatbuffers"),
-        *("executorch/exir", "executorch/backends/qualcomm", "executorch/backends/transforms"),
-        "executorch/data/bin",
-        *("executorch/devtools", "executorch/extension", "executorch/kernels", "executorch/lib"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -175,15 +144,3 @@ def test_an_object_of_executorch_is_taken_from_the_first_place_that_has_it(
     assert tried == asked
     with pytest.raises(AttributeError, match="gone"):
         internals.gone  # noqa: B018 - looks it up
-
-
-def test_a_place_of_executorch_is_a_module_or_an_object_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = SimpleNamespace(Engine="an engine")
-    imported = {"executorch.exir.engine": module}
-    monkeypatch.setattr(internals.importlib, "import_module", imported.__getitem__)
-    assert internals.find("exir.engine") is module
-    assert internals.find("exir.engine:Engine") == "an engine"
-    with pytest.raises(AttributeError):
-        internals.find("exir.engine:Other")

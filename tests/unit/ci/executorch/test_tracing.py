@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +17,8 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import (
     DEBUG,
     DEBUG_BYTES,
-    ETDUMP,
     find_differences,
     make_runner,
-    open_program,
-    run_traced,
     trace_run,
 )
 from ci.models.lowering_options import Choices, RunOptions
@@ -127,59 +123,3 @@ def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> 
     timed = Source(choices=Choices(profile_level="detailed"), run=RunOptions(iteration=4))
     opened.program = replace(program, spec=replace(plain, source=timed))
     assert runner.note(opened, 0.0025).run_ms == 2.5
-
-
-def test_a_program_is_loaded_as_its_runner_and_entry_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = SimpleNamespace(LoadedProgram=lambda *given, **more: (given, more))
-    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", loaded)
-    spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(run=RunOptions(iteration=4)))
-    program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
-    wanted = {"quantizes": True, "repeated": spec.source.run}
-    pool: Any = TracingPool(JUDGED)
-    opened: Any = make_runner(pool, 9.0, quantizes=True).opening(program)
-    assert opened == ((program,), wanted)
-    assert opened == open_program(program, quantizes=True)
-    opened = make_runner(pool, 9.0).opening(program)
-    assert opened == ((program,), {**wanted, "quantizes": False})
-    assert opened == open_program(program)
-
-
-@pytest.mark.parametrize("debug_bytes", [0, 9])
-def test_a_traced_run_is_one_of_the_program_whose_trace_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, debug_bytes: int
-) -> None:
-    done: list[Any] = []
-
-    class Loaded:
-        def __init__(self, *given: Any, **more: Any) -> None:
-            done.append((given, more))
-
-        def run(self, sets: Any) -> Any:
-            return JUDGED[: len(sets)]
-
-        def write_trace(self, *files: Path) -> None:
-            done.append(files)
-
-    def read_trace(*given: Any, debug: bool) -> Any:
-        done.append((given, debug))
-        return {"accelerator_us": 5}, ("profile.csv",)
-
-    runtime = SimpleNamespace(LoadedProgram=Loaded, read_trace=read_trace)
-    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", runtime)
-    spec = CaseSpec("net", Scheme.A8W8, "SM8650")
-    program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
-    made = run_traced(program, tmp_path, SETS[:3], debug_bytes)
-    assert made == (JUDGED[:3], {"accelerator_us": 5}, ("profile.csv",))
-    assert done == [
-        ((program,), {"debug_bytes": debug_bytes}),
-        (tmp_path / ETDUMP, tmp_path / DEBUG),
-        ((tmp_path, 3, 2), bool(debug_bytes)),
-    ]
-
-
-def test_each_file_of_a_trace_is_kept(tmp_path: Path) -> None:
-    pool = TracingPool(JUDGED)
-    pool.names = ("first.npy", "second.npy")
-    assert [path.name for path in trace(tmp_path, pool).files] == ["first.npy", "second.npy"]
