@@ -16,7 +16,6 @@ from provisioning.files import write_whole
 
 BENCHES: dict[str, str] = {
     "emulator": "tests.bench.emulator",
-    "parity": "tests.bench.parity",
     "doctor": "tests.bench.doctor",
     "gate": "tests.bench.gate",
     "operators": "tests.bench.operators",

@@ -321,7 +321,7 @@ ROWS = (
     ),
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
-    Row("bench -- (emulator|gate|parity)", "", slow=60),
+    Row("bench -- (emulator|gate)", "", slow=60),
     Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
     Row("tests -- tests/integration/llm/test_stories.py", "QNN_CI_STORIES260K"),
     Row("nox -s (unit|tests)", " passed", slow=60),
