@@ -71,7 +71,7 @@ from ci.judging.verdict import (
     judge_outputs,
     keeps_metric,
 )
-from ci.latency.data import Line
+from ci.latency.estimate import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model

@@ -7,7 +7,7 @@ CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
 
 Outputs of a device that is not connected to this machine are in another directory. The script of
-ci.device.by_hand writes that directory. It contains CASE/outputs as above, CASE/log.txt, and
+ci.device.provenance writes that directory. It contains CASE/outputs as above, CASE/log.txt, and
 CASE/code.txt with the exit code of the runner.
 """
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from ci.device.by_hand import list_programs, write_by_hand
 from ci.device.connection import require_plain
 from ci.device.provenance import (
     EVIDENCE,
@@ -25,12 +24,13 @@ from ci.device.provenance import (
     copy_record,
     find_evidence,
     has_sbom_library,
+    list_programs,
     list_signed,
+    write_by_hand,
     write_sbom,
 )
 from ci.inspect.compat import Verdict, judge_compat
-from ci.inspect.files import inspect_file
-from ci.inspect.runtimes import read_runtime
+from ci.inspect.files import inspect_file, read_runtime
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import examine_request, make_request
 from provisioning.doctor.facts import STAGING

@@ -60,7 +60,7 @@ class TrialJob:
         """Compile and run graphs as one program, and return their results. Raises the errors of
         ``run_items`` or ``run_modules``."""
         if self.frontend == "onnx":
-            from ci.faults.onnx_runner import run_items
+            from ci.faults.onnx_graphs import run_items
 
             return run_items(items, self.scheme, self.options)
         from ci.faults.executorch_runner import run_modules

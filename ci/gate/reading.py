@@ -7,12 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.gate.cases import MODELS, POLICY
-from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_name_status
-from ci.gate.dependencies.parts import list_changed_parts
 from ci.gate.dependencies.sessions import describe_sessions, load
-from ci.gate.dependencies.tree import READ, FileFacts, Graph, TreeFiles, parse_file
+from ci.gate.dependencies.tree import (
+    READ,
+    FileFacts,
+    Graph,
+    TreeFiles,
+    list_changed_parts,
+    parse_file,
+)
+from ci.gate.plan import MODELS, POLICY
 from ci.gate.rules import GateRules
+from ci.gate.schema import Change, Difference, Kind, TreeFacts, parse_name_status
 from ci.parity.trees import (
     DirectoryTree,
     RevisionTree,

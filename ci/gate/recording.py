@@ -11,11 +11,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ci.gate.changes import Change, Difference, Kind
 from ci.gate.plan import make_plan
 from ci.gate.reading import Repository
 from ci.gate.rules import Recorded
-from ci.gate.schema import RecordedRun
+from ci.gate.schema import Change, Difference, Kind, RecordedRun
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches
 from provisioning.console.process import run_process

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
-from ci.inspect.files import inspect_file
-from ci.inspect.runtimes import describe_runtime
+from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.elf import LAST_WITHOUT

@@ -1,16 +1,25 @@
-"""Read any file that may be a program or a part of a runtime, and describe its contents."""
+"""Read any file that may be a program or a part of a runtime, and describe its contents. Describe a
+QNN runtime: one in a directory, an APK or an artifact, or one of which only the version is
+known."""
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ci.inspect.compat import Runtime
 from provisioning.archives.layout import Limits, check_members
 from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
+from provisioning.artifacts.environment import stored_trees
+from provisioning.console.command import user_path
+from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
 from provisioning.doctor.survey.programs import (
     Method,
@@ -21,9 +30,14 @@ from provisioning.doctor.survey.programs import (
     parse_program,
     wrap_contexts,
 )
-from provisioning.doctor.survey.tree import LIBRARY, read_file
+from provisioning.doctor.survey.tree import LIBRARY, FactsCache, read_file, survey_tree
+from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_QDSP6
+from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import FailedError, QnnCiError, UsageError
+from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.store.store import Store, store_home
+from provisioning.versions import is_version, parse_version
 
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
 PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
@@ -179,3 +193,82 @@ def _describe_port(port: Any) -> TensorSpec:
     held = port.type.tensor_type
     shape = tuple(int(one.dim_value) for one in held.shape.dim)
     return TensorSpec(port.name, DTYPES.get(held.elem_type, f"type {held.elem_type}"), shape)
+
+
+BACKEND = "libQnnHtp.so"
+# Libraries that may contain ExecuTorch's backend, its kernels or both.
+EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|executorch\w*)\.so")
+
+
+def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
+    """Return the runtime that ``word`` specifies: a directory, an APK or AAR, ARTIFACT@VERSION, or
+    a version. The runtime's libraries are searched for kernels for the CPU operators ``operators``.
+
+    Raises UsageError for any other word, and IntegrityError for a damaged archive. If an artifact
+    is not in the store, only its version is known.
+    """
+    name, _, version = word.partition("@")
+    if is_version(word):
+        return Runtime(f"QNN {word}", word)
+    if name in list_toolchains():
+        release = read_toolchain(name).release(version)
+        if not name.startswith("qnn-"):
+            raise UsageError(f"{name} is not a runtime of QNN", fix="pass qnn-runtime or qnn-sdk")
+        for published, tree in stored_trees(Store(store_home())):
+            if (tree.artifact, tree.version) == (name, release.version):
+                return _survey(published.root, f"{name} {release.version}", operators)
+        return Runtime(f"{name} {release.version}", release.version)
+    path = user_path(word)
+    if path.is_dir():
+        return _survey(path, path.name, operators)
+    if not path.is_file():
+        raise UsageError(
+            f"no runtime {word!r}",
+            why="it is not a directory, file, version or artifact",
+            fix="pass a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
+        )
+    with TemporaryDirectory() as scratch:
+        unpack_files(path, Path(scratch))
+        return _survey(Path(scratch), path.name, operators)
+
+
+def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
+    with TemporaryDirectory() as scratch:
+        files = survey_tree(root, FactsCache(Path(scratch))).files
+    return describe_runtime(files, name, operators)
+
+
+def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
+    """Return a description of the runtime with the libraries ``files``. They are searched for
+    kernels for the CPU operators ``operators``."""
+    backends = [one for one in files if one.name == BACKEND]
+    builds = [one.build.version for one in backends or files if one.build and one.build.version]
+    linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]
+    headers = sorted(filter(None, (find_headers_version(one.path) for one in linked)))
+    return Runtime(
+        name,
+        min(builds, key=parse_version, default=""),
+        _list_versions(files, "Stub"),
+        _list_versions(files, "Skel"),
+        headers[0] if headers else "unknown" if linked else "",
+        tuple(sorted(_find_names(files, operators))) if linked else None,
+    )
+
+
+def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
+    """Return the Hexagon versions of the HTP stubs or HTP skels in ``files``. ``part`` is ``Stub``
+    or ``Skel``."""
+    names = filter(None, (one.qnn_name for one in files))
+    found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
+    return tuple(sorted(int(one) for one in found if one.isdecimal()))
+
+
+def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
+    """Return the names that any of the files contains as text, followed by a zero byte."""
+    left, found = set(names), set[str]()
+    for file in files:
+        with suppress(OSError, ValueError), open_regular(file.path) as stream:
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            here = {one for one in left - found if data.find(b"%b\0" % one.encode()) >= 0}
+            found |= here
+    return found

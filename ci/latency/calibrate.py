@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ci.latency.data import PRECISIONS, Line, Lines, parse_lines
+from ci.latency.estimate import PRECISIONS, Line, Lines, parse_lines
 from ci.report.schema import CaseName, Report, Simulation
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError

@@ -10,8 +10,15 @@ import msgspec
 
 from ci.parity.compare.findings import SCHEMA, Finding, Kind, ParityReport
 from ci.parity.facts import Place
-from ci.report.annotation import Annotation, Level, one_line
-from ci.report.sarif import fingerprint, render_location, render_log, render_message
+from ci.report.annotation import (
+    Annotation,
+    Level,
+    fingerprint,
+    one_line,
+    render_location,
+    render_log,
+    render_message,
+)
 
 Changes = Mapping[str, Collection[int]]
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ci.facts.kinds import read_kinds
-from ci.report.annotation import make_annotations
+from ci.report.annotation import make_annotations, render_annotations, render_log
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
 from ci.report.providers import Provider, warn_of_dropped
-from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path

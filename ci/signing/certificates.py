@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.report.text import name_some
-from ci.signing.segments import MalformedError
+from ci.signing.mbn import MalformedError
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
 MAX_CERTIFICATES = 20

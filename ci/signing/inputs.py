@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ci.signing.segments import MalformedError, parse_image, read_bytes
+from ci.signing.mbn import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, SigningPolicy, Wanted
 from provisioning.artifacts.sources.local import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError

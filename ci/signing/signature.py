@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
 from ci.signing.certificates import Certificate, is_padding, measure_der
-from ci.signing.segments import MalformedError
+from ci.signing.mbn import MalformedError
 from ci.signing.verdict import Scheme
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C

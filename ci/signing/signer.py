@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ci.signing.device import read_serial
-from ci.signing.masking import Masker, mask_arguments
+from ci.signing.masking import Masker, mask_arguments, read_serial
 from provisioning.console.command import user_command, user_program
 from provisioning.console.process import Completed, run_process
 from provisioning.documents import CONTENT_BYTES, read_bytes

@@ -17,13 +17,15 @@ from ci.signing.certificates import (
     list_link_errors,
     parse_chain,
 )
-from ci.signing.device import read_serial
-from ci.signing.mbn import Authority, HashSegment, parse_hash_segment
-from ci.signing.segments import (
+from ci.signing.masking import read_serial
+from ci.signing.mbn import (
+    Authority,
+    HashSegment,
     Image,
     MalformedError,
     Segment,
     TruncatedError,
+    parse_hash_segment,
     parse_image,
     read_bytes,
 )

@@ -7,8 +7,7 @@ import argparse
 import msgspec
 
 from ci.inspect.compat import Answer, Verdict, judge_compat
-from ci.inspect.files import inspect_file
-from ci.inspect.runtimes import read_runtime
+from ci.inspect.files import inspect_file, read_runtime
 from ci.report.text import show_row
 from provisioning.console.command import Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress

@@ -23,8 +23,7 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
-from ci.latency.data import Device, Line
-from ci.latency.estimate import estimate_times, explain_unsimulated, find_device
+from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
 from ci.onnx.engine import OnnxEngine

@@ -11,7 +11,7 @@ from typing import Any
 
 from docker.client import DockerClient
 
-from ci.images.build import Built, bake_toolchains, build_image, find_built
+from ci.images.build import Built, bake_toolchains, build_image, find_built, push_image
 from ci.images.definition import (
     find_checkout,
     plan_image,
@@ -22,7 +22,6 @@ from ci.images.definition import (
 from ci.images.digest import compare_builds, describe_comparison, describe_digest, write_locks
 from ci.images.engine import connect_engine
 from ci.images.prune import find_bases, find_stale, remove_stale
-from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
 from ci.report.text import count
 from provisioning.console.command import Outcome, nonempty_word

@@ -12,8 +12,14 @@ from typing import Any
 import msgspec
 
 from ci.report.text import count
-from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
-from ci.signing.masking import Masker, list_secrets, mask_arguments
+from ci.signing.masking import (
+    FROM_ADB,
+    Masker,
+    list_secrets,
+    mask_arguments,
+    parse_serial,
+    read_device_serial,
+)
 from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, read_signing_policy

@@ -12,8 +12,8 @@ import msgspec
 from ci.device.bundle import BUNDLE, Bundle, stage
 from ci.device.provenance import has_sbom_library
 from ci.inspect.files import KEPT_PROGRAMS
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
-from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path

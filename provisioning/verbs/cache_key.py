@@ -13,8 +13,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from provisioning.artifacts.environment import github_line
-from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.environment import github_line, parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress

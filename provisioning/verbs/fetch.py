@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.artifacts.consent import require_acceptance, trust_first_use
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned, provision_artifacts
-from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress

@@ -8,7 +8,7 @@ import argparse
 
 import msgspec
 
-from provisioning.artifacts.selection import all_requests
+from provisioning.artifacts.environment import all_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from provisioning.artifacts.selection import stored_trees
+from provisioning.artifacts.environment import stored_trees
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress

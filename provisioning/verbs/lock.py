@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.pins import Change, plan_lock, take_archive
-from provisioning.artifacts.selection import parse_selection
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError

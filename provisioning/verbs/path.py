@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
-from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress

@@ -24,21 +24,22 @@ import yaml
 
 from ci.cases.forked import run_forked
 from ci.latency.calibrate import Point, count_order, make_line, predict_left_out
-from ci.latency.data import (
+from ci.latency.estimate import (
     DEVICES,
     FIGURES,
     FOLDER,
     IMPLAUSIBLE,
     LINES,
+    RUNTIME,
     Count,
     Device,
     Figure,
     Line,
     Lines,
     Positive,
+    find_figures,
     read_rows,
 )
-from ci.latency.estimate import RUNTIME, find_figures
 from ci.latency.simulation import SIMULATED, read_simulation
 from ci.models.schemes import Scheme
 from ci.report.schema import Simulation

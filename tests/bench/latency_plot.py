@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from ci.latency.data import Line
+from ci.latency.estimate import Line
 
 Dot = tuple[Line, str, float, float]  # a model, its predicted and its measured time
 COLOURS = ("#0072b2", "#009e73", "#56b4e9", "#d55e00", "#cc79a7")

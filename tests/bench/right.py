@@ -123,7 +123,7 @@ def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator
         return []
 
     if frontend == "onnx":
-        from ci.faults import onnx_runner as runner
+        from ci.faults import onnx_graphs as runner
         from ci.onnx.options import choose_options, find_library
 
         options = choose_options(scheme, "SM8650", {})

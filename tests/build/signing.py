@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ci.signing.segments import MalformedError
+from ci.signing.mbn import MalformedError
 from ci.signing.verdict import Verification
 from provisioning.errors import QnnCiError
 

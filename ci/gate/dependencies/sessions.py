@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from ci.gate.dependencies.parts import parse_table
-from ci.gate.dependencies.tree import CMAKE_FILE, DOTTED, Graph, Reach, TreeFiles
+from ci.gate.dependencies.tree import CMAKE_FILE, DOTTED, Graph, Reach, TreeFiles, parse_table
 from ci.gate.rules import GateRules, Recorded
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches

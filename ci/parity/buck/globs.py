@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ci.parity.patterns import compile_pattern
+from ci.parity.policy import compile_pattern
 
 BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 

@@ -37,8 +37,7 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
-from ci.parity.patterns import compile_pattern
-from ci.parity.policy import Layout
+from ci.parity.policy import Layout, compile_pattern
 from ci.parity.trees import SourceTree
 
 Key: TypeAlias = "tuple[str, str, bool]"

@@ -21,6 +21,8 @@ from ci.parity.compare.mistakes import (
     find_repeated,
     find_unknown_labels,
     find_unknown_links,
+    find_variant_dependencies,
+    find_variant_files,
 )
 from ci.parity.compare.sources import (
     find_buck_only,
@@ -35,7 +37,6 @@ from ci.parity.compare.undeclared import (
     find_undeclared_headers,
     find_unexported_headers,
 )
-from ci.parity.compare.variants import find_variant_dependencies, find_variant_files
 from ci.parity.facts import NotEvaluated, ParityFacts, Place, is_inside
 from ci.parity.policy import Allowance, ParityPolicy
 

@@ -23,7 +23,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
 
 IMPORTS = {
-    "onnx": ("ci.faults.onnx_runner",),
+    "onnx": ("ci.faults.onnx_graphs",),
     "executorch": ("ci.executorch.runtime", "ci.faults.executorch_runner"),
 }
 LANES = {"onnx": ONNX, "executorch": EXECUTORCH}

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.environment import Environment, locate_profile, provision_profile
+from provisioning.artifacts.environment import (
+    Environment,
+    locate_profile,
+    parse_selection,
+    provision_profile,
+)
 from provisioning.artifacts.provision import provision_artifacts
-from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.elf import loader

@@ -18,8 +18,8 @@ import pytest
 
 from ci.__main__ import main
 from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
-from ci.device.by_hand import BY_HAND
 from ci.device.connection import Device, DeviceFacts
+from ci.device.provenance import BY_HAND
 from ci.device.runner import DeviceRunner, lease_first
 from ci.verbs.deploy import ROOM, require_match
 from provisioning.artifacts.environment import provision_profile

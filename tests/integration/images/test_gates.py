@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from docker.client import DockerClient
 
-from ci.images.build import Built
+from ci.images.build import Built, push_image
 from ci.images.prune import find_stale, remove_stale
-from ci.images.push import push_image
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UsageError
 from tests.integration.images.conftest import build

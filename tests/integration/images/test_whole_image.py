@@ -13,9 +13,9 @@ import sys
 import pytest
 from docker.client import DockerClient
 
+from ci.images.build import find_forbidden
 from ci.images.definition import LABEL
 from ci.images.normalize import read_layers
-from ci.images.push import find_forbidden
 
 NAMES = os.environ.get("QNN_CI_TEST_IMAGES", "").split()
 pytestmark = pytest.mark.skipif(not NAMES, reason="QNN_CI_TEST_IMAGES names no image")

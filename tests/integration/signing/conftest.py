@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci.signing.segments import parse_image
+from ci.signing.mbn import parse_image
 from ci.signing.verdict import Verdict
 from ci.signing.verify import verify_bytes
 

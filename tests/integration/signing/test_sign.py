@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.signing.mbn import parse_image
 from ci.signing.record import check_record
-from ci.signing.segments import parse_image
 from ci.signing.verdict import Verdict
 from ci.signing.verify import verify_bytes
 from tests.stand_ins.elfsigner.keys import make_key

@@ -11,7 +11,7 @@ from ci.parity.cmake.commands.texts import edit_each, edit_list, edit_string
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import ROOT, Call, Flow
 from ci.parity.cmake.values import is_unknown, split_list, unknown
-from ci.parity.patterns import compile_pattern
+from ci.parity.policy import compile_pattern
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
 # Sub-commands of file() that set their second argument to what they read.

@@ -25,7 +25,7 @@ from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
-from ci.device.by_hand import RUN_CASES, write_by_hand
+from ci.device.provenance import RUN_CASES, write_by_hand
 from ci.facts.finding import Question
 from ci.judging.figures import measure
 from ci.models.user_models import Limits, Metric, ModelEntry

@@ -36,7 +36,7 @@ from ci.device.bundle import (
     require_fit,
     stage,
 )
-from ci.device.by_hand import PROGRAM, RUN_CASES, list_programs, write_by_hand
+from ci.device.provenance import PROGRAM, RUN_CASES, list_programs, write_by_hand
 from ci.device.runner import DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME

@@ -15,13 +15,12 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.faults import onnx_runner
+from ci.faults import onnx_graphs
 from ci.faults.generate import generate
 from ci.faults.graph import OPERATORS, parse_graph
 from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
-from ci.faults.onnx_graphs import list_calls, number_of, write_model
-from ci.faults.onnx_runner import list_left
+from ci.faults.onnx_graphs import list_calls, list_left, number_of, write_model
 from ci.faults.render import write_script
 from ci.faults.results import Item
 from ci.faults.torch_graphs import (
@@ -174,7 +173,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
             taken = [SimpleNamespace(name="g1_y", op_type="Add")]
             around = [SimpleNamespace(name="q", op_type=one) for one in kinds[:1]]
             return [
-                SimpleNamespace(ep_name=onnx_runner.PROVIDER, get_nodes=lambda: taken),
+                SimpleNamespace(ep_name=onnx_graphs.PROVIDER, get_nodes=lambda: taken),
                 SimpleNamespace(
                     ep_name="CPU", get_nodes=lambda: [*around, *(left if "left" in wrong else [])]
                 ),
@@ -185,11 +184,11 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
             *others, last = self.own.run(names, feed)
             return [*others, -last if "output" in wrong else last]
 
-    monkeypatch.setattr(onnx_runner, "open_session", Session)
+    monkeypatch.setattr(onnx_graphs, "open_session", Session)
     options = {"soc_model": "57"}
 
     def try_items() -> list[str]:
-        found = onnx_runner.run_items(items, scheme, options)
+        found = onnx_graphs.run_items(items, scheme, options)
         assert [(one.text, one.seed) for one in found] == [(one.text, one.seed) for one in items]
         return [one.end for one in found]
 
@@ -199,7 +198,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     for feed, first, second in zip(fed, *drawn, strict=True):
         for name, array in zip(("g0_x", "g1_x", "g1_u"), (*first, *second), strict=True):
             np.testing.assert_array_equal(feed[name], array)
-    assert asked == [(options, onnx_runner.RECORD_ASSIGNMENT)]
+    assert asked == [(options, onnx_graphs.RECORD_ASSIGNMENT)]
     wrong.append("output")
     assert try_items() == [RIGHT, WRONG]
     wrong.append("left")
@@ -209,7 +208,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     monkeypatch.setattr(Session, "run", lambda *_: 1 / 0)
     with pytest.raises(StageError, match="QNN"):
         try_items()
-    monkeypatch.setattr(onnx_runner, "open_session", lambda *_: 1 / 0)
+    monkeypatch.setattr(onnx_graphs, "open_session", lambda *_: 1 / 0)
     with pytest.raises(StageError, match="QNN"):
         try_items()
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
 from ci.gate.dependencies.sessions import (
     SessionInputs,
     close_groups,
     list_jobs,
     parse_noxfile,
 )
-from ci.gate.dependencies.tree import FileFacts, Reach, TreeFiles, parse_file, parse_python
+from ci.gate.dependencies.tree import (
+    FileFacts,
+    Reach,
+    TreeFiles,
+    list_changed_keys,
+    list_changed_parts,
+    parse_file,
+    parse_python,
+)
 from ci.gate.plan import count_due, make_plan
 from ci.gate.reading import read_facts
 from ci.gate.rules import Recorded, Rule, SessionRule

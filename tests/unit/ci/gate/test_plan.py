@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.dependencies.sessions import SessionInputs
 from ci.gate.dependencies.tree import Reach
 from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
 from ci.gate.rules import GateRules, Rule, SessionRule
-from ci.gate.schema import Plan
+from ci.gate.schema import Change, Difference, Kind, Plan, TreeFacts
 from tests.stand_ins.small_project import FILES, RULES, Edits, compare, edit
 
 # Of the small project; ``all`` is every one of them.

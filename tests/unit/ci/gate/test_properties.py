@@ -8,10 +8,9 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.gate.changes import Change, Difference, Kind
 from ci.gate.plan import make_plan
 from ci.gate.rules import read_rules
-from ci.gate.schema import Plan
+from ci.gate.schema import Change, Difference, Kind, Plan
 from tests.stand_ins.small_project import FILES, PROJECT, compare, edit
 
 RULES = read_rules()

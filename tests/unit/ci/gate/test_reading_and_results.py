@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.cases import POLICY, SOCS, choose_cases, list_cases
-from ci.gate.changes import Difference, TreeFacts
 from ci.gate.jobs import (
     PlannedJob,
     list_jobs,
     render_matrix,
 )
+from ci.gate.plan import POLICY, SOCS, choose_cases, list_cases
 from ci.gate.reading import Repository, WorkTree
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
-from ci.gate.schema import Plan, PlannedSession
+from ci.gate.schema import Difference, Plan, PlannedSession, TreeFacts
 from ci.gate.verdict import JobResult
 from ci.report.schema import CaseName
 from ci.report.write import write_report

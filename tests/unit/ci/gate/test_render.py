@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.changes import Change, Kind
 from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
-from ci.gate.schema import Plan, PlannedJob, PlannedSession
+from ci.gate.schema import Change, Kind, Plan, PlannedJob, PlannedSession
 from ci.gate.verdict import GateVerdict, JobLine, JobVerdict
 from ci.report.schema import CaseName
 from tests.stand_ins.snapshots import check_snapshot

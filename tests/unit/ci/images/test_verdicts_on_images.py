@@ -19,7 +19,7 @@ import pytest
 
 from ci.images import build as building
 from ci.images import definition, digest
-from ci.images.build import TOOLCHAINS_LABEL, Built
+from ci.images.build import TOOLCHAINS_LABEL, Built, find_forbidden, push_image
 from ci.images.definition import (
     LABEL,
     Base,
@@ -39,7 +39,6 @@ from ci.images.digest import (
     write_locks,
 )
 from ci.images.normalize import normalize_image, read_layers, saved_layers
-from ci.images.push import find_forbidden, push_image
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file

@@ -15,7 +15,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.compat import Runtime, Verdict, judge_compat
-from ci.inspect.runtimes import read_runtime
+from ci.inspect.files import read_runtime
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program
 from provisioning.errors import ExitCode, QnnCiError, UsageError

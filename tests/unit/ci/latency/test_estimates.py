@@ -20,15 +20,16 @@ from ci.latency.calibrate import (
     read_own,
     write_own,
 )
-from ci.latency.data import (
+from ci.latency.estimate import (
     DEVICES,
     FIGURES,
     Device,
     Figure,
+    estimate_times,
+    find_device,
     read_lines,
     read_rows,
 )
-from ci.latency.estimate import estimate_times, find_device
 from ci.models.schemes import Scheme
 from ci.report.comparison import compare_case
 from ci.report.schema import (

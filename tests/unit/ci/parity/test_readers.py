@@ -26,8 +26,7 @@ from ci.parity.facts import (
     Configuration,
     Place,
 )
-from ci.parity.patterns import compile_pattern
-from ci.parity.policy import Layout, ParityPolicy
+from ci.parity.policy import Layout, ParityPolicy, compile_pattern
 from ci.parity.run import (
     ParityRequest,
     compare_folders,

@@ -17,7 +17,7 @@ import pytest
 
 from ci.parity.compare.findings import ParityReport
 from ci.parity.render import render_sarif
-from ci.report.sarif import render_artifact, render_location, render_log
+from ci.report.annotation import render_artifact, render_location, render_log
 from tests.unit.ci.parity.conftest import LOAD
 
 OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"

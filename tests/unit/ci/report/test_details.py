@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.report import sarif
+from ci.report import annotation
 from ci.report.annotation import (
     Annotation,
     Level,
     choose_case,
+    fingerprint,
+    render_annotations,
+    render_artifact,
+    render_log,
+    render_message,
 )
 from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.comparison import compare_case, compare_reports
@@ -24,13 +29,6 @@ from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow
 from ci.report.providers import DROPPED, Provider, mask_secrets
 from ci.report.publishing import compare_base, publish_run
-from ci.report.sarif import (
-    fingerprint,
-    render_annotations,
-    render_artifact,
-    render_log,
-    render_message,
-)
 from ci.report.schema import (
     Budget,
     Case,
@@ -237,7 +235,7 @@ def test_a_command_for_one_case_selects_it(command: str, shown: str) -> None:
 def test_a_sarif_log_has_no_more_results_than_github_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sarif, "MAX_RESULTS", 2)
+    monkeypatch.setattr(annotation, "MAX_RESULTS", 2)
     results = [{"ruleId": str(number)} for number in range(3)]
     assert render_log("a", "1", "r", {}, results)["runs"][0]["results"] == results[:2]
 

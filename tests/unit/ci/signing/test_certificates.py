@@ -17,7 +17,7 @@ from ci.signing.certificates import (
     list_link_errors,
     parse_chain,
 )
-from ci.signing.segments import MalformedError
+from ci.signing.mbn import MalformedError
 from tests.build.signing import outcome, show
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.chains import (

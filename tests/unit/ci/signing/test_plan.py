@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ci.signing.inputs import check_sdk_version
+from ci.signing.mbn import parse_image
 from ci.signing.plan import (
     VARIABLES,
     Roots,
@@ -17,7 +18,6 @@ from ci.signing.plan import (
     list_version_notes,
     make_plan,
 )
-from ci.signing.segments import parse_image
 from ci.signing.selection import (
     Selection,
     list_wanted,

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.__main__ import main
+from ci.signing.mbn import parse_image
 from ci.signing.record import check_record
-from ci.signing.segments import parse_image
 from ci.signing.verdict import (
     Kind,
     Scheme,

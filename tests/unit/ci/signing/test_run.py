@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
+from ci.signing.mbn import parse_image
 from ci.signing.plan import Roots, SignPlan, SignRequest
 from ci.signing.record import check_record, digest_of, read_record
-from ci.signing.segments import parse_image
 from ci.signing.selection import Selection, Wanted, read_signing_policy
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError

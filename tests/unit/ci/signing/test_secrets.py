@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.signing.device import SERIAL_FILE, parse_serial, read_device_serial
-from ci.signing.masking import Masker, list_secrets, mask_arguments
+from ci.signing.masking import (
+    SERIAL_FILE,
+    Masker,
+    list_secrets,
+    mask_arguments,
+    parse_serial,
+    read_device_serial,
+)
 from provisioning.errors import UnfitError, UsageError
 
 SERIALS = st.integers(1, 0xFFFFFFFF)

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from ci.signing.segments import parse_image
+from ci.signing.mbn import parse_image
 from ci.signing.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.verify import list_differences, verify_bytes, verify_file
 from provisioning.elf.facts import PT_LOAD

@@ -14,9 +14,8 @@ import pytest
 from provisioning.artifacts import consent, pins
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts.choice import list_device_runtimes, read_choice
-from provisioning.artifacts.environment import locate_profile
+from provisioning.artifacts.environment import locate_profile, parse_selection
 from provisioning.artifacts.provision import provision_artifacts
-from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options, archive, local, wheel
 from provisioning.artifacts.sources.archive import obtain_archive
 from provisioning.artifacts.sources.unpacking import judge_archive, unpack_file

@@ -17,6 +17,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from provisioning.artifacts.environment import (
+    all_requests,
+    parse_selection,
+    stored_requests,
+    stored_trees,
+    unique_requests,
+    unreadable_trees,
+)
 from provisioning.artifacts.lockfile import (
     find_lock,
     machine_lock_path,
@@ -28,14 +36,6 @@ from provisioning.artifacts.provision import (
     find_differences,
     locate_artifact,
     trusted_tree,
-)
-from provisioning.artifacts.selection import (
-    all_requests,
-    parse_selection,
-    stored_requests,
-    stored_trees,
-    unique_requests,
-    unreadable_trees,
 )
 from provisioning.artifacts.sources import FillJob, Options, git, substitute
 from provisioning.artifacts.sources.local import copy_file

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from provisioning.errors import UnfitError
-from provisioning.fetch import credentials
-from provisioning.fetch.credentials import find_headers, parse_tokens
+from provisioning.fetch import client
+from provisioning.fetch.client import find_headers, parse_tokens
 from tests.build.fetch import outcome
 
 
@@ -133,9 +133,9 @@ CHARACTERS = "one of its headers has characters that HTTP does not allow"
 def test_a_helper_that_fails_is_said(
     helper: Make, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(credentials, "MAX_CHARACTERS", 4096)
+    monkeypatch.setattr(client, "MAX_CHARACTERS", 4096)
     if "sleep" in script:
-        monkeypatch.setattr(credentials, "HELPER_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(client, "HELPER_TIMEOUT_S", 0.2)
     path = helper(script)
     said = str(outcome(lambda: find_headers("https://host/a"))).splitlines()
     assert said[0] == "UnfitError: the credential helper failed"

@@ -13,8 +13,12 @@ import pytest
 import requests
 import urllib3
 
-from provisioning.fetch.failures import check_bundle, explain_failures
-from provisioning.fetch.transfer import PermanentError, TransientError
+from provisioning.fetch.transfer import (
+    PermanentError,
+    TransientError,
+    check_bundle,
+    explain_failures,
+)
 from tests.build.fetch import outcome
 from tests.stand_ins.snapshots import check_snapshot
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from provisioning.__main__ import main
-from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.process import run_process
 from provisioning.doctor.policies import read_doctor_policy
