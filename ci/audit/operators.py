@@ -4,11 +4,9 @@ torch."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -16,17 +14,15 @@ from msgspec.structs import asdict, replace
 
 from ci.cases.engine import Fallback
 from ci.cases.judged import expect, find_fallbacks, find_no_node
-from ci.cases.policy import EmulatorPolicy, is_match
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.refusals import find_advice
 from ci.cases.spec import CaseSpec
-from ci.explain.rules import check_pattern
-from ci.facts.finding import Advice, Cause, Certainty, Finding, Origin, Proof, Remedy, advise
+from ci.facts.finding import Cause, Finding, Origin, Remedy
 from ci.facts.kinds import NOT_LOWERED
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
 from ci.models.lowering_options import Choices
 from ci.report.schema import Status, Tool
-from provisioning.manifest.reader import read_policy
-from provisioning.manifest.targets import read_socs
 
 SCHEMA_VERSION: Final = 2
 # Text that differs between nodes although they are refused for the same reason.
@@ -36,56 +32,6 @@ NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with 
 KEPT_WHOLE = re.compile(r"Node (\S+) with op (.*?)was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
-
-
-class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
-    instead. ``proof`` is the file with the tried remedy, or empty. ``operator`` and ``reason`` are
-    patterns for the operator's name and QNN's reason. The row applies to ``schemes`` (globs) and to
-    ``socs``. If ``socs`` is empty, it applies to SoCs whose Hexagon version is lower than
-    ``before_hexagon``, or to all SoCs if that is 0."""
-
-    operator: str
-    fix: str
-    why: str = ""
-    proof: str = ""
-    reason: str = ""
-    schemes: tuple[str, ...] = ("*",)
-    socs: tuple[str, ...] = ()
-    before_hexagon: int = 0
-
-    def __post_init__(self) -> None:
-        check_pattern(self.operator)
-        check_pattern(self.reason)
-
-    @property
-    def advice(self) -> Advice:
-        """Return the cause and the remedy."""
-        proof = Proof.PROVEN if self.proof else Proof.SUGGESTED
-        return advise(self.why, self.fix, certainty=Certainty.KNOWN, proof=proof)
-
-    def covers(self, scheme: str, soc: str) -> bool:
-        """Return whether the row applies to a scheme and an SoC."""
-        if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
-            return False
-        if self.socs:
-            return soc in self.socs
-        return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
-
-    def fits(self, operator: str, reason: str) -> bool:
-        """Return whether the row matches an operator and QNN's reason for refusing it."""
-        return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
-
-
-class _OperatorRules(Struct, frozen=True, forbid_unknown_fields=True):
-    remedy: tuple[OperatorRule, ...]
-
-
-@functools.cache
-def read_remedies() -> tuple[OperatorRule, ...]:
-    """Return the rows of manifests/policies/operators.toml. Raises ManifestError if the file is
-    invalid."""
-    return read_policy("operators", _OperatorRules).remedy
 
 
 class Partition(Struct, frozen=True):
@@ -282,17 +228,6 @@ def list_operators(
     for (op, origin), count in taken:
         rows.append(OperatorRow(op, count, taken=True, **asdict(origin)))
     return tuple(rows)
-
-
-def find_advice(one: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
-    """Return why an operator is refused, and what to do about it, from the policy's advice, from
-    manifests/policies/operators.toml or from errors.toml."""
-    found = [NOT_LOWERED.find("", evidence=f"{one.op}: {one.reason}")]
-    if not any(is_match(own.id, own.pattern, found) for own in policy.advice):
-        for row in read_remedies():
-            if row.covers(scheme, soc) and row.fits(one.op, one.reason):
-                return row.advice
-    return policy.advise(found)
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:

@@ -43,12 +43,18 @@ Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 class Fallback(Struct, frozen=True):
     """A node that stays on the CPU, the reason, and where the node comes from. ``asked`` is true if
-    the model's entry in the policy requests this."""
+    the model's entry in the policy requests this. ``name`` is that of an ONNX node."""
 
     op: str
     reason: str
     asked: bool = False
     origin: Origin = NOWHERE
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return the operator with the node's name, such as ``Conv first``."""
+        return f"{self.op} {self.name}".rstrip()
 
     @property
     def text(self) -> str:

@@ -34,6 +34,7 @@ from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
+from ci.cases.refusals import find_advice
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import (
     HEADLINE_CHARS,
@@ -405,8 +406,10 @@ class CaseJudge:
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
-        islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
-        return [find_fallbacks(left).explained(islands)]
+        spec = self.spec
+        known = (find_advice(one, spec.scheme.base.value, spec.soc, self.policy) for one in left)
+        islands = ISLAND if spec.source.choices.discard_nodes else NO_ADVICE
+        return [find_fallbacks(left).explained(sum(known, islands))]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that
@@ -548,11 +551,11 @@ REASONS = (
 
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
-    alike = {(one.op, str(one.origin) or one.reason): one for one in left[::-1]}
-    every = [f"{one.op}: {one.text}" for one in alike.values()][::-1]  # each line once
+    alike = {(one.label, str(one.origin) or one.reason): one for one in left[::-1]}
+    every = [f"{one.label}: {one.text}" for one in alike.values()][::-1]  # each line once
     more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
-    names = ", ".join(dict.fromkeys(one.op for one in left))
+    names = ", ".join(dict.fromkeys(one.label for one in left))
     reason, named = name_fallbacks(left)
     return ON_CPU.find(
         f"{reason or f'{many} back to the CPU'}: {named}",
@@ -585,7 +588,7 @@ def find_no_node(left: Sequence[Fallback]) -> Finding:
     """Return the finding that QNN took no node of a model."""
     if not left:
         return NO_NODE.find("the model computes nothing: its graph has no operators")
-    names = ", ".join(dict.fromkeys(one.op for one in left))
+    names = ", ".join(dict.fromkeys(one.label for one in left))
     reasons = dict.fromkeys(one.text for one in left)
     told = f"QNN accepted no node: {names}"
     return NO_NODE.find(told, evidence="\n".join(reasons), places=list_places(left))
@@ -614,17 +617,19 @@ def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
 
 
 def name_operator(op: str) -> str:
-    """Return the short name of an operator: ``view`` for ``aten.view_copy.default``, ``Conv`` for
-    the ONNX node ``Conv first``."""
-    kind = op.partition(" ")[0].rpartition(":")[2]
+    """Return the short name of an operator: ``view`` for ``aten.view_copy.default``, or ``Inverse``
+    for ``com.microsoft:Inverse``."""
+    kind = op.rpartition(":")[2]
     return kind.split(".")[1].removesuffix("_copy") if kind.count(".") > 1 else kind
 
 
 def explain(found: Finding, advice: Advice) -> Finding:
     """Return a finding with advice. A known cause becomes the headline of a failed run, and that of
     a refusal if its remedy is proven, if QNN took no node, or if the message was too long."""
-    if found.id == ON_CPU.id and advice == NO_ADVICE:
-        advice = advise(fix=CPU)
+    if found.id == ON_CPU.id:  # what is known of its operators says more than a rule for messages
+        is_rule = any(one.name for one in advice.causes)
+        own = NO_ADVICE if is_rule else advice
+        return found.explained(own if own != NO_ADVICE or found.remedies else advise(fix=CPU))
     vague = found.is_cut or found.id == NO_NODE.id
     vague = vague or any(one.proof is Proof.PROVEN for one in advice.remedies)
     refused = found.question is Question.LOWERED and vague
@@ -703,7 +708,7 @@ def make_case(
         cached=known.cached,
         findings=tuple(findings),
         fallback_ops=tuple(
-            FallbackOp(op=one.op, reason=one.text)
+            FallbackOp(op=one.label, reason=one.text)
             for one in (delegation.fallback_ops if delegation else ())
         ),
         log_tail=log_tail,

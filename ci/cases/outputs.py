@@ -101,8 +101,8 @@ def size_bytes(info: TensorInfo) -> int:
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """Return a runner's outputs as one array per output, [input set, *shape].
 
-    Raises ValueError if the number of input sets, the number of outputs or the size of an output is
-    wrong.
+    Raises ValueError if the number of input sets, the number of outputs, or the size or shape of an
+    output is wrong. A single number may have any shape.
     """
     if len(outputs) != compiled.sets:
         raise ValueError(
@@ -116,9 +116,14 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
                 f" {len(tensors)} instead of {len(columns)}"
             )
         for index, tensor in enumerate(tensors):
-            name = OUTPUT.format(number, index)
-            data = np.ascontiguousarray(tensor).tobytes()
-            columns[index].append(view_tensor(data, compiled.outputs[index], name))
+            name, info = OUTPUT.format(number, index), compiled.outputs[index]
+            array = np.ascontiguousarray(tensor)
+            columns[index].append(view_tensor(array.tobytes(), info, name))
+            if np.shape(tensor) != info.shape and array.size > 1:
+                raise ValueError(
+                    f"output {index} has the shape {list(array.shape)} instead of"
+                    f" {list(info.shape)}"
+                )
     return [np.stack(column) for column in columns]
 
 

@@ -70,8 +70,9 @@ def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs
 
 
 def copy_inputs(inputs: Inputs) -> Inputs:
-    """Return copies of the inputs, because a model may write to its inputs."""
-    return tuple(tensor.clone() for tensor in inputs)
+    """Return copies of the inputs, which may be nested, because a model may write to its inputs."""
+    copied: Inputs = torch.utils._pytree.tree_map_only(Tensor, Tensor.clone, tuple(inputs))
+    return copied
 
 
 def list_tensors(made: Any) -> Inputs:

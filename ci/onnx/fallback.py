@@ -85,7 +85,7 @@ def count_nodes(
         len(left),
         len(taken),
         tuple(
-            Fallback(f"{operator} {name}".strip(), _explain(name, operator, reasons, fault))
+            Fallback(operator, _explain(name, operator, reasons, fault), name=name)
             for name, operator in left
         ),
     )

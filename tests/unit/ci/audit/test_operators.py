@@ -14,11 +14,8 @@ from ci.audit.operators import (
     Audited,
     Found,
     OperatorRow,
-    OperatorRule,
     Partition,
-    find_advice,
     judge_case,
-    read_remedies,
 )
 from ci.audit.operators_render import (
     make_annotations,
@@ -30,6 +27,7 @@ from ci.audit.operators_render import (
 )
 from ci.cases.engine import Fallback
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
+from ci.cases.refusals import OperatorRule, find_advice, read_remedies
 from ci.cases.spec import CaseSpec
 from ci.explain import rules
 from ci.facts.finding import NOWHERE, Origin, advise
@@ -147,7 +145,7 @@ def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
         ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "operators.md"),
         ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),
         ("aten.index.Tensor", "a shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
-        ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "five dimensions"),
+        ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "reshape to rank 4"),
     ],
 )  # fmt: skip
 def test_remedies_by_operator_reason_scheme_and_hardware(

@@ -24,7 +24,7 @@ from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
-from ci.facts.finding import NOWHERE, Origin, Place
+from ci.facts.finding import Origin, Place
 from ci.facts.kinds import METRIC_DROP
 from ci.judging.figures import Nearness
 from ci.judging.verdict import CaseFigures
@@ -150,6 +150,7 @@ def list_outputs() -> Iterator[tuple[str, Scene]]:
     yield "one output less", scene(cut(lambda one: one[:2]))
     yield "one output more", scene(cut(lambda one: [*one, one[0]]))
     yield "a smaller output", scene(cut(lambda one: [*one[:2], one[2][:5]]))
+    yield "an output of another rank", scene(cut(lambda one: [*one[:2], one[2][None]]))
     for recorded in (34.0, 60.0, 10.0):
         baselines = {"mlp 8a8w SM8650": Baseline(recorded), "mlp fp16 SM8650": Baseline(99.0)}
         yield f"recorded with {recorded} dB", scene(NEARLY, baselines=baselines)
@@ -321,7 +322,7 @@ def list_fallbacks() -> Iterator[tuple[str, Scene]]:
             Fallback(permute, RANK.format(6), origin=second),
         ),
     )
-    yield "a node of ONNX", leave(Fallback("Reshape r1", RANK.format(6), origin=NOWHERE))
+    yield "a node of ONNX", leave(Fallback("Reshape", RANK.format(6), name="r1"))
     yield "a module", leave(Fallback(view, RANK.format(6), origin=Origin(module="0.3")))
     yield (
         "two reasons",

@@ -17,7 +17,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
-from ci.models.eager import compute_reference, run_eager  # noqa: E402
+from ci.models.eager import (  # noqa: E402
+    compute_reference,
+    copy_inputs,
+    list_tensors,
+    run_eager,
+)
 from ci.models.factory import unpack  # noqa: E402
 from ci.models.model import (  # noqa: E402
     derive_inputs,
@@ -367,3 +372,11 @@ def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(LookupError), working_directory(tmp_path):
         raise LookupError
     assert Path.cwd() == here
+
+
+def test_copied_inputs_are_nested_like_the_inputs() -> None:
+    given = (torch.ones(2), (torch.ones(1), [torch.ones(3)]), 4)
+    copied = copy_inputs(given)
+    copied[1][1][0].zero_()
+    assert [one.tolist() for one in list_tensors(given)] == [[1, 1], [1], [1, 1, 1]]
+    assert (copied[0].tolist(), copied[2]) == ([1, 1], 4)

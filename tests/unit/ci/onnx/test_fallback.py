@@ -109,12 +109,12 @@ def test_nodes_are_counted_where_they_run_but_for_those_that_quantize(
         (QNN, [("c", "Conv"), ("e", "Relu")]),
     ]
     left = (
-        Fallback("Erf erf1", "no Erf; use Gelu"),
-        Fallback("DequantizeLinear d", "not offered to QNN"),
+        Fallback("Erf", "no Erf; use Gelu", name="erf1"),
+        Fallback("DequantizeLinear", "not offered to QNN", name="d"),
         Fallback("Erf", "not offered to QNN; use Gelu"),
-        Fallback("Sin sin1", "no Sin"),
-        Fallback("x:Odd odd", "not offered to QNN; no"),
-        Fallback("Conv f", "not offered to QNN"),
+        Fallback("Sin", "no Sin", name="sin1"),
+        Fallback("x:Odd", "not offered to QNN; no", name="odd"),
+        Fallback("Conv", "not offered to QNN", name="f"),
     )
     assert count_nodes(parts, {"erf1": "no Erf", "sin1": "no Sin"}) == Delegation(4, 6, 2, left)
     found = {one.op: (one.npu, one.cpu) for one in count_operators(parts)}
