@@ -322,6 +322,7 @@ def list_fallbacks() -> Iterator[tuple[str, Scene]]:
             Fallback(permute, RANK.format(6), origin=second),
         ),
     )
+    yield "an operator with advice", leave(Fallback("aten.pow.Tensor_Scalar", "refused"))
     yield "a node of ONNX", leave(Fallback("Reshape", RANK.format(6), name="r1"))
     yield "a module", leave(Fallback(view, RANK.format(6), origin=Origin(module="0.3")))
     yield (
