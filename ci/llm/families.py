@@ -72,6 +72,23 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+def find_family(model_type: str) -> Family:
+    """Return how models of this type differ from a Llama. Raises UsageError if they are not
+    supported here."""
+    if model_type not in FAMILIES:
+        raise UsageError(
+            f"{CONFIG} has model_type {model_type!r}",
+            why=f"decoders of these types are supported: {', '.join(FAMILIES)}",
+        )
+    return FAMILIES[model_type]
+
+
+class ModelType(Struct, frozen=True):
+    """The field of a config.json that decides which other fields it has."""
+
+    model_type: str = ""
+
+
 class HuggingFaceConfig(Struct, frozen=True):
     """The fields of a config.json that affect what the model computes."""
 
@@ -114,12 +131,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     @property
     def family(self) -> Family:
         """Raises UsageError for a model_type that is not supported here."""
-        if self.model_type not in FAMILIES:
-            raise UsageError(
-                f"{CONFIG} has model_type {self.model_type!r}",
-                why=f"decoders of these types are supported: {', '.join(FAMILIES)}",
-            )
-        return FAMILIES[self.model_type]
+        return find_family(self.model_type)
 
     @property
     def size_of_head(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import pair_to_half
-from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig
+from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig, ModelType, find_family
 from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
 from provisioning.errors import UsageError
 
@@ -133,6 +133,7 @@ def read_config(path: Path) -> DecoderConfig:
 
 def _read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
     try:
+        find_family(read_json(path, ModelType).model_type)
         held = read_json(path, HuggingFaceConfig)
     except DocumentError as error:
         raise UsageError(f"{path} is not the config.json of a decoder", why=str(error)) from error

@@ -128,7 +128,9 @@ def write_config(directory: Path, family: str, **more: Any) -> HuggingFaceConfig
 
 def write_trained(directory: Path, family: str) -> None:
     """Train a decoder, and write its weights as Hugging Face publishes those of the family."""
-    held = write_config(directory, family, tie_word_embeddings=False)
+    # With a small base, the logits of a short text depend on each position.
+    more = {"tie_word_embeddings": False, "rope_theta": 100.0}
+    held = write_config(directory, family, **more)
     config = held.convert()
     weights = train(config).state_dict()
     found = {}
