@@ -193,6 +193,10 @@ ROWS = (
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
     Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", given=(readers.red_onnx,)),
+    Row(
+        "-s mend .*lost.py:positions",
+        "expand-constant green ... 0 of 1 cases green before, 1 after",
+    ),
     Row("-s mend", "0 of 1 cases green before, 1 after", given=(readers.red_net,)),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
     Row("fuzz", "graphs", slow=45),
