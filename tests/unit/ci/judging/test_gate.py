@@ -17,10 +17,9 @@ from ci.judging.figures import (
     measure_pooled,
     share_equal,
 )
-from ci.judging.gate import Expected, Judgement, References, judge
-from ci.judging.verdict import (
-    judge_outputs,
-)
+from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
+from ci.judging.noise import Excess
+from ci.judging.verdict import APART, CALIBRATE, CaseFigures, judge_outputs, summarize_figures
 from ci.models.tensors import TensorInfo
 from ci.report.schema import OutputThreshold, Threshold
 from tests.stand_ins.lanes import make_references, predict
@@ -377,3 +376,32 @@ def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> Non
         found = judge_one(limits, output, expect(loud), expect(asked), joined=PARTS)
         named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
         assert [named in text for text in say(found)] == ([] if accepted else [True])
+
+
+def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most() -> None:
+    """Outputs may have other margins: 18 dB above the prediction may be nothing."""
+    outputs = (
+        OutputJudgement(excesses=(Excess("row 1 of 2", 18.0, -12.0),)),
+        OutputJudgement(excesses=(Excess("channel 3 of 16", 15.0, 5.0), Excess("gain", 40.0, 1.0))),
+        OutputJudgement(equal=1.0),
+    )
+    figures = summarize_figures(Judgement(outputs))
+    place = "output 1, channel 3 of 16"
+    assert (figures.above_noise_db, figures.above_noise_place) == (15.0, place)
+    assert summarize_figures(Judgement(outputs[2:])) == CaseFigures(equal=1.0)
+
+
+@pytest.mark.parametrize(("joined", "tried"), [((), CALIBRATE), (PARTS, APART)])
+def test_a_scheme_that_is_poor_for_an_output_or_part_is_advised_on(
+    joined: tuple[int, ...], tried: str
+) -> None:
+    rights, coarse = [draw(1), draw(2)], [draw(1), draw(2) + 0.5 * draw(3)]
+    references = References([expect(one) for one in rights], [expect(one) for one in coarse])
+    infos = [TensorInfo("float64", SHAPE[1:], 1, parts) for parts in ((), joined)]
+    verdict = judge_outputs(
+        references, coarse, [], infos, msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
+    )
+    assert {(one.question, one.subject) for one in verdict.findings} == {
+        (Question.QUANTIZED, "output 1")
+    }
+    assert verdict.advice.remedies[0].text.startswith(tried)
