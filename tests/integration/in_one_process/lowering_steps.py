@@ -533,29 +533,6 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
 
 
-@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W4_BLOCK])
-def test_weights_in_blocks_are_rounded_in_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
-    net, rounded = make_net(), make_net()
-    with torch.no_grad():
-        rounded[2].weight.mul_(1.5)
-    quantized, exact = (torch.export.export(one, sets[0]).module() for one in (net, rounded))
-    monkeypatch.setattr(lower, "quantize_model", lambda *_: quantized)
-    monkeypatch.setattr(lower, "round_blocks", lambda _: exact)
-    made = b"program", Delegation(1, 0, 1), Footprint(), NO_TYPES
-    monkeypatch.setattr(lower.Lowering, "compile", lambda *_: made)
-    monkeypatch.setattr(lower, "find_misplaced", lambda _: "")
-    model = Model("net", net, sets, sets, tuple(run_eager(net, sets)))
-    staging = Staging(tmp_path / "staging", tmp_path / "log", tmp_path)
-    staging.directory.mkdir()
-    lower.Lowering(model, replace(SPEC, scheme=scheme), staging, Backend.HTP).write()
-    found = np.fromfile(staging.directory / "quantized/1_0.raw", np.float32)
-    wanted = (rounded if scheme.recipe.block else net)(*sets[1])
-    np.testing.assert_allclose(found, wanted.detach().ravel(), rtol=1e-5)
-
-
 def make_net() -> Any:
     torch.manual_seed(0)
     linear = torch.nn.Linear

@@ -84,18 +84,6 @@ def read_scales(path: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_kernel_has_a_scale_per_channel_if_its_scheme_says_so(
-    tmp_path: Path, scheme: Scheme
-) -> None:
-    quantize_file(write_net(tmp_path / "net.onnx"), tmp_path / "quantized.onnx", scheme, INPUTS)
-    scales = [
-        one.size for name, (one, _) in read_scales(tmp_path / "quantized.onnx").items()
-        if name.startswith("kernel")
-    ]  # fmt: skip
-    assert scales == [4 if scheme.recipe.per_channel else 1]
-
-
 @pytest.mark.parametrize("scheme", [one for one in SCHEMES if one.recipe.per_channel])
 def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     tmp_path: Path, scheme: Scheme

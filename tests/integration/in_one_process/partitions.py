@@ -234,20 +234,6 @@ def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     ]
 
 
-def test_an_operator_to_skip_that_the_graph_does_not_have_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lower_edge(self: Any, module: Any, spec: Any) -> Any:
-        return SimpleNamespace(methods=(), exported_program=None)
-
-    for choices, failure in (
-        (Choices(skip_ops=("aten.gone.default",)), "skip_ops: the graph has no aten.gone.default"),
-        (Choices(), ""),
-    ):
-        found = partition(tmp_path, monkeypatch, lower_edge, choices=choices)
-        assert (found.failure.headline if found.failure else "") == failure
-
-
 def test_nothing_is_compiled_and_executorchs_own_is_put_back() -> None:
     original = vars(audit.QnnBackend)["preprocess_multimethod"]
     with audit.uncompiled() as programs:

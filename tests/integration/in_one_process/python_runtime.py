@@ -24,7 +24,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import quantize_model, round_blocks
     from ci.upstream.capture import Seen
     from ci.upstream.journal import Member
-    from ci.upstream.record import find_scheme, work_out
+    from ci.upstream.record import work_out
 
 from ci.models.lowering_options import RunOptions  # noqa: E402
 from ci.models.model import Model  # noqa: E402
@@ -214,63 +214,6 @@ def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     net, sets = Parts().eval(), tuple((torch.randn(1, 8),) for _ in range(2))
     return quantize_model(Model("net", net, sets[:1], sets), scheme, "SM8650"), net, sets[0]
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        *(Scheme.A8W8, Scheme.A8W4, Scheme.A16W8, Scheme.A16W16, Scheme.A16W4),
-        *(Scheme.A16W2, Scheme.FP16W8),
-    ],
-)
-def test_a_program_is_of_the_scheme_of_its_narrowest_weights(scheme: Scheme) -> None:
-    program, net, _ = quantize(scheme)
-    assert find_scheme(program) is scheme
-    assert find_scheme(net) is Scheme.FP16
-    if scheme is Scheme.A16W4:
-        nodes = [one for one in program.graph.nodes if "quantize_per_channel" in str(one.target)]
-        *others, low, high, kind = nodes[0].args
-        nodes[0].args = (*others, low * 16, high * 16, kind)
-        assert find_scheme(program) is scheme
-
-
-def test_an_index_next_to_a_magnitude_has_bounds() -> None:
-    program, net, inputs = quantize(Scheme.A8W8)
-    with torch.no_grad():
-        outputs = [*program(*inputs)]
-    wanted = [one.clone() for one in outputs]
-    seen = Seen(
-        program=program,
-        float_model=net,
-        inputs=inputs,
-        is_own=True,
-        pte_bytes=17,
-        outputs=outputs,
-        wanted=wanted,
-    )
-    record, arrays = work_out(seen)
-    assert record.lacks == ()
-    for member, tensors in (
-        (Member.INPUT, inputs),
-        (Member.OUTPUT, outputs),
-        (Member.UPSTREAM, wanted),
-    ):
-        pairs = zip(arrays[member], tensors, strict=True)
-        assert all(one is tensor for one, tensor in pairs)
-    assert (record.scheme, record.pte_bytes) == ("8a8w", 17)
-    assert [one.shape for one in record.inputs] == [(1, 8)]
-    assert [(one.dtype, one.shape) for one in record.outputs] == [
-        ("float32", (1, 8)),
-        ("int64", (1,)),
-    ]
-    magnitude_info, index_info = record.outputs
-    assert magnitude_info.step > 0
-    assert magnitude_info.highest - magnitude_info.lowest == 255
-    assert (index_info.step, index_info.joined) == (0, ())
-    assert {Member.LOW, Member.HIGH} <= arrays.keys()
-    assert arrays[Member.LOW][1] <= outputs[1] <= arrays[Member.HIGH][1]
-    magnitude, _ = net(*inputs)
-    assert torch.equal(arrays[Member.FLOAT][0], magnitude.detach())
 
 
 def test_the_scales_of_blocks_are_rounded_in_the_reference() -> None:

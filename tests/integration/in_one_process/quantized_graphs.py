@@ -22,7 +22,7 @@ from torchao.quantization.pt2e import (  # noqa: E402
 # As in lowering_steps.py.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from ci.executorch import delegation, quantize
+    from ci.executorch import quantize
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
 from ci.models.layers import measure_effects  # noqa: E402
@@ -171,35 +171,6 @@ def test_each_node_has_the_configuration_of_the_first_part_that_selects_it() -> 
         ["relu_default"],
     ]
     assert [config.quant_dtype.name for _, config in quantizer.rows] == ["use_16a8w", "use_16a4w"]
-
-
-def test_operators_are_counted_on_the_processor_where_they_run() -> None:
-    graph = torch.fx.Graph()
-    x = graph.placeholder("x")
-    graph.output(graph.call_function(torch.ops.aten.erf.default, (x,)))
-    inner = SimpleNamespace(graph=graph)
-    outer = torch.fx.Graph()
-    y = outer.placeholder("x")
-    for _ in range(2):
-        y = outer.call_function(torch.ops.aten.relu.default, (y,))
-    held = SimpleNamespace(name="lowered_module_0", op="get_attr", target="lowered_module_0")
-    named_like_it = SimpleNamespace(name="lowered_module_x", op="placeholder", target="x")
-    module = SimpleNamespace(
-        graph=SimpleNamespace(nodes=[*outer.nodes, held, named_like_it]),
-        lowered_module_0=SimpleNamespace(original_module=inner),
-    )
-    last = SimpleNamespace(name="lowered_module_1", op="get_attr", target="lowered_module_1")
-    other = SimpleNamespace(
-        graph=SimpleNamespace(nodes=[*outer.nodes, held, last]),
-        lowered_module_0=SimpleNamespace(original_module=inner),
-        lowered_module_1=SimpleNamespace(original_module=SimpleNamespace(graph=outer)),
-    )
-    for modules, wanted in (
-        ([module], {("erf.default", 1, 0), ("relu.default", 0, 2)}),
-        ([module, other], {("erf.default", 2, 0), ("relu.default", 2, 4)}),
-    ):
-        counts = {(one.op, one.npu, one.cpu) for one in delegation.count_operators(modules)}
-        assert counts == wanted
 
 
 def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,17 +20,15 @@ from ci.faults.generate import generate
 from ci.faults.graph import OPERATORS, parse_graph
 from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
-from ci.faults.onnx_graphs import list_calls, list_left, number_of, write_model
+from ci.faults.onnx_graphs import list_calls, number_of, write_model
 from ci.faults.render import write_script
 from ci.faults.results import Item
 from ci.faults.torch_graphs import (
-    UNKNOWN,
     Bundle,
     Module,
     compute,
     draw,
     draw_sets,
-    find_part,
     require_computable,
 )
 from ci.models.schemes import Scheme
@@ -274,16 +272,6 @@ def test_what_is_drawn_depends_on_name_seed_and_set_and_stays_in_its_range() -> 
     assert len({array.tobytes() for one in sets for array in one}) == 4
 
 
-def test_a_node_names_its_graph_of_a_bundle() -> None:
-    graph = parse_graph("x = input(2, 4)\ny = relu(x)\nreturn y\n")
-    bundle = Bundle([Module(graph, seed) for seed in range(12)]).eval()
-    inputs = tuple(torch.zeros(2, 4) for _ in range(12))
-    nodes = torch.export.export(bundle, inputs, strict=False).graph.nodes
-    called = [find_part(node) for node in nodes if node.op == "call_function"]
-    assert called == list(range(12))
-    assert find_part(next(iter(nodes))) == UNKNOWN
-
-
 def test_each_graph_of_a_bundle_reads_all_its_inputs_and_no_others() -> None:
     pair = parse_graph("x = input(2, 4)\nu = input(2, 4)\ny = sub(x, u)\nreturn y\n")
     single = parse_graph("x = input(2, 4)\ny = relu(x)\nz = tanh(x)\nreturn y, z\n")
@@ -293,70 +281,6 @@ def test_each_graph_of_a_bundle_reads_all_its_inputs_and_no_others() -> None:
     alone = (*modules[0](*inputs[:2]), *modules[1](inputs[2]), *modules[2](*inputs[3:]))
     for one, wanted in zip(made, alone, strict=True):
         torch.testing.assert_close(one, wanted)
-
-
-def test_an_operator_of_an_unknown_graph_is_blamed_on_a_graph_only_if_there_is_one() -> None:
-    def session(*names: str) -> Any:
-        nodes = [SimpleNamespace(name=name, op_type="Erf") for name in names]
-        part = SimpleNamespace(ep_name="CPUExecutionProvider", get_nodes=lambda: nodes)
-        return SimpleNamespace(get_provider_graph_assignment_info=lambda: [part])
-
-    assert list_left(session("g3_y"), 5).keys() == {3}
-    assert list_left(session("g3_y", "g11_z"), 12).keys() == {3, 11}
-    assert list_left(session("gelu_1"), 1).keys() == {0}
-    for name in ("gelu_1", "fused_gelu_1", ""):
-        with pytest.raises(ValueError, match="invalid literal"):
-            list_left(session(name), 2)
-
-
-CONVOLVED = """\
-x = input(2, 4, 8, 8)
-w = constant(8, 4, 3, 3)
-g = constant(8, like="positive")
-b = constant(8)
-m = constant(8)
-v = constant(8, like="positive")
-c = conv(x, w, stride=1, pad=0, groups=1)
-n = batch_norm(c, g, b, m, v)
-r = relu(n)
-k = batch_norm(r, g, b, m, v)
-return k
-"""
-
-
-@pytest.mark.nightly
-def test_patterns_of_training_change_nothing_that_is_quantized_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    patches = pytest.importorskip("ci.executorch.patches")
-    from ci.executorch.quantize import make_quantizer, quantize_method
-    from ci.models.eager import run_eager
-    from ci.models.lowering_options import NO_CHOICES
-    from ci.models.model import Model
-    from ci.models.schemes import Scheme
-
-    graph = parse_graph(CONVOLVED)
-    sets = [tuple(map(torch.from_numpy, one * 2)) for one in draw_sets(graph, 0)]
-    qat_utils = pytest.importorskip("torchao.quantization.pt2e.qat_utils")
-    look = qat_utils._fold_conv_bn_qat_helper
-    monkeypatch.setattr(qat_utils, "_fold_conv_bn_qat_helper", look)  # put back
-    made = []
-    for _ in range(2):
-        module = Bundle([Module(graph, 0), Module(graph, 1)]).eval()
-        model = Model("graphs", module, sets, sets)
-        converted = quantize_method(model, Scheme.A16W8, NO_CHOICES, make_quantizer("SM8650"))
-        names = [str(node.target) for node in converted.graph.nodes]
-        assert sum("batch_norm" in one for one in names) == 2  # a convolution took the others
-        made.append((names, run_eager(converted, sets)))
-        assert [*patches.apply_patches(patches.PATCHES_OF_SEARCH)] == []
-        assert qat_utils._fold_conv_bn_qat_helper is not look
-    (names, right), (others, given) = made
-    assert names == others
-    assert all(
-        torch.equal(a, b)
-        for x, y in zip(right, given, strict=True)
-        for a, b in zip(x, y, strict=True)
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,34 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace as replace_struct
 from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noqa: F401 - operators
 
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
-from ci.llm.decoder import make_decoder
 from ci.llm.generation import Loop
 from ci.llm.interface import Border, Coding, Interface
 from ci.llm.lowering import (
     RUNS,
-    DecoderLowering,
-    Subject,
     find_border,
     read_runs,
     require_caches,
     write_runs,
 )
 from ci.llm.runtime import program_step
-from ci.models import noise
-from ci.models.schemes import Scheme
 from provisioning.errors import FailedError
-from tests.unit.ci.llm.decoders import CONTEXT, PLACE, PREFILL, Tiny
+from tests.unit.ci.llm.decoders import Tiny
 
 CACHE = Coding(0.5, 100, "uint8")
 LOGITS = Coding(0.001, 30_000, "uint16")
@@ -116,41 +109,6 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
         (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16"), None),
         (Coding(0.25, 7, "uint16"), None, None, None),
     )
-
-
-def test_empty_caches_are_bytes_of_zero_as_in_upstreams_runner(
-    own: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In each run of the program's model, and in none of the float32 one; each cache has its own
-    value."""
-    monkeypatch.setattr(noise, "Disturbed", lambda module, _: module)
-    seen: dict[str, set[tuple[float, ...]]] = {"program": set(), "float32": set()}
-    plain = make_decoder(own.config, own.weights, CONTEXT)
-
-    def run(kind: str) -> Any:
-        def call(*given: Any) -> Any:
-            caches = zip(given[3:], (3, 3, 2, 2), strict=True)
-            ends = [one.narrow(axis, one.shape[axis] - 1, 1) for one, axis in caches]
-            seen[kind].update({tuple(float(one.max()) for one in ends)})
-            seen[kind].update({tuple(float(one.min()) for one in ends)})
-            return plain(*given)
-
-        return call
-
-    spec: Any = SimpleNamespace(scheme=Scheme.A8W8)
-    staging: Any = None
-    prompt, text = own.runs.prompt, (own.runs.model.run.fed[:9],)
-    path = PLACE / "weights.bin"
-    subject = Subject(path, (prompt,), 2, CONTEXT, PREFILL, 1, 2, text=text)
-    caches = [replace_struct(CACHE, zero_point=number) for number in (100, 90, 80, 70)]
-    border = Border((None, None, None, *caches), (LOGITS, *caches))
-    modules, borders = (dict.fromkeys((1, PREFILL), each) for each in (run("program"), border))
-    sets: dict[int, list[Any]] = {1: [()], PREFILL: [()]}
-    lowering = DecoderLowering(subject, spec, staging)
-    made = lowering.run_references(run("float32"), modules, own.interface, sets, borders)
-    assert made.interface.empty == (-50.0, -45.0, -40.0, -35.0)
-    assert seen == {"program": {made.interface.empty}, "float32": {(0.0,) * 4}}
-    assert (made.borders[1], made.prompt) == (border, own.runs.prompt)
 
 
 def test_the_runs_that_are_written_are_those_that_are_read(own: Tiny, tmp_path: Path) -> None:

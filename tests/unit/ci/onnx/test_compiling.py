@@ -20,7 +20,6 @@ from onnx import TensorProto, load, save
 from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import to_array
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
-from onnxruntime.quantization import QuantType
 
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Delegation, RunNotes
 from ci.cases.qnn_files import PROFILE_CSV
@@ -35,12 +34,9 @@ from ci.onnx.fallback import QNN
 from ci.onnx.preparation import (
     OLDEST_IR,
     find_joined,
-    find_weights,
     mend_names,
-    override_weights,
     prepare_file,
     quantize_file,
-    require_weights,
     write_normal_form,
 )
 from ci.onnx.source import list_inputs
@@ -465,48 +461,6 @@ def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path
         assert (told["author"], told["licence"]) == ("x", "y")
         held = {one.name: to_array(one).tolist() for one in made.graph.initializer}
         assert held["bias_weight"] == [1.0, 65504.0, 2.0]
-
-
-def test_weights_of_every_node_and_operand_have_the_type_of_the_scheme() -> None:
-    names = ("a", "b", "c", "norm", "w", "r", "bias")
-    weights = [constant(name, np.ones((3, 3))) for name in names]
-    nodes = [
-        make_node("MatMul", ["x", "a"], ["p"], "first"),
-        make_node("MatMul", ["b", "p"], ["q"], "second"),
-        make_node("Conv", ["q", "c"], ["s"], "third"),
-        make_node("LayerNormalization", ["s", "norm"], ["t"], "fourth"),
-        make_node("LSTM", ["t", "w", "r", "bias"], ["u"], "fifth"),
-        make_node("Gemm", ["u", "a"], ["v"], "sixth"),
-        make_node("ConvTranspose", ["v", "c"], ["z"], "seventh"),
-        make_node("GRU", ["z", "w", "r"], ["y"], "eighth"),
-        make_node("Add", ["bias", "a"], ["other"]),
-        make_node("Relu", ["a"], ["positive"]),
-        make_node("MatMul", ["x", "positive"], ["unused"], "ninth"),  # its weight is no constant
-    ]
-    model = build_model(nodes, [tensor("x", (3, 3))], [tensor("y", (3, 3))], weights)
-    plain = {*"abwr"}
-    for scheme, kind, symmetric in (
-        (Scheme.U16A8W, QuantType.QUInt8, False),
-        (Scheme.U16A16W, QuantType.QInt16, True),
-        (Scheme.U16A8W_CHANNEL, QuantType.QInt8, True),
-    ):
-        found = override_weights(model.graph, scheme.recipe)
-        own = [{"quant_type": kind, "symmetric": symmetric}]
-        assert {name: found[name] for name in plain} == dict.fromkeys(plain, own)
-        unsigned = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
-        others = {"norm": unsigned} if scheme.recipe.per_channel else {}
-        assert {name: one for name, one in found.items() if name not in plain} == others
-    told = dict(find_weights(model))
-    assert [*told] == [
-        *("MatMul 'first' input 1", "MatMul 'second' input 0", "Conv 'third' input 1"),
-        *("LSTM 'fifth' input 1", "LSTM 'fifth' input 2", "Gemm 'sixth' input 1"),
-        *("ConvTranspose 'seventh' input 1", "GRU 'eighth' input 1", "GRU 'eighth' input 2"),
-    ]
-    with pytest.raises(
-        FailedError,
-        match=r"9 weights do not .* type uint8, which u8 requires: MatMul 'f.*MatMul 's.*Conv 't",
-    ):
-        require_weights(model, Scheme.U8)
 
 
 def write_product(path: Path) -> Path:

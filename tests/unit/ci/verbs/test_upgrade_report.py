@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ from ci.verbs.upgrade_report import (
     lay_out_libraries,
     run_side,
 )
-from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
+from provisioning.artifacts.choice import python_tag
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,
@@ -108,72 +106,7 @@ class Runs:
         return SimpleNamespace(describe=lambda: "exited with 3", output=" one\n\n  two \n")
 
 
-DEFAULT = ("--policy", "default")
 NONE = Namespace(model=[], scheme=[], soc=[], policy=None, reports=Path("out"))
-CHOSEN = Namespace(
-    model=["mlp", "cnn"],
-    scheme=["8a8w"],
-    soc=["SM8650"],
-    policy=Path("/a/qnn.toml"),
-    reports=Path("out"),
-)
-
-
-@pytest.mark.parametrize(
-    ("side", "args", "words", "path"),
-    [
-        (Side("2.49.0", session=EMULATOR, sdk="2.49.0"), NONE, [*DEFAULT, "--sdk", "2.49.0"], []),
-        (
-            Side("x==1+y==2", session=ONNX, packages=(Path("/p"), Path("/q"))),
-            CHOSEN,
-            [
-                *("--model", "mlp", "--model", "cnn", "--scheme", "8a8w", "--soc", "SM8650"),
-                *("--policy", "/a/qnn.toml"),
-            ],
-            ["/p", "/q"],
-        ),
-    ],
-)
-def test_a_version_is_tried_by_a_session_with_its_packages_and_the_same_choice(
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    side: Side,
-    args: Namespace,
-    words: list[str],
-    path: list[str],
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/before")
-    monkeypatch.setenv(SDK_VARIABLE, "other")
-    monkeypatch.setenv("QNN_CI_CAUSE_FILE", "cause")
-    monkeypatch.setenv("HOME", "/home")
-    directory = place / "out" / side.slug
-    (directory / "old").mkdir(parents=True)
-
-    def leave(argv: list[str]) -> None:
-        assert not directory.exists()
-        write_report(make_report([]), Path(argv[-1]) / side.session)
-
-    runs = Runs(leave)
-    monkeypatch.setattr(upgrade_report, "run_process", runs)
-    noted: list[Difference] = []
-    args = Namespace(**{**vars(args), "reports": place / "out"})
-    assert run_side(side, args, Progress(), noted) == make_report([])
-    assert noted == []
-    assert runs.argv[0] == sys.executable
-    session = side.session.replace("_", "-")
-    start = runs.argv.index("ci")
-    assert runs.argv[start:] == [
-        *("ci", session),
-        *(word.replace("HERE", str(place)) for word in words),
-        *("--reports", str(directory)),
-    ]
-    env = runs.more.pop("env")
-    assert env["PYTHONPATH"].split(os.pathsep) == [*path, str(upgrade_report.OWN), "/before"]
-    assert (SDK_VARIABLE in env, "QNN_CI_CAUSE_FILE" in env, env["HOME"]) == (
-        *(False, False),
-        "/home",
-    )
-    assert runs.more == {"check": False, "log": place / f"out/{side.slug}.log"}
 
 
 def test_a_run_without_a_report_is_a_difference_that_names_its_log(
