@@ -32,7 +32,6 @@ from provisioning.elf.programs import (
     Target,
     find_context_damage,
     find_targets,
-    is_loadable,
 )
 from provisioning.elf.qnn_build import search_whole
 from provisioning.elf.tables import Blob
@@ -140,13 +139,11 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     return model, context, blob
 
 
-def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Return the context at ``path``, after checking that it is for ``soc``, such as SM8750, and
-    that the QNN version ``runtime``, such as 2.49.40, can load it. Without ``runtime``, the version
-    is not checked.
+def check_context(path: Path, soc: str) -> Context:
+    """Return the context at ``path``, after checking that it is for ``soc``, such as SM8750.
 
     Raises UsageError and FailedError as read_context does, and UnfitError if the context is for
-    another SoC or from a newer QNN.
+    another SoC.
     """
     context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
@@ -163,13 +160,6 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
             why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
             " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
-        )
-    newest = context.qnn or context.sdk_version  # they are equal if both are known
-    if runtime and not is_loadable(newest, runtime):
-        raise UnfitError(
-            f"{path.name} was compiled with QNN {newest}, but the runtime is {runtime}",
-            why="a runtime loads contexts of its QNN version or an older one, not of a newer one",
-            fix=f"use QNN {newest} or newer as the runtime, or compile with QNN {runtime}",
         )
     return context
 

@@ -76,7 +76,7 @@ def copy(folder: Path, tmp_path: Path, name: str, change: tuple[bytes, bytes] = 
 @pytest.mark.parametrize("name", ["beside", "inside"])
 def test_a_compiled_context_fits_and_runs(folder: Path, name: str) -> None:
     path = folder / f"{name}.onnx"
-    context = check_context(path, "SM8750", "2.49.40")
+    context = check_context(path, "SM8750")
     (target,) = context.targets
     assert (target.soc, target.hexagon, target.vtcm_mb) == ("SM8750", 79, 8)
     assert (context.qnn, context.socs, context.source) == ("2.49.40", (69,), "QNNExecutionProvider")
@@ -89,7 +89,7 @@ def test_one_for_several_socs_fits_each(folder: Path) -> None:
     path = folder / "several.onnx"
     assert [one.soc for one in read_context(path).targets] == ["SM8650", "SM8750"]
     for soc in ("SM8650", "SM8750"):
-        check_context(path, soc, "2.49.40")
+        check_context(path, soc)
     with pytest.raises(UnfitError):
         check_context(path, "SM8550")
     data = (folder / "several_qnn.bin").read_bytes()
@@ -127,7 +127,7 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
 
 
 def test_what_the_emulator_runs_is_refused_here(folder: Path, tmp_path: Path) -> None:
-    """Another SoC's, a newer QNN's, and one with changed weights."""
+    """Another SoC's, one that claims another QNN than its model, and one with changed weights."""
     other = folder / "other.onnx"
     assert run_context(other, "69")["outputs"]
     with pytest.raises(UnfitError, match="compiled for SM8550, not for SM8750"):
@@ -136,9 +136,7 @@ def test_what_the_emulator_runs_is_refused_here(folder: Path, tmp_path: Path) ->
     newer = copy(folder, tmp_path, "beside", (b"v2.49.40.", b"v2.60.40."))
     assert run_context(newer)["outputs"]
     with pytest.raises(FailedError, match="cannot be loaded"):
-        check_context(newer, "SM8750", "2.49.40")
-    with pytest.raises(UnfitError):
-        check_context(folder / "beside.onnx", "SM8750", "2.48.40")
+        check_context(newer, "SM8750")
 
     sealed = copy(folder, tmp_path, "beside")
     right = run_context(sealed)["outputs"]
@@ -170,7 +168,7 @@ def test_graphs_that_share_weights(folder: Path) -> None:
     """One binary for both; the emulator does not load it."""
     binaries = set()
     for name in ("first", "second"):
-        context = check_context(folder / f"{name}.onnx", "SM8750", "2.49.40")
+        context = check_context(folder / f"{name}.onnx", "SM8750")
         assert context.file
         binaries.add(context.file.name)
     assert binaries == {"first_qnn.bin"}
