@@ -55,6 +55,21 @@ def staged(world: World) -> SurveyRequest:
     return replace(request, roots={**request.roots, "staging": world.staging})
 
 
+def variables(**changed: str | None) -> Ask:
+    """Variables set, or taken away with None; {base} and {sdk} are filled in."""
+
+    def ask(request: SurveyRequest, world: World) -> SurveyRequest:
+        values = dict(request.variables)
+        for name, value in changed.items():
+            if value is None:
+                values.pop(name)
+            else:
+                values[name] = value.format(base=world.base, sdk=world.sdk)
+        return replace(request, variables=values)
+
+    return ask
+
+
 def file_edit(name: str, edit: elf.Edit) -> Mutate:
     """One field of a file is another, and its checksum right."""
 

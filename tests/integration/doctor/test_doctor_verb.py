@@ -71,10 +71,7 @@ def test_a_root_that_the_profile_has_no_use_for_is_a_usage_error(
 ) -> None:
     for name in ("qnn-skd", "android-ndk"):
         ended = run_doctor(tmp_path, "emulator", f"--root={name}={tmp_path}")
-        assert (ended.returncode, "qnn-runtime, qnn-sdk" in ended.stderr) == (
-            2,
-            True,
-        )
+        assert (ended.returncode, "qnn-runtime, qnn-sdk" in ended.stderr) == (2, True)
     assert run_doctor(tmp_path, "emulator", f"--root=qnn-sdk={tmp_path}").returncode == 3
 
 
@@ -100,25 +97,16 @@ def test_a_device_tells_what_it_is(phone: dict[str, str]) -> None:
     assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044"}
 
 
-def test_a_server_that_starts_is_not_a_device(phone: dict[str, str]) -> None:
+def test_what_adb_does_not_tell_is_no_fact(phone: dict[str, str], tmp_path: Path) -> None:
     (device,) = survey_devices({**phone, "ADB_START": "1"}, DIRECTORY)
-    assert device.serial == "emulator-5554"
-
-
-def test_an_unauthorized_device_is_a_fact_without_more(phone: dict[str, str]) -> None:
+    assert device.serial == "emulator-5554"  # and not what the server says as it starts
     (device,) = survey_devices({**phone, "ADB_STATE": "unauthorized"}, DIRECTORY)
     assert (device.state, device.soc) == ("unauthorized", "")
-
-
-def test_without_a_device_or_without_adb_there_are_no_facts(phone: dict[str, str]) -> None:
-    assert survey_devices({**phone, "ADB_STATE": "none"}, DIRECTORY) == ()
-    assert survey_devices({"PATH": "/nonexistent"}, DIRECTORY) == ()
-
-
-def test_a_broken_adb_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "adb").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "adb").chmod(0o755)
-    assert survey_devices({"PATH": str(tmp_path)}, DIRECTORY) == ()
+    broken, gone = {"PATH": str(tmp_path)}, {"PATH": "/nonexistent"}
+    for variables in ({**phone, "ADB_STATE": "none"}, broken, gone):
+        assert survey_devices(variables, DIRECTORY) == ()
 
 
 def test_another_soc_is_a_warning_of_the_verdict(

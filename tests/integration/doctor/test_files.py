@@ -7,7 +7,7 @@ import pytest
 from provisioning.doctor.examine import examine_request
 from provisioning.elf.facts import PT_GNU_STACK
 from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, VERSION, World
+from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, World
 from tests.stand_ins.faults import (
     SIZES,
     Fault,
@@ -16,7 +16,6 @@ from tests.stand_ins.faults import (
     cut,
     damage,
     file_edit,
-    moved,
     removed,
     staged,
     taken,
@@ -38,17 +37,6 @@ def misname(world: World) -> None:
     world.add(world.sdk / SKEL75.replace("V75Skel", "V79Skel"), bytes(data))
 
 
-def anonymous(world: World) -> None:
-    """Libraries that name no build any more."""
-    for path in sorted(world.staging.iterdir()):
-        world.edit(path, elf.set_build(BUILD[9:], "x" * len(BUILD[9:])))
-        world.edit(path, elf.reseal)
-
-
-def flip(data: bytearray) -> None:
-    data[len(data) // 2] ^= 1
-
-
 def strip_swiv(data: bytearray) -> None:
     """What a strip leaves: the section of the checksum is gone."""
     elf.set_u16(48, int.from_bytes(data[48:50], "little") - 1)(data)
@@ -56,44 +44,16 @@ def strip_swiv(data: bytearray) -> None:
 
 FILES = [
     Fault("an empty file", "emulator", "QNN202", content(SAVER, b"")),
-    Fault(
-        "an LFS pointer",
-        "emulator",
-        "QNN203",
-        content(SAVER, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
-    ),
     Fault("a login page", "emulator", "QNN204", content(SAVER, b"<!DOCTYPE html><title>Log in")),
-    Fault("an error in JSON", "emulator", "QNN205", content(SAVER, b'{"error": 404}')),
     Fault("cut in its header", "emulator", "QNN206", cut(SAVER, 40)),
-    Fault("cut in its section headers", "emulator", "QNN206", cut(SAVER, -100)),
     Fault("a cut skel", "linux", "QNN206", cut(SKEL79, 5_000_000)),
     Fault(
         "no string table", "emulator", "QNN207", file_edit(SAVER, elf.set_tag(DT_STRTAB, 0x7000))
     ),
     Fault("an x32 library", "emulator", "QNN210", taken(SAVER, "elf/libx32.so")),
-    Fault("a big-endian library", "linux", "QNN211", taken(STUB79, "elf/libbigendian.so")),
     Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
-    Fault("a core file", "emulator", "QNN213", file_edit(SAVER, elf.set_u16(elf.E_TYPE, 4))),
-    Fault("a skel with a flipped bit", "linux", "QNN230", damage(SKEL79, flip)),
     Fault("a skel that Gradle stripped", "linux", "QNN236", damage(SKEL79, elf.strip_like_gradle)),
     Fault("a skel without its checksum", "linux", "QNN231", damage(SKEL79, strip_swiv)),
-    Fault(
-        "a V75 skel of V79", "linux", "QNN214", file_edit(SKEL79, elf.set_u32(elf.E_FLAGS_32, 0x75))
-    ),
-    Fault(
-        "another soname",
-        "emulator",
-        "QNN215",
-        file_edit(SAVER, elf.set_string("libQnnSaver.so\0", "libQnnGpu.so\0")),
-    ),
-    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libunwind-*", "libunwind2.so.1")),
-    Fault("no libunwind", "emulator", "QNN216", removed(f"{HOST}/libunwind-*")),
-    Fault(
-        "a need that nobody has",
-        "linux",
-        "QNN216",
-        file_edit(STUB79, elf.set_string("libcdsprpc.so", "libcdsprpX.so")),
-    ),
     Fault(
         "a path out of the tree",
         "emulator",
@@ -101,31 +61,10 @@ FILES = [
         file_edit(SAVER, elf.set_string(RPATH, "$ORIGIN/../../../../elsewhere")),
     ),
     Fault(
-        "a path of the build machine",
-        "emulator",
-        "QNN218",
-        file_edit(SAVER, elf.set_string(RPATH, "/home/builder/out/lib")),
-    ),
-    Fault(
-        "an empty path", "emulator", "QNN218", file_edit(SAVER, elf.set_string(RPATH, "$ORIGIN:"))
-    ),
-    Fault(
         "a newer glibc on the host",
         "emulator",
         "QNN219",
         file_edit(SYSTEM, elf.set_string("GLIBC_2.34\0", "GLIBC_2.99\0")),
-    ),
-    Fault(
-        "a newer libstdc++",
-        "linux",
-        "QNN220",
-        file_edit(STUB79, elf.set_string("GLIBCXX_3.4.29\0", "GLIBCXX_3.4.31\0")),
-    ),
-    Fault(
-        "a newer C++ ABI",
-        "linux",
-        "QNN221",
-        file_edit(STUB79, elf.set_string("CXXABI_1.3.9\0", "CXXABI_1.4.9\0")),
     ),
     Fault(
         "no Android note",
@@ -148,22 +87,10 @@ FILES = [
         file_edit(f"android/{ANDROID}/libQnnHtp.so", elf.set_all_aligns(4096)),
     ),
     Fault(
-        "text relocations",
-        "emulator",
-        "QNN226",
-        file_edit(SAVER, elf.set_tag(DT_FLAGS_1, DT_TEXTREL)),
-    ),
-    Fault(
         "an executable stack",
         "emulator",
         "QNN227",
         file_edit(SAVER, elf.set_segment(PT_GNU_STACK, "flags", 7)),
-    ),
-    Fault(
-        "a symbol table",
-        "emulator",
-        "QNN228",
-        file_edit(SAVER, elf.set_string("\0.comment\0", "\0.symtab\0\0")),
     ),
 ]
 
@@ -174,27 +101,6 @@ COHERENCE = [
         "emulator",
         "QNN301",
         file_edit(SAVER, elf.set_build(BUILD, OTHER_BUILD)),
-    ),
-    Fault(
-        "a stub of another build",
-        "linux",
-        "QNN301",
-        file_edit(STUB79, elf.set_build(BUILD, OTHER_BUILD)),
-    ),
-    Fault(
-        "System of another build",
-        "linux",
-        "QNN301",
-        file_edit(f"{LINUX}/libQnnSystem.so", elf.set_build(BUILD[9:], OTHER_BUILD[9:])),
-    ),
-    Fault(
-        "Genie of another version",
-        "emulator",
-        "QNN301",
-        file_edit(
-            f"{HOST}/libGenie.so",
-            elf.set_build(f"AISW_VERSION: {VERSION}", "AISW_VERSION: 2.11.40"),
-        ),
     ),
     Fault("a stub without its skel", "linux", "QNN304", removed(SKEL79)),
     Fault("a misnamed skel", "linux", "QNN305", misname),
@@ -215,7 +121,6 @@ STAGED = [
         "QNN306",
         file_edit("staging/libQnnHtpV79Skel.so", elf.set_u32(elf.E_FLAGS_32, 0x75)),
     ),
-    Fault("no build anywhere", "staging", "QNN303", anonymous),
 ]
 
 

@@ -107,14 +107,10 @@ def ask_doctor(
 # More pairs are in tests/unit/provisioning/test_pairs.py: here each kind goes through the verb.
 ROWS = [
     ("aot", {"qnn-sdk": "2.36.0", "executorch": "1.5.1"}, "QNN904", "ExecuTorch 1.5.1"),
-    ("android", {"qnn-sdk": "2.36.0", "executorch": "1.3.1"}, "QNN904", "ExecuTorch 1.3.1: 2.37"),
-    ("lpai", {"qnn-sdk": "2.38.9"}, "QNN105", "2.39 or newer is needed"),
     ("android", {"android-ndk": "25.2.9519653"}, "QNN602", "25.2.9519653 is older than r26"),
     ("direct --soc SM8850", {"hexagon-sdk": "6.3.0.0"}, "QNN906", "Hexagon SDK 6.3.0.0"),
     ("direct --soc SM8850", {"hexagon-tools": "8.8.06"}, "QNN907", "Hexagon tools 8.8.06"),
-    ("direct --soc SM8550", {"hexagon-tools": "8.5.13"}, "QNN907", "for Hexagon V73 are 8.6"),
     ("emulator", {"site": "executorch=1.5.1,torch=2.9.0"}, "QNN505", "1.5.1 with torch 2.9.0"),
-    ("emulator", {"site": "executorch=1.0.1,torch=2.13.0"}, "QNN505", "1.0.1 with torch 2.13.0"),
 ]
 
 
@@ -138,10 +134,7 @@ DEFAULTS = {
 }
 OF_PROFILE = {
     "aot": ("qnn-sdk", "executorch"),
-    "linux": ("qnn-sdk", "executorch"),
-    "android": ("qnn-sdk", "executorch", "android-ndk"),
     "direct --soc SM8850": ("qnn-sdk", "executorch", "android-ndk", "hexagon-sdk"),
-    "direct --soc SM8750": ("qnn-sdk", "executorch", "android-ndk", "hexagon-sdk"),
 }
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor.checks.elf import judge
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
@@ -19,10 +18,6 @@ X86 = read_elf(LIBRARIES / "libx86.so")
 ANDROID = read_elf(LIBRARIES / "libandroid16k.so")
 OE = replace(read_elf(LIBRARIES / "libaarch64.so"), runpath=("$ORIGIN",))
 HEXAGON = read_elf(LIBRARIES / "libhexagon.so")
-
-
-def ids(findings: list[Finding]) -> list[str]:
-    return [finding.id for finding in findings]
 
 
 @pytest.mark.parametrize(
@@ -74,28 +69,6 @@ def test_a_directory_has_a_kind(directory: str, kind: str | None) -> None:
 def test_the_parts_of_a_library_s_name(name: str, parts: tuple[str, ...] | None) -> None:
     found = parse_qnn_name(name)
     assert (found and tuple(found)) == parts
-
-
-def test_the_flags_wanted_are_those_of_the_directory() -> None:
-    chosen = choose_policy("lib/hexagon-v75/unsigned", read_elf_policies())
-    assert chosen is not None
-    assert ids(judge(HEXAGON, chosen[1])) == ["QNN214"]
-    chosen = choose_policy("lib/hexagon-v100/unsigned", read_elf_policies())
-    assert chosen is not None
-    assert chosen[1].flags == 0x100
-    assert elf_policy("hexagon-v100") == chosen[1]
-
-
-def test_what_nothing_loads_is_judged_by_its_target_and_its_pages_only() -> None:
-    small = tuple(head._replace(align=4096) for head in ANDROID.program_headers)
-    unused = replace(ANDROID, path=Path("libQnnHtpV75CalculatorStub.so"), program_headers=small)
-    assert ids(judge(unused, elf_policy("aarch64-android"))) == ["QNN225"]
-    name = "libSnpeHtpV75CalculatorStub.so"
-    facts = replace(OE, path=Path(name), soname="libQnn.so", rpath=("/prj/build",), textrel=True)
-    assert ids(judge(facts, elf_policy("aarch64-oe-linux"))) == []
-    assert ids(judge(facts, elf_policy("x86_64-linux-clang"))) == ["QNN212"]
-    other = replace(facts, path=Path("libQnnHtp.so"))
-    assert ids(judge(other, elf_policy("aarch64-oe-linux"))) == ["QNN215", "QNN218", "QNN226"]
 
 
 def test_an_unknown_kind_is_a_usage_error() -> None:

@@ -33,17 +33,14 @@ from provisioning.doctor.examine import (
     summarize,
     wanted_requests,
 )
-from provisioning.doctor.facts import HOST_DIRECTORY, InstallationFacts, SdkFacts
+from provisioning.doctor.facts import InstallationFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
-from provisioning.doctor.survey import environment as surveying
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.elf.facts import Genuine, Proof
-from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
-from provisioning.manifest.targets import Backend
 from tests.unit.provisioning.doctor import cases
 
 USUAL, ANY = QnnChoice(), QnnChoice("pinned")
@@ -139,45 +136,27 @@ def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path
     )
 
 
-def test_facts_are_summarized_for_a_report() -> None:
-    build = "v2.49.40.260810104044"
-    proof = Proof(Genuine.GENUINE, "a.cat", "so")
-    false = proof._replace(outcome=Genuine.FORGED)
+def test_a_tree_is_summarized_for_a_report() -> None:
+    build, proof = "v2.49.40.260810104044", Proof(Genuine.GENUINE, "a.cat", "so")
     files = (
         cases.file("libQnnB.so", QnnBuild("2.49.40", "260810104044", build)),
         cases.file("libQnnA.so", QnnBuild("2.40.0", "1", "v2.40.0.1")),
-        replace(cases.file("b.so", None), proof=proof),
         replace(cases.file("a.so", None), proof=proof),
-        replace(cases.file("c.so", None), proof=false),
+        replace(cases.file("c.so", None), proof=proof._replace(outcome=Genuine.FORGED)),
     )
-    tree = replace(cases.tree_of(*files), lowered=files[:2])
-    facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, devices=None, variables=None)
-    facts = replace(facts, roots={"qnn-sdk": "/q"}, pins={"qnn-sdk": "2.49.40"})
+    tree = cases.tree_of(*files)
+    facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, python=cases.PYTHON)
     found = json.loads(json.dumps(summarize(facts)))
     assert found["trees"] == {
         "qnn-sdk": {
             "root": str(tree.root),
-            "files": 5,
+            "files": 4,
             "bytes": sum(one.size_bytes for one in files),
             "builds": ["v2.40.0.1", build],
-            "genuine": ["lib/a.so", "lib/b.so"],
+            "genuine": ["lib/a.so"],
         }
     }
-    assert (found["devices"], found["variables"]) == ([], {})
-    sdk = SdkFacts(Path("/q"), is_directory=True, version="2.49.40")
-    summary = summarize(replace(facts, sdk=sdk, python=cases.PYTHON, ndk=cases.NDK))
-    assert {*summary} == {*found}
-    assert (summary["sdk"]["root"], summary["sdk"]["version"]) == ("/q", "2.49.40")
-    assert summary["python"]["executable"] == cases.PYTHON.executable
-    assert (summary["ndk"]["revision"], summary["checkout"]) == (cases.NDK.revision, None)
-    assert {*found} == {
-        *("host", "roots", "pins", "sdk", "trees", "python", "backend", "variables", "ndk"),
-        *("checkout", "devices"),
-    }
-    host = {**vars(facts.host), "cpu_flags": len(facts.host.cpu_flags)}
-    host |= {"tools": [vars(one) for one in facts.host.tools], "libraries": dict(host["libraries"])}
-    assert found["host"] == host
-    assert (found["roots"], found["pins"]) == ({"qnn-sdk": "/q"}, {"qnn-sdk": "2.49.40"})
+    assert (found["devices"], found["variables"], found["sdk"]) == ([], {}, None)
 
 
 @pytest.fixture
@@ -355,37 +334,3 @@ def test_staged_files_are_judged_for_a_profile_and_an_soc(
     assert ("QNN312" in found) is (bool(soc) and wanted is None)
     assert "QNN212" in found  # the files are not for Android
     assert found == sorted(found)
-
-
-@pytest.mark.parametrize(("soc", "fits"), [("sm8750", True), ("SM8750", True), ("sm8650", False)])
-def test_a_staged_program_is_for_an_soc_in_any_case(soc: str, fits: bool) -> None:
-    program = replace(cases.file("m.pte", None), targets=(Target("SM8750", 79, 8),))
-    tree = replace(cases.tree_of(cases.file("libQnnHtp.so")), lowered=(program,))
-    found = examining.judge_staged(tree, "android", soc, ())
-    assert ("QNN323" not in {one.id for one in found}) is fits
-    assert soc.lower() not in str(found)
-
-
-@pytest.mark.parametrize("given", [None, Path("/venv/bin/python")])
-@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU])
-def test_a_device_is_tried_in_the_python_that_is_examined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Path | None, backend: Backend
-) -> None:
-    name = {Backend.HTP: "libQnnHtp.so", Backend.GPU: "libQnnGpu.so"}[backend]
-    library = tmp_path / "sdk" / HOST_DIRECTORY / name
-    library.parent.mkdir(parents=True)
-    library.touch()
-    tried = []
-
-    def try_device(*words: object, backend: Backend) -> str:
-        tried.append((*words, backend))
-        return "why not"
-
-    monkeypatch.setattr(surveying, "try_device", try_device)
-    variables = {"A": "1"}
-    request = SurveyRequest("emulator", {}, variables, tmp_path / "home", python=given)
-    sdk = SdkFacts(tmp_path / "sdk", is_directory=True, version="2.49.40")
-    assert surveying._try_device(request, sdk, cases.PYTHON, backend) == "why not"
-    interpreter, adaptor = given or Path(sys.executable), Path("/site/P.so")
-    home = tmp_path / "home/doctor"
-    assert tried == [(interpreter, adaptor, library, variables, home, backend)]

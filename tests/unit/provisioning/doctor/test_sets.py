@@ -10,13 +10,11 @@ import pytest
 from provisioning.doctor.checks.coherence import FAMILIES, split_sets
 from provisioning.doctor.checks.device import STAGINGS
 from provisioning.doctor.checks.files import find_groups, judge_group
-from provisioning.doctor.checks.registry import Finding, Severity
-from provisioning.doctor.examine import Verdict
+from provisioning.doctor.checks.registry import Severity
 from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
-from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect, Genuine
+from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect
 from provisioning.elf.qnn_build import QnnBuild
 from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
@@ -107,24 +105,6 @@ def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "ids"),
-    [
-        ("2.36.0", ["QNN319"]),
-        ("2.39.0", ["QNN319"]),
-        ("2.40.0", []),
-        ("2.50.1", []),
-        ("", ["QNN319"]),
-    ],
-)
-def test_a_skel_other_than_its_catalog_is_named_once(version: str, ids: list[str]) -> None:
-    """From QNN 2.40 on, a skel without a checksum is named because of that."""
-    (one,) = cases.proven_family(Genuine.NOT_COVERED).files
-    build = BUILD._replace(version=version) if version else None
-    case = within(trees={STAGING: staged(replace(one, build=build))})
-    assert [found.id for found in FAMILIES.judge_all(case) if found.id == "QNN319"] == ids
-
-
-@pytest.mark.parametrize(
     ("staged_too", "machine", "needed"),
     [
         ((), EM_AARCH64, ("libcdsprpc.so", "libc.so.6")),
@@ -184,17 +164,6 @@ def test_min_sdk_is_read_from_the_nearest_build_file(
     assert find_min_sdk(place) == found
 
 
-def test_a_note_never_makes_an_environment_unfit() -> None:
-    note = Finding("QNN235", "s", "it has none", "/s", "why", "fix", Severity.NOTE)
-    verdict = Verdict("linux", (note,))
-    data = verdict.data(strict=True)
-    assert (data["fit"], data["errors"], data["warnings"]) == (True, 0, 0)
-    text = render_verdict(verdict, strict=True)
-    assert text.startswith("linux: fit, 1 note\n")
-    assert "QNN235 note: it has none" in text
-    assert "Fix this first" not in text
-
-
 def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
     assert find_ids(staged(*cases.SDK_FILES)) == ["QNN320"]
     assert find_ids(staged(*cases.POINTERS)) == ["QNN321"]
@@ -204,17 +173,6 @@ def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
     for files in (cases.SDK_FILES, cases.POINTERS):
         case = replace(within(trees={STAGING: staged(*files)}), kinds=read_elf_policies())
         assert list(find_groups(case)) == []
-
-
-def test_a_context_binary_is_a_program_if_it_names_its_qnn(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").write_bytes(b"\0v2.49.40.260810104044\0")
-    (tmp_path / "tokenizer.bin").write_bytes(b"words")
-    (tmp_path / "empty.pte").write_bytes(b"")
-    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).lowered
-    assert [(one.name, bool(one.build)) for one in found] == [
-        ("empty.pte", False),
-        ("model.bin", True),
-    ]
 
 
 def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> None:

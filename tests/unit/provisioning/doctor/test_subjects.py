@@ -12,8 +12,8 @@ import pytest
 
 from provisioning.doctor.checks.building import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
-from provisioning.doctor.checks.device import DEVICES, STAGINGS
-from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
+from provisioning.doctor.checks.device import DEVICES
+from provisioning.doctor.checks.files import Group, find_groups, judge_group
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
@@ -35,7 +35,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
 from tests.unit.provisioning.doctor import cases
-from tests.unit.provisioning.doctor.cases import NEWER, OTHER, aligned, file, tree_of
+from tests.unit.provisioning.doctor.cases import OTHER, aligned, file, tree_of
 
 HOST, ANDROID = "x86_64-linux-clang", "aarch64-android"
 KINDS = read_elf_policies()
@@ -161,24 +161,6 @@ def test_of_sdks_that_serve_the_first_is_wanted() -> None:
     assert [one.subject for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
-def test_what_is_staged_is_judged_with_the_qnn_of_its_profile() -> None:
-    program = FileFacts("m.pte", Path("/m.pte"), 1, build=NEWER)
-    tree = TreeFacts(Path("/sdk"), (), lowered=(program,))
-    pins = {"qnn-sdk": "2.37.0"}
-    nameless = replace(QNN_SDK, version=None)
-    for sdk, given, runtime in (
-        (QNN_SDK, pins, "2.49.40"),
-        (None, pins, "2.37.0"),
-        (nameless, pins, "2.37.0"),
-    ):
-        case = ask(trees={"staging": tree, "qnn-sdk": tree_of()}, sdk=sdk, pins=given)
-        found = [one.what for one in STAGINGS.judge_all(case) if one.id == "QNN315"]
-        assert [what.rpartition(" ")[2] for what in found] == [runtime]
-    case = ask(trees={"staging": tree}, sdk=None)
-    assert "QNN315" not in [one.id for one in STAGINGS.judge_all(case)]
-    assert list(STAGINGS.find(ask())) == []
-
-
 def needing(name: str, *versions: str, **change: Any) -> FileFacts:
     return file(name, version_needs=(VersionNeed("l", versions),), **change)
 
@@ -251,7 +233,7 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
         place="lib/hexagon-v79/unsigned",
         machine=EM_QDSP6,
         flags=0x79,
-        runpath=(f"${{ORIGIN}}/../../{HOST}",),
+        rpath=(f"${{ORIGIN}}/../../{HOST}",),
     )
     other = file("libW.so", place="lib/windows")
     links = {"lib/libQnn.so.1": "libA.so"}
@@ -318,22 +300,6 @@ def test_of_a_group_each_file_is_judged_and_what_those_that_fit_need() -> None:
     assert ids(judge_group(group)) == found
     elsewhere = replace(group, kind="other", depth=1)
     assert ids(judge_group(elsewhere)) == [*found[:2], ("QNN216", "libH.so"), found[3]]
-
-
-def test_a_need_is_told_with_the_chain_of_its_users() -> None:
-    files = [
-        file("libC.so", needed=("libX.so", "libY.so")),
-        file("libB.so", needed=("libC.so",)),
-        file("libA.so", needed=("libB.so", "libX.so")),
-        replace(file("libD.so", needed=("libX.so",)), elf=None),
-    ]
-    names = {one.name for one in files}
-    chain = "libC.so (which libB.so needs, which libA.so needs)"
-    assert list(find_needs(files, names, {"libY.so": None})) == [
-        Need("libX.so", ["libA.so", "libC.so"], Path("/sdk/lib/libA.so"), "libA.so", False),
-        Need("libY.so", ["libC.so"], Path("/sdk/lib/libC.so"), chain, True),
-    ]
-    assert list(find_needs(files, {*names, "libX.so"}, {"libY.so": "/y"})) == []
 
 
 def test_glibc_of_the_machine_is_the_one_that_counts() -> None:

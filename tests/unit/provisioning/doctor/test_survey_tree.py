@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
-from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
@@ -72,13 +71,6 @@ def test_only_what_is_loaded_needs_program_headers(
     assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
 
 
-def test_a_directory_that_is_not_wanted_is_not_read(root: Path) -> None:
-    assert (
-        survey_tree(root, NO_CACHE, lambda directory: directory != "lib/x86_64-linux-clang").files
-        == ()
-    )
-
-
 def test_what_has_not_changed_is_not_read_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,13 +92,6 @@ def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -
     assert file.elf.machine == 40
 
 
-def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
-    inner = root / "lib" / "x86_64-linux-clang"
-    assert survey_tree(inner, FactsCache(tmp_path)).files[0].relative == "libx86.so"
-    outer = survey_tree(root, FactsCache(tmp_path)).files[0]
-    assert outer.relative == "lib/x86_64-linux-clang/libx86.so"
-
-
 @pytest.mark.parametrize("damage", [lambda _: b"\x93damaged", lambda data: data[:-1]])
 def test_a_damaged_memory_is_none(
     root: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
@@ -115,23 +100,6 @@ def test_a_damaged_memory_is_none(
     survey_tree(root, cache)
     cache.file.write_bytes(damage(cache.file.read_bytes()))
     assert len(survey_tree(root, FactsCache(tmp_path)).files) == 1
-
-
-def test_a_defect_is_a_fact(root: Path) -> None:
-    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
-    path.write_bytes(b"")
-    (file,) = survey_tree(root, NO_CACHE).files
-    assert file == FileFacts("lib/x86_64-linux-clang/libx86.so", path, 0, defect=Defect.EMPTY)
-    path.write_bytes(b"no library")
-    (file,) = survey_tree(root, NO_CACHE).files
-    why = "it starts with 'no library'"
-    assert file == replace(file, size_bytes=10, defect=Defect.NOT_ELF, defect_why=why)
-    gone, link = path.with_name("gone.so"), path.with_name("link.so")
-    link.symlink_to(gone)
-    for one, size in ((gone, 0), (link, link.lstat().st_size)):
-        found = tree.read_file(("a.so", one))
-        assert (found.size_bytes, found.defect) == (size, Defect.UNREADABLE)
-        assert found.defect_why
 
 
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:

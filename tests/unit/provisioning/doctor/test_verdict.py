@@ -3,7 +3,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,20 +34,12 @@ def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
     )
 
 
-def test_a_verdict_is_fit_unless_there_is_an_error() -> None:
-    assert Verdict("p", ()).fit
-    assert Verdict("p", (make(225, Severity.WARNING),)).fit
-    assert not Verdict("p", (make(101),)).fit
-
-
 @pytest.mark.parametrize(
     ("errors", "lacks"),
     [
         ((), None),
         ((909,), "QNN909"),
-        ((910,), "QNN910"),
         ((909, 910), "QNN909"),
-        ((101,), None),
         ((101, 909), None),  # what else is wrong is no missing library
         ((909, 999), None),
     ],
@@ -94,7 +85,6 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
 @pytest.mark.parametrize(
     ("numbers", "told"),
     [
-        ((1,), "QNN1: fault 1"),
         ((2, 1), "(and 1 more: `qnn-ci doctor p`)"),
         ((3, 2, 1), "(and 2 more: `qnn-ci doctor p`)"),
     ],
@@ -308,44 +298,6 @@ def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (chosen.soc, chosen.device, chosen.backend) == ("SM8650", True, Backend.GPU)
     assert (chosen.python, chosen.roots["qnn-runtime"]) == (Path("/opt/python"), tmp_path)
     assert chosen.variables["LD_LIBRARY_PATH"] == "/mine"
-
-
-@pytest.mark.parametrize(
-    ("words", "settled"),
-    [
-        (["emulator", "--sdk", "pinned"], "emulator-sdk"),
-        (["emulator", "--adaptor", "overlay"], "emulator"),
-        (["emulator"], ""),
-        (["emulator", "--adaptor", "wheel"], ""),
-        (["emulator-sdk"], ""),
-        (["android", "--sdk", "pinned"], ""),
-        (["emulator", "--sdk", "pinned", "--shell"], ""),
-        (["emulator", "--sdk", "pinned", "--root=qnn-runtime=/q"], ""),
-    ],
-)
-def test_a_chosen_qnn_is_examined_with_its_first_adaptor_that_fits(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], settled: str
-) -> None:
-    """Unless roots or the shell's variables are to be examined."""
-    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
-        monkeypatch.setenv(name, "")
-    asked: list[Any] = []
-    verdict = Verdict("p", ())
-
-    def settle(chosen: Any, found: Any, _: Progress, **more: Any) -> Any:
-        asked.append((found, chosen.profile, more))
-        return None, verdict
-
-    monkeypatch.setattr(doctor, "locate_profile", lambda name, _: f"environment of {name}")
-    monkeypatch.setattr(doctor, "settle_adaptor", settle)
-    monkeypatch.setattr(
-        doctor, "compose_request", lambda *_, **__: SurveyRequest("p", {}, {}, Path())
-    )
-    monkeypatch.setattr(doctor, "examine_request", lambda *_: verdict)
-    backend = [] if "android" in words else ["--backend", "gpu"]
-    assert main(["doctor", *words, *backend, "--python", "/py"]) == ExitCode.OK
-    more = {"python": Path("/py"), "backend": Backend.GPU}
-    assert asked == ([(f"environment of {settled}", settled, more)] if settled else [])
 
 
 @pytest.mark.parametrize(
