@@ -19,7 +19,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import StoreError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
-from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.forks import Run
@@ -67,14 +66,6 @@ def test_a_pinned_archive_becomes_a_tree(world: World) -> None:
     assert (found.root / "lib/x86_64-linux-clang/libQnn.so").is_symlink()
     assert "9 files" in said.replace("10 files", "9 files")
     assert not fetch()[0].fetched
-
-
-def test_a_fetch_that_was_cut_goes_on_where_it_stopped(world: World, server: BadServer) -> None:
-    server.faults["sdk.zip"] = [bad.cut(0.6)]
-    found, said = fetch()
-    assert found.fetched
-    assert "trying again" in said
-    assert fetch(verify=True)[0].repaired == ()
 
 
 def test_a_profile_gives_variables_that_a_shell_and_github_take(

@@ -117,23 +117,6 @@ def fetch(*components: str, offline: bool = False, verify: bool = False) -> tupl
     return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
-def is_filled(root: Path, module: str) -> bool:
-    return any((root / module).iterdir()) if (root / module).is_dir() else False
-
-
-def test_only_the_wanted_submodules_come(world: World) -> None:
-    root = fetch("adaptor")[0].root
-    assert root.name == "executorch"
-    assert not (root / "later").exists()
-    assert (root / "third-party/json/json.hpp").read_text() == "j"
-    assert not is_filled(root, "third-party/flatcc")
-    assert not is_filled(root, "third-party/other")
-    assert git(root, "rev-list", "--count", "HEAD") == "1"
-    status = git(root, "submodule", "status")
-    assert [line[:1] for line in status.splitlines()].count("-") == 2
-    assert git(root, "status", "--porcelain") == ""
-
-
 def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
     root = fetch("adaptor")[0].root
     assert fetch("adaptor", verify=True)[0].repaired == ()
@@ -187,14 +170,6 @@ def test_a_git_mirror_that_never_answers_is_given_up(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("QNN_CI_MIRROR", url)
         assert (fetch()[0].root / "CMakeLists.txt").is_file()
-
-
-def test_the_callers_git_variables_do_not_lead_it_astray(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert (fetch()[0].root / "CMakeLists.txt").is_file()
 
 
 @pytest.mark.parametrize("tamper", ["worktree", "hook", "gitfile", "link", "alternates"])

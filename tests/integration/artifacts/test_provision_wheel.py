@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode
-from tests.stand_ins.forks import Run
+from provisioning.errors import DownloadError
 from tests.stand_ins.toolchains import LIBRARIES, WHEEL, World, make_world
 
 
@@ -78,13 +76,3 @@ def test_a_wheel_put_there_by_hand_is_used(world: World) -> None:
     downloads.mkdir(parents=True)
     (world.index / WHEEL).rename(downloads / WHEEL)
     assert provision(offline=True)[0].artifacts[0].fetched
-
-
-def test_the_command_line_fetches_and_gives_variables(world: World, run: Run) -> None:
-    assert json.loads(run("fetch", "--json").stdout)["artifacts"][0]["fetched"]
-    lines = run("env", "emulator", "--shell").stdout
-    shown = subprocess.run(  # noqa: PLW1510
-        ["sh", "-c", f'{lines}echo "$QNN_SDK_ROOT"'], capture_output=True, text=True
-    )
-    assert (Path(shown.stdout.strip()) / "sdk.yaml").is_file()
-    assert run("fetch", "nonsense").returncode == ExitCode.USAGE

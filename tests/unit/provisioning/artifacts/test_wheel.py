@@ -241,6 +241,3 @@ def test_link_follows_the_one_file_that_fits() -> None:
     ):
         with pytest.raises(IntegrityError, match=re.escape(words)):
             wheel.follow_links(links, paths)
-
-
-# -- libraries that are compiled ------------------------------------------------------------------
