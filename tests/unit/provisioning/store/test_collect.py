@@ -270,22 +270,6 @@ def test_every_directory_that_our_code_names_below_the_home_is_a_part() -> None:
     assert found - records <= HOME_PARTS.keys()
 
 
-def test_part_contains_its_entries_unless_it_is_a_link(tmp_path: Path) -> None:
-    part, link = (CachePart("bench", tmp_path / name, "inputs") for name in ("bench", "link"))
-    link.path.symlink_to(part.path)
-    assert (list(part.entries()), part.size_bytes()) == ([], 0)
-    touch(part.path, "b", "a")
-    for path in part.path.iterdir():
-        path.write_bytes(bytes(7))
-    assert ([path.name for path in part.entries()], part.size_bytes()) == (["a", "b"], 14)
-    assert (list(link.entries()), link.size_bytes()) == ([], 0)
-    with (part.path / "a").open() as file, using(cwd="/", stdin=file) as pid:
-        assert find_removable([part]) == (
-            [Garbage(part.path / "b", 7, "inputs")],
-            [Kept(part.path / "a", f"process {pid} uses it")],
-        )
-
-
 def test_only_our_trees_are_removed_from_the_store(store: Store) -> None:
     found = publish(store)
     touch(store.trees, "file", "mine/file")

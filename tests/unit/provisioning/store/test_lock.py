@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from provisioning.store import lock
 from provisioning.store.lock import HeldLock, find_callers, is_alive, start_of
-from tests.build.store import masked, mode_of
 
 NO_PROCESS = str(1 << 23)  # above the largest pid_max
 
@@ -50,44 +48,6 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
     finally:
         os.dup2(keep, 0)
         os.close(keep)
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o666])
-def test_mode_of_a_lock_is_not_that_of_the_umask(
-    path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with masked(0o077):
-        held = HeldLock(path) if mode == 0o644 else HeldLock(path, mode)
-        assert held.take()
-    held.release()
-    assert mode_of(path) == mode
-
-    def refuse(fd: int, mode: int) -> None:
-        raise PermissionError(errno.EPERM, "not yours")
-
-    monkeypatch.setattr("os.fchmod", refuse)  # the file of another user keeps its mode
-    assert held.take()
-    held.release()
-
-
-@pytest.mark.parametrize(
-    ("number", "is_held"),
-    [(errno.EAGAIN, True), (errno.EACCES, True), (errno.EIO, False), (errno.ENOLCK, False)],
-)
-def test_errors_of_the_file_system_are_raised_unless_another_holds_the_lock(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_held: bool
-) -> None:
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(number, "refused")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    before = open_files()
-    if is_held:
-        assert not HeldLock(path).take()
-    else:
-        with pytest.raises(OSError, match="refused"):
-            HeldLock(path).take()
-    assert open_files() == before
 
 
 # -- processes ------------------------------------------------------------------------------------
