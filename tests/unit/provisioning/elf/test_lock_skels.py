@@ -153,24 +153,3 @@ def test_a_wheel_that_unpacks_to_too_much_is_refused(
 ) -> None:
     monkeypatch.setattr(lock_skels, "MOST_BYTES", len(SKELS[V73]) - 1)
     assert lock(make_wheel(tmp_path / "bad.whl", {V73: SKELS[V73]})) == ExitCode.USAGE
-
-
-def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
-    lock: Lock, tmp_path: Path
-) -> None:
-    newest, newer = "v2.100.4.260710101010", "v2.100.4.260710101009"
-    wheels = [
-        make_wheel(tmp_path / "first.whl", SKELS),
-        make_wheel(tmp_path / "second.whl", {**SKELS, "more": b""}),
-        make_wheel(
-            tmp_path / "newest.whl",
-            {name: make_skel(int(name[10:12]), newest) for name in (V75, V73)},
-        ),
-        make_wheel(tmp_path / "newer.whl", {V73: make_skel(73, newer)}),
-    ]
-    assert lock(*wheels, "--write") == ExitCode.OK
-    known = catalogs.read_known()
-    catalogs.read_known.cache_clear()
-    assert known[OTHER].wheel == "first.whl"
-    assert (next(iter(known)), list(known)[-2:]) == (OTHER, [newer, newest])
-    assert list(known[newest].skels) == [V73, V75]

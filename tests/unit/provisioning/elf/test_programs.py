@@ -174,20 +174,3 @@ def test_fields_of_a_flatbuffer_are_read_up_to_a_number_of_items() -> None:
         tables.count()
     with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
         root.numbers(0, 3)
-
-
-def make_vector(form: str, *numbers: int, count: int = -1) -> bytes:
-    """A root whose only field is a vector of numbers; its vtable comes after it."""
-    vtable, size = struct.pack("<HHH", 6, 8, 4), len(numbers) if count < 0 else count
-    head = struct.pack("<IiII", 4, -8, 12, 0)  # the table is at 4, its field at 8
-    return head[:12] + vtable + b"\0\0" + struct.pack(f"<I{len(numbers)}{form}", size, *numbers)
-
-
-def test_a_flatbuffer_is_between_its_bounds() -> None:
-    data = make_vector("I", 7)
-    inside = Tables(b"head" + data + b"tail", 4, 4 + len(data))
-    assert inside.root().list(0) == (7,)
-    for place in (0, 3, 4 + len(data), 2 + len(data)):
-        with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
-            inside.read("I", place)
-    assert inside.read("I", len(data)) == 7
