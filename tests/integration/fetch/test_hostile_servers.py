@@ -69,21 +69,6 @@ def test_bytes_that_come_again_are_no_progress(
     assert "started over" in said
 
 
-ENDLESS_HEADS: dict[str, Fault] = {
-    "a head at a byte a time": bad.drip_head(
-        b"HTTP/1.1 200 OK\r\nX: y\r\n" + b"X: z\r\n" * 50, 0.1
-    ),
-    "100 Continue for ever": bad.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"),
-}
-
-
-@pytest.mark.parametrize("name", ENDLESS_HEADS)
-def test_a_head_has_a_time_limit(server: BadServer, tmp_path: Path, name: str) -> None:
-    server.faults["a.zip"] = [ENDLESS_HEADS[name]] * 3
-    ended, said = fetch([server.url("a.zip")], tmp_path)
-    assert (ended, "no response within" in said) == ("DownloadError", True), said
-
-
 @pytest.mark.parametrize(("piece", "pause_s"), [(b"x", 0.1), (bytes(1 << 20), 0)])
 def test_the_body_of_a_redirect_is_not_read(
     server: BadServer, tmp_path: Path, piece: bytes, pause_s: float

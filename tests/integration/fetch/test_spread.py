@@ -96,27 +96,3 @@ def test_what_came_of_a_broken_one_is_resumed(server: BadServer, tmp_path: Path)
     sent = server.sent_bytes
     fetch(server, tmp_path)
     assert server.sent_bytes - sent < len(DATA)
-
-
-def test_a_mirror_that_wants_a_token_or_a_helper_gets_it(
-    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def guarded(handler: bad.Handler, data: bytes) -> None:
-        wanted = handler.headers.get("Authorization") in {"Bearer t0ken", "Bearer h3lper"}
-        (bad.serve if wanted else bad.status(401))(handler, data)
-
-    server.usual = guarded
-    with pytest.raises(DownloadError, match="could not be fetched"):
-        fetch(server, tmp_path)
-    place = server.url("").split("/")[2]
-    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", f"other=x {place}=t0ken")
-    fetch(server, tmp_path)
-    monkeypatch.delenv("QNN_CI_BEARER_TOKENS")
-    helper = tmp_path.parent / "helper"
-    helper.write_text(
-        '#!/bin/sh\ngrep -q "uri" && echo \'{"headers": {"Authorization": ["Bearer h3lper"]}}\'\n'
-    )
-    helper.chmod(0o755)
-    monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(helper))
-    (tmp_path / "a.zip").unlink()
-    fetch(server, tmp_path)

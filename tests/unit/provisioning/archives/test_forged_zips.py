@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import stat
 import struct
-import threading
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,6 @@ import pytest
 from provisioning.archives import zipfiles
 from provisioning.archives.layout import Member
 from provisioning.archives.zipfiles import (
-    OUT_BYTES,
     FileSource,
     extract_member,
     extract_members,
@@ -436,21 +433,6 @@ def test_programs_of_a_zip_without_modes_can_be_run(
     written = extract_member(source, tmp_path, path, member)
     assert written.mode == (mode if made_by == WINDOWS else 0o444)
     assert (tmp_path / path).read_bytes() == data
-
-
-def test_a_wrong_member_ends_the_others(tmp_path: Path) -> None:
-    """One that has begun, and those that have not; a descriptor of no file stays open."""
-    large = Entry(b"large", bytes(20 * OUT_BYTES))
-    wrong = replace(GOOD, name=b"w", crc=1, data=bytes(2_000), method=0)
-    others = [replace(GOOD, name=f"{number:03}".encode()) for number in range(100)]
-    source, placed = placed_in([*others, wrong, large])
-    opened = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(IntegrityError) as caught:
-        extract_members(source, tmp_path / "root", placed, lambda _: time.sleep(0.01))
-    assert "member 'w' has CRC-32" in caught.value.why
-    assert len(list((tmp_path / "root/in").iterdir())) < 100
-    assert len(list(Path("/proc/self/fd").iterdir())) == opened
-    assert not [one.name for one in threading.enumerate() if "ThreadPool" in one.name]
 
 
 def test_one_path_is_not_for_two_members(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from provisioning.archives.layout import (
     place_members,
 )
 from provisioning.errors import IntegrityError
-from provisioning.store.tree import FILE_TIME_S, TreeEntry
+from provisioning.store.tree import TreeEntry
 
 FREE = Limits()
 TOO_LONG = "has a name that is too long"
@@ -76,26 +75,6 @@ def test_a_name_that_is_refused(member: Member, problem: str) -> None:
         check_name("a.zip", member)
     assert caught.value.what == "a.zip is refused"
     assert caught.value.fix.endswith("; download the archive from its vendor again")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "1:a",
-        "ab:/c",
-        "a/b:c",
-        "..a/...",
-        "a b~é",
-        ".a/b.",
-        "d/" * (MAX_DEPTH - 1) + "a",
-        "n" * 255,
-        "é" * 127 + "n",
-        f"{'n' * 199}/" * 9 + "n" * 200,
-        f"{'é' * 99}n/" * 9 + "é" * 100,
-    ],
-)
-def test_a_name_that_is_taken(name: str) -> None:
-    assert refusal(Member(name, 0)) == ""
 
 
 @pytest.mark.parametrize(
@@ -231,27 +210,6 @@ def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
     assert {path: str((tmp_path / path).readlink()) for path in links} == links
 
 
-@pytest.mark.parametrize(
-    ("links", "why"),
-    [
-        (
-            {"a": "x", "l": "/etc"},
-            "link 'l' points outside the tree or into a loop: '/etc'",
-        ),
-        ({"l": "../x"}, "link 'l' points outside the tree or into a loop: '../x'"),
-        ({"l": "y", "b": "x", "a": "z"}, "link 'a' points to 'z', which is not in the tree"),
-        ({"l": "x/y"}, "link 'l' points to 'x/y', which is not in the tree"),
-    ],
-)
-def test_no_link_is_made_where_one_is_refused(
-    tmp_path: Path, links: dict[str, str], why: str
-) -> None:
-    with pytest.raises(IntegrityError) as caught:
-        make_links(tmp_path, links, "a.zip", ["x"])
-    assert (caught.value.what, caught.value.why) == ("a.zip is refused", why)
-    assert list(tmp_path.iterdir()) == []
-
-
 def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry:
     writer = FileWriter(root, "a.so", "a.zip", size)
     try:
@@ -260,18 +218,6 @@ def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry
         return writer.finish(mode)
     finally:
         writer.close()
-
-
-def test_a_file_is_written_and_described(tmp_path: Path) -> None:
-    entry = write(tmp_path, b"ab", b"", b"cde", size=5, mode=0o555)
-    assert entry == TreeEntry("a.so", 5, 0o555, hashlib.sha256(b"abcde").hexdigest())
-    state = (tmp_path / "a.so").stat()
-    assert (tmp_path / "a.so").read_bytes() == b"abcde"
-    assert (state.st_mode & 0o7777, state.st_mtime, state.st_atime) == (
-        0o555,
-        FILE_TIME_S,
-        FILE_TIME_S,
-    )
 
 
 def test_more_or_less_than_was_declared_is_refused(tmp_path: Path) -> None:

@@ -258,21 +258,6 @@ def test_a_variable_that_names_nothing(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", ["1", "20", "-5", "x"])
-def test_a_narrow_terminal(
-    columns: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", columns)
-    code, text = run_command("p", PROVISIONING, ["doctor", "emulator"])
-    assert code == ExitCode.ENVIRONMENT
-    assert "Fix this first" in text
-    assert "defect" not in capsys.readouterr().err
-
-
 def test_a_defect_is_json_for_a_machine(verbs: dict[str, Verb]) -> None:
     code, text = run_command("p", verbs, ["show", "--defect", "--json"])
     assert code == 70

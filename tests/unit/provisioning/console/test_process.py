@@ -84,11 +84,6 @@ def test_a_hang_is_ended_with_its_children() -> None:
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
-def test_stdin_is_fed() -> None:
-    ended = run_process([sys.executable, "-c", "print(input()[::-1])"], input_text="abc\n")
-    assert ended.output == "cba\n"
-
-
 def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) -> None:
     said = tmp_path / "said"
     child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
@@ -253,28 +248,6 @@ def test_what_one_task_raises_ends_the_others_and_aborts() -> None:
     with pytest.raises(OSError, match="no room"):
         run_tasks([lambda: run_process(SLEEP, check=False), fail], 2, abort=aborted.set)
     assert aborted.is_set()
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def test_what_a_reader_of_lines_raises_ends_the_process_and_is_raised() -> None:
-    pids: list[int] = []
-
-    def stop(line: str) -> None:
-        pids.append(int(line))
-        raise ValueError("stop")
-
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
-    with pytest.raises(ValueError, match="stop"):
-        run_process([sys.executable, "-c", program], on_line=stop)
-    assert not is_running(pids[0])
 
 
 FLOOD = "import os\nwhile True: os.write({}, b'x' * 65536)"

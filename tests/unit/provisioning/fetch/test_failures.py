@@ -104,18 +104,3 @@ def test_a_bad_bundle_is_named_before_anything_is_sent(
     bundle.write_bytes(edit(raw))
     why = f"PermanentError: REQUESTS_CA_BUNDLE points to {bundle}, which {end}"
     assert outcome(check_bundle) == why
-
-
-def test_the_first_variable_that_is_set_must_name_a_bundle(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    missing = "PermanentError: CURL_CA_BUNDLE points to /not there, which does not exist"
-    assert outcome(check_bundle) is None
-    monkeypatch.setenv("CURL_CA_BUNDLE", "/not there")
-    assert outcome(check_bundle) == missing
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
-    assert outcome(check_bundle) is None
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "")
-    assert outcome(check_bundle) == missing

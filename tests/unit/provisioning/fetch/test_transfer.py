@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.utils
 import io
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioning.console.progress import Progress
-from provisioning.fetch.download import range_headers
 from provisioning.fetch.transfer import (
     PROGRESS_BYTES,
     Head,
@@ -50,12 +48,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         ((0, 0, 0), 3, 0, GIVEN_UP, [2, 4]),
         ((0,), 1, 0, "PermanentError: broken (1 try)", []),
         ((0, 0, NEW, 0), 3, 0, "done", [2, 4, 2, 4]),
-        ((0, 0, NEW - 1), 3, 0, GIVEN_UP, [2, 4]),
         ((0, 0, NEW, 0, 0), 3, 0, GIVEN_UP, [2, 4, 2, 4]),
         ((NEW, -NEW, NEW), 3, 0, GIVEN_UP, [2, 4]),
-        ((0, NEW, 0, 2 * NEW, 0, NEW), 3, 0, "done", [2, 2, 4, 2, 4, 2]),
         ((NEW,), 3, 3, "PermanentError: broken (1 try, started over 3 times)", []),
-        ((0,), 1, 1, "PermanentError: broken (1 try, started over 1 time)", []),
         ((0,), 3, 2, "done", [2]),
         ((9.0,), 3, 0, "done", [9]),
         ((9.5,), 3, 0, BUSY, []),
@@ -93,21 +88,6 @@ def test_work_is_tried_again_while_it_goes_forward(
     assert said.getvalue() == "".join(f"a.zip: {why}; trying again in {s:.1f} s\n" for s in waits)
 
 
-def test_a_wait_doubles_by_chance_up_to_a_longest_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds: list[tuple[float, float]] = []
-
-    def choose(low: float, high: float) -> float:
-        bounds.append((low, high))
-        return 1.0
-
-    monkeypatch.setattr("random.uniform", choose)
-    policy = TransferPolicy(backoff_s=0.5, longest_wait_s=30)
-    assert [policy.wait_s(count, 0) for count in (1, 2, 3, 9)] == [0.5, 1, 2, 30]
-    assert [policy.wait_s(1, asked) for asked in (0.4, 0.6, 31)] == [0.5, 0.6, 30]
-    assert set(bounds) == {(0.5, 1.5)}
-    assert TransferPolicy().patience_s == math.inf
-
-
 USUAL = TransferPolicy()
 ATTEMPTS, BACKOFF, TIMEOUT = "QNN_CI_ATTEMPTS", "QNN_CI_BACKOFF_S", "QNN_CI_TIMEOUT_S"
 
@@ -118,13 +98,10 @@ ATTEMPTS, BACKOFF, TIMEOUT = "QNN_CI_ATTEMPTS", "QNN_CI_BACKOFF_S", "QNN_CI_TIME
         ("", "", USUAL),
         (ATTEMPTS, "", USUAL),
         (ATTEMPTS, "1", replace(USUAL, attempts=1)),
-        (ATTEMPTS, "1000", replace(USUAL, attempts=1000)),
         *((ATTEMPTS, text, "from 1 to 1000") for text in ("0", "nan", "many", "1001")),
         (BACKOFF, "0", replace(USUAL, backoff_s=0)),
-        (BACKOFF, "3600", replace(USUAL, backoff_s=3600)),
         *((BACKOFF, text, "from 0 to 3600") for text in ("-0.1", "\u00b2", "3600.5")),
         (TIMEOUT, "0.01", replace(USUAL, read_timeout_s=0.01, connect_timeout_s=0.01)),
-        (TIMEOUT, "14", replace(USUAL, read_timeout_s=14, connect_timeout_s=14)),
         (TIMEOUT, "86400", replace(USUAL, read_timeout_s=86400, connect_timeout_s=15)),
         *((TIMEOUT, text, "from 0.01 to 86400") for text in ("0.009", "86401")),
     ],
@@ -194,34 +171,17 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
         ({"Content-Range": "bytes */20"}, replace(NOTHING, total=20)),
         ({"Content-Range": "bytes 5-9/*"}, replace(NOTHING, range_start=5)),
         ({"Content-Range": "items 5-9/20", "Content-Length": "-3"}, NOTHING),
-        ({"Content-Length": "9" * 18}, replace(NOTHING, length=int("9" * 18))),
         ({"Content-Length": "9" * 19}, NOTHING),
-        ({"Content-Length": "9" * 5000}, NOTHING),
         ({"Content-Range": f"bytes 0-1/{'9' * 5000}"}, replace(NOTHING, range_start=0)),
         ({"Content-Length": "\u0663"}, NOTHING),
         ({"ETag": '"a"', "Last-Modified": DATE}, replace(NOTHING, validator='"a"')),
         ({"ETag": 'W/"a"', "Last-Modified": DATE}, replace(NOTHING, validator=DATE)),
         ({"ETag": 'W/"a"'}, NOTHING),
-        ({"ETag": " ~" + "x" * 298}, replace(NOTHING, validator=" ~" + "x" * 298)),
         *(({"ETag": text}, NOTHING) for text in ("x" * 301, "a\x7f", "a\x1f", "a\n", "\u20ac")),
     ],
 )
 def test_head_says_what_is_well_formed(headers: Mapping[str, str], wanted: Head) -> None:
     assert parse_head(206, headers) == wanted
-
-
-@pytest.mark.parametrize(
-    ("have", "validator", "wanted"),
-    [
-        (0, "v", {}),
-        (1, "v", {"Range": "bytes=1-", "If-Range": "v"}),
-        (10, "", {}),
-    ],
-)
-def test_rest_is_asked_for_by_its_validator(
-    have: int, validator: str, wanted: dict[str, str]
-) -> None:
-    assert range_headers(have, validator) == wanted
 
 
 @pytest.mark.parametrize(
