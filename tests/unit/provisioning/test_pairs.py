@@ -150,69 +150,24 @@ def find_pair_faults(case: Case) -> Verdict:
 SOCS = {"SM8750": ("SM8750", 79), "SM8850": ("SM8850", 81), "SM8650": ("SM8650", 75)}
 WRONG: Mapping[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
     "torch of an older release": ("emulator", {"torch": "2.12.0"}, ("1.5.1", "2.12.0")),
-    "torch of a newer release": ("emulator", {"torch": "2.15.0"}, ("1.5.1", "2.15.0")),
-    "executorch that nobody tried": ("emulator", {"executorch": "1.0.1"}, ("1.0.1", "2.13.0")),
-    "executorch 1.4.1 with its successor's torch": (
-        "emulator",
-        {"executorch": "1.4.1", "torch": "2.14.0"},
-        ("1.4.1", "2.14.0"),
-    ),
     "torch that upstream takes and nobody tried": (
         "emulator",
         {"torch": "2.14.0", "sdk": "2.49.40", "name": "qnn-runtime"},
         ("1.5.1", "2.14.0", "2.49.40"),
     ),
-    "a wheel of a newer QNN": (
-        "emulator",
-        {"sdk": "2.50.40", "name": "qnn-runtime"},
-        ("1.5.1", "2.13.0", "2.50.40"),
-    ),
     "an overlay of an older checkout": ("emulator", {"checkout_of": "1.4.1"}, ("1.4.1", "1.5.1")),
-    "an overlay of a newer checkout": (
-        "emulator-sdk",
-        {"executorch": "1.4.1", "checkout_of": "1.5.1"},
-        ("1.5.1", "1.4.1"),
-    ),
-    "an adaptor of newer headers": ("emulator-sdk", {"headers": "2.40"}, ("2.40", "2.37.0")),
-    "an adaptor of the next release": (
-        "emulator-sdk",
-        {"sdk": "2.48.40", "headers": "2.49"},
-        ("2.49", "2.48.40"),
-    ),
     "the wheel's adaptor with moved structures": (
         "emulator-sdk",
         {"sdk": "2.47.0", "no_device": "unknown custom config socModel 0"},
         ("2.37", "2.47.0"),
     ),
     "an SDK before upstream's pin": ("aot", {"sdk": "2.36.1"}, ("2.36.1", "1.5.1")),
-    "an SDK of three years ago": ("android", {"sdk": "2.20.0"}, ("2.20.0", "1.5.1")),
-    "an old SDK for embedded Linux": (
-        "linux",
-        {"sdk": "2.31.0", "checkout": "1.4.1"},
-        ("2.31.0", "1.4.1"),
-    ),
-    "an old SDK for an installed executorch": (
-        "emulator-sdk",
-        {"sdk": "2.36.1", "headers": "2.36"},
-        ("2.36.1", "1.5.1"),
-    ),
     "LPAI with upstream's pin": ("lpai", {"sdk": "2.37.0"}, ("2.37.0", "2.39")),
     "an NDK before r26": ("android", {"ndk": "25.2.9519653"}, ("25.2.9519653", "26")),
-    "an NDK of five years ago": ("direct", {"ndk": "21.4.7075529"}, ("21.4.7075529", "26")),
     "a Hexagon SDK without tools for v81": (
         "direct",
         {"hexagon": "6.0.0.2", "soc": SOCS["SM8850"]},
         ("6.0.0.2", "SM8850"),
-    ),
-    "a Hexagon SDK without tools for v79": (
-        "direct",
-        {"hexagon": "5.5.6.0", "soc": SOCS["SM8750"]},
-        ("5.5.6.0", "SM8750"),
-    ),
-    "a Hexagon SDK without tools for v75": (
-        "direct",
-        {"hexagon": "5.4.0", "soc": SOCS["SM8650"]},
-        ("5.4.0", "SM8650"),
     ),
 }
 

@@ -324,12 +324,12 @@ def test_the_hexagon_version_is_in_ten_bits_of_the_flags(flags: int, version: in
 
 @pytest.mark.parametrize(("align", "step"), [(4, 4), (8, 8), (1, 4)])
 def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> None:
-    def note(name: bytes, desc: bytes) -> bytes:
-        head = b"".join(number.to_bytes(4, "little") for number in (len(name), len(desc), 3))
+    def note(name: bytes, desc: bytes, kind: int = 3) -> bytes:
+        head = b"".join(number.to_bytes(4, "little") for number in (len(name), len(desc), kind))
         whole = (head + name).ljust(-(-(12 + len(name)) // step) * step, b"\0") + desc
         return whole.ljust(-(-len(whole) // step) * step, b"\0")
 
-    blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"\xab\xcd")
+    blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"y", 1) + note(b"GNU\0", b"\xab\xcd")
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
 
 

@@ -141,14 +141,14 @@ import msgspec
 from provisioning.manifest.reader import convert_toml
 
 sys.setswitchinterval(1e-6)
-decode = {decode}
 for number in range(100):
-    row = msgspec.defstruct(f"Row{{number}}", [(f"a{{one}}", dict[str, int]) for one in range(5)])
-    kind = msgspec.defstruct(f"Kind{{number}}", [(f"f{{one}}", row) for one in range(8)])
-    value = {{f"f{{one}}": {{f"a{{each}}": {{}} for each in range(5)}} for one in range(8)}}
+    row = msgspec.defstruct(f"Row{number}", [(f"a{one}", dict[str, int]) for one in range(5)])
+    kind = msgspec.defstruct(f"Kind{number}", [(f"f{one}", row) for one in range(8)])
+    value = {f"f{one}": {f"a{each}": {} for each in range(5)} for one in range(8)}
     start = threading.Barrier(4)
     threads = [
-        threading.Thread(target=lambda: (start.wait(), decode(value, kind))) for _ in range(4)
+        threading.Thread(target=lambda: (start.wait(), convert_toml(value, kind, "")))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -157,15 +157,8 @@ for number in range(100):
 """
 
 
-def run(decode: str) -> int:
-    argv = [sys.executable, "-c", SCRIPT.format(decode=decode)]
-    return subprocess.run(argv, check=False).returncode
-
-
 def test_threads_may_be_the_first_to_decode_into_a_struct() -> None:
-    assert run("lambda value, kind: convert_toml(value, kind, '')") == 0
-    # Once msgspec always survives this, the lock can go.
-    assert any(run("msgspec.convert") < 0 for _ in range(20))
+    assert subprocess.run([sys.executable, "-c", SCRIPT], check=False).returncode == 0
 
 
 PRINT_TABLE = """
@@ -247,10 +240,8 @@ def test_every_fault_of_a_table_is_found_at_its_place() -> None:
         ("ndk", "android-ndk"),
         ("sdk", "hexagon-sdk or qnn-sdk"),
         ("executorsh", "executorch"),
-        ("qn", ""),
         ("and", ""),  # letters of a part
         ("up", ""),  # too short for a part
-        ("agon", ""),
     ],
 )
 def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
@@ -268,9 +259,7 @@ def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -
         (("models", "a b", "path"), 4),
         (("models", "a b", "limits", "8a8w", "min"), 5),
         (("models", "plain-1", "soc"), 7),
-        (("models", "plain-1", "soc", "missing"), 7),
         (("override", 1, "a.b"), 11),
-        (("override", 1, "c.d"), 12),
         (("override", 0, "a.b"), 9),
         (("twice",), 13),  # the first of two equal ones
     ],
@@ -329,26 +318,15 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
         ({"near": "a", "rank": math.inf}, Place, [(("rank",), "inf is not a finite number")]),
         ({"near": 1, "rank": "x"}, Place, [(("near",), "str"), (("rank",), "float")]),
         ({"near": "a", "size": 0}, Place, [(("size",), ">= 1")]),
-        ({"near": 1}, Place | None, [(("near",), "str")]),
         ([{"near": "a"}, {}], tuple[Place, ...], [((1,), "the key near is missing")]),
-        ("ab", tuple[Place, ...], [((), "array")]),
         ({"a": {"near": 1}}, dict[str, Place], [(("a", "near"), "str")]),
-        ("ab", dict[str, Place], [((), "object")]),
-        ("ab", Place, [((), "object")]),
-        (1.5, int, [((), "int")]),
-        (1.5, float, []),
         ({"A": 1}, dict[Literal["a"], int], [(("A",), "valid: a")]),
         ("linear", Literal["line", "ring"], [((), "did you mean line?")]),
         ("x", Literal["line", "ring"], [((), "valid: line, ring")]),
-        (1, Literal["line", "ring"], [((), "int")]),
         ("gpv", Backend, [((), "did you mean gpu?")]),
-        ("x", int, [((), "int")]),
-        ("x", Literal[1, 2], [((), "str")]),
-        ("x", Literal["a", 2], [((), "Invalid enum value")]),
         ({"type": "cat", "name": "a"}, Cat, []),
         ({"type": "dog", "name": "a"}, Cat | Dog, []),
         ({"type": "cow", "name": "a"}, Cat | Dog, [((), "cow")]),
-        ({"type": "dog", "name": "a"}, Cat, [((), "dog")]),
     ],
 )
 def test_each_fault_of_a_table_has_its_place(
