@@ -18,12 +18,8 @@ import msgspec
 import pytest
 
 from provisioning.artifacts.environment import (
-    all_requests,
     parse_selection,
-    stored_requests,
-    stored_trees,
     unique_requests,
-    unreadable_trees,
 )
 from provisioning.artifacts.lockfile import (
     find_lock,
