@@ -557,13 +557,14 @@ def show_limit(name: str, rule: Threshold) -> str:
     return shown(rule) if shown else NOTHING
 
 
-def list_charts(report: Report) -> list[Column]:
+def list_charts(reports: Sequence[Report]) -> list[Column]:
     """Return the columns that are drawn as bars. DDR traffic is included only if a case has a value
     for it."""
+    cases = [case for report in reports for case in report.cases]
     return [
         one
         for one in COLUMNS
-        if one.draw and (one.draw is not draw_traffic or any(map(one.is_had, report.cases)))
+        if one.draw and (one.draw is not draw_traffic or any(map(one.is_had, cases)))
     ]
 
 

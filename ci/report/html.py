@@ -1,5 +1,5 @@
 """Render the report as one self-contained HTML file: differences from a base, failures by cause,
-charts, and every case with its details.
+charts, and every case with its details. Also render the trend over several reports.
 
 Jinja escapes every value, and the page's content security policy blocks all scripts and styles
 except its own.
@@ -230,7 +230,7 @@ def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figu
             column.chart,
             tuple(column.draw(case, report.threshold_for(case)) for _, case in shown),
         )
-        for column in list_charts(report)
+        for column in list_charts([report])
         if column.draw
     ]
 

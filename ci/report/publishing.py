@@ -14,7 +14,7 @@ from ci.facts.kinds import read_kinds
 from ci.report.annotation import make_annotations, render_annotations, render_log
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
-from ci.report.providers import Provider
+from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path
@@ -83,6 +83,7 @@ def publish_run(
         write_sarif(report, args.sarif)
     if report.uncompared:
         progress.step(f"note: not compared with the base: {report.uncompared}")
+    warn_of_dropped(progress)
     append_summary(report)
     provider = Provider()
     if provider.is_github:

@@ -13,7 +13,7 @@ from ci.report import publishing
 from ci.report.annotation import make_annotations
 from ci.report.github import WORD_JOINER, append_summary, render_summary
 from ci.report.merge import merge_reports
-from ci.report.providers import Provider
+from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print annotations for the CI system instead of the table",
     )
+    parser.add_argument(
+        "--trend",
+        type=user_path,
+        metavar="DIR",
+        help="show how each case changed over all reports below DIR, and write trend.html",
+    )
     publishing.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
@@ -50,6 +56,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.schema:
         schema = make_json_schema()
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
+    if args.trend:
+        return show_trend(args, progress)
     if not args.path:
         raise UsageError("no report is specified", fix="pass a report.json or its directory")
     reports = [read_report(path) for path in args.path]
@@ -60,14 +68,34 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
         publishing.write_sarif(report, args.sarif)
-    text = render_text(report, args)
+    text = render_text(report, args, progress)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def render_text(report: Report, args: argparse.Namespace) -> str:
+def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Write trend.html, and return the trend as text and as data. The exit code is 0 even if cases
+    failed. Raises UsageError if the call also names a report."""
+    from ci.report.trend import (
+        describe_trend,
+        follow_cases,
+        read_reports,
+        trend_data,
+        write_trend,
+    )
+
+    if args.path:
+        raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
+    reports = read_reports(args.trend, progress)
+    rows = follow_cases(reports)
+    progress.step(f"written: {shown_path(write_trend(reports, rows, args.to or args.trend))}")
+    return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
+
+
+def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
     """Return the table, or the output that --annotate or --summary asks for instead. Raises
     StoreError if the CI system's summary cannot be written."""
     if args.annotate:
+        warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))
     if args.summary and not append_summary(report):
         text = render_summary(report)

@@ -104,6 +104,7 @@ FILL = {
     "--push REF": "--push registry.example/emulator",
     "--base BASE": "--base main",
     "report PATH": "report reports/test_emulator",
+    "--trend DIR": "--trend reports",
     "-s SESSION": "-s validate",
     "TARGET": "android",
     "OWNER/REPOSITORY@COMMIT": "example/executorch-qnn-ci@" + "0123456789" * 4,
@@ -315,6 +316,7 @@ ROWS = (
     Row("judge kept", "", given=(readers.net, KEEP)),
     Row("report shard-1", "3 passed", given=(readers.two_shards,)),
     Row("report --schema", '"$schema"'),
+    Row("report --trend", "1 report", given=(readers.report,)),
     Row("qnn-ci report", "1 passed", given=(readers.report,)),
     Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", given=(readers.evidence,)),
     # -- parity --

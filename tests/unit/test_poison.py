@@ -49,6 +49,7 @@ ROWS = (
     (Report, "report {} --annotate", AZURE),
     (Report, "report {} --base {}", NOWHERE),
     (Report, "report {} --to out --sarif out.sarif", NOWHERE),
+    (Report, "report --trend . --to out", NOWHERE),
     (Plan, "matrix {}", GITHUB),
     (Plan, "matrix {} --json", AZURE),
     (Plan, "gate {} --needs needs.json --results .", NOWHERE),

@@ -1,4 +1,4 @@
-"""index.html in a real browser that resolves no name, clicked through."""
+"""index.html and trend.html in a real browser that resolves no name, clicked through."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ci.report.comparison import compare_reports
 from ci.report.html import render_html
 from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
+from ci.report.trend import follow_cases, write_trend
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report, say
 
@@ -213,3 +214,16 @@ def test_its_policy_lets_its_own_script_run_and_no_other(
     assert browser.ask("document.title").startswith("FAILED: test_emulator")
     assert browser.ask(SHOWN % "thead button")
     assert "Content Security Policy" in "".join(browser.console)
+
+
+def test_a_trend_is_sorted_and_filtered_as_a_report_is(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    later = [replace(report, started=f"2026-11-{day}T08:00:00Z") for day in (21, 22)]
+    reports = [report, *later]
+    browser.open(write_trend(reports, follow_cases(reports), tmp_path))
+    assert browser.ask("document.querySelectorAll('.spark').length") == 4 * 5
+    browser.click("#filter")
+    browser.type("beta")
+    assert browser.ask(SHOWN % "#case-table tbody th") == ["beta"]
+    assert browser.console == []

@@ -27,7 +27,7 @@ from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time
 from ci.report.comparison import compare_case, compare_reports
 from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow
-from ci.report.providers import Provider, mask_secrets
+from ci.report.providers import DROPPED, Provider, mask_secrets
 from ci.report.publishing import compare_base, publish_run
 from ci.report.schema import (
     Budget,
@@ -251,8 +251,11 @@ def test_a_run_is_published_as_it_was_asked_for(
     wanted: bool,
 ) -> None:
     page = tmp_path / "page.md"
+    for name in DROPPED:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GITHUB_ACTIONS", str(github).lower())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    monkeypatch.setenv("BUILDKITE", str(wanted).lower())
     base = tmp_path / "gone.json"
     args = Namespace(base=base if wanted else None, sarif=tmp_path / "a.sarif" if wanted else None)
     stream = io.StringIO()
@@ -260,7 +263,7 @@ def test_a_run_is_published_as_it_was_asked_for(
     assert read_report(tmp_path / "reports") == published
     told = stream.getvalue().splitlines()
     notes = [line.split(":")[0] for line in told]
-    assert notes == ["report", *(["note"] if wanted else [])]
+    assert notes == ["report", *(["note", "warning"] if wanted else [])]
     assert told[0].endswith("index.html")
     assert (published.uncompared != "", (tmp_path / "a.sarif").is_file()) == (wanted, wanted)
     assert page.is_file() is github

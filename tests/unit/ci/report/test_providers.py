@@ -16,6 +16,7 @@ from ci.report.providers import (
     find_secrets,
     group,
     mask_secrets,
+    warn_of_dropped,
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
@@ -81,6 +82,19 @@ def test_github_reads_each_annotation_as_it_was_meant() -> None:
     assert (second.level, second.properties) == ("warning", {})
     assert second.text == r"a line\n::error::of its own # #[add-mask]x"
     assert third.properties == {"file": "a", "line": "1"}
+
+
+@pytest.mark.parametrize("name", ["gitlab", "buildkite"])
+def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
+    stream = io.StringIO()
+    warn_of_dropped(Progress(stream), {**ENVIRONS["terminal"], **ENVIRONS["github"]})
+    assert stream.getvalue() == ""
+    warn_of_dropped(Progress(stream), ENVIRONS[name])
+    warning = stream.getvalue()
+    assert warning.startswith("warning: ")
+    assert "junit.xml" in warning
+    product = {"gitlab": "gl-code-quality-report.json", "buildkite": "buildkite-agent"}
+    assert [one for one, text in product.items() if text in warning] == [name]
 
 
 def test_a_terminal_reads_like_a_compiler_and_has_nothing_else(tmp_path: Path) -> None:

@@ -202,6 +202,15 @@ def test_a_cache_that_was_not_good_is_seen(
     assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
 
 
+def test_what_was_dropped_is_warned_about(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert world
+    monkeypatch.setenv("GITLAB_CI", "true")
+    assert main(["setup"]) == ExitCode.OK
+    assert "warning: gl-code-quality-report.json" in capsys.readouterr().err
+
+
 def test_a_repaired_tree_is_told(
     world: World, github: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

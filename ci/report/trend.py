@@ -1,0 +1,202 @@
+"""The trend: how the figures of each case changed over the reports in a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ci.report.bars import Bar
+from ci.report.columns import NOTHING, list_charts
+from ci.report.html import render_page
+from ci.report.schema import Case, CaseName, Report, Status
+from ci.report.text import count, keep_end, name_case, name_models
+from ci.report.write import REPORTS_FIX, read_report
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import clean
+from provisioning.errors import UsageError
+from provisioning.files import explain_writes, write_whole
+
+PAGE = "trend.html"
+NAME_CHARS = 46
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure of a case over the runs. ``bars`` contains a bar for each run, or None for a run
+    without the case."""
+
+    title: str
+    bars: tuple[Bar | None, ...]
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """Return the figure in each run, or None for a run without it."""
+        return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
+
+    @property
+    def label(self) -> str:
+        """Return the figure of the last run that has it, as shown on the page, or ``-`` if no run
+        has it.
+        """
+        labels = (bar.label for bar in reversed(self.bars) if bar)
+        return next((one for one in labels if one != NOTHING), NOTHING)
+
+    @property
+    def points(self) -> list[tuple[int, float, float]]:
+        """Return (run, x, y) for each run with the figure, in a box of 100 by 24.
+
+        Later runs are further to the right, and larger figures are further up (smaller y).
+        """
+        known = [(run, value) for run, value in enumerate(self.values) if value is not None]
+        low = min((value for _, value in known), default=0.0)
+        span = max((value for _, value in known), default=0.0) - low
+        step = 100 / max(len(self.bars) - 1, 1)
+        return [
+            (run, round(run * step, 2), round(22 - 20 * (value - low) / span if span else 12, 2))
+            for run, value in known
+        ]
+
+    @property
+    def gaps(self) -> list[tuple[int, float]]:
+        """Return (run, x) for each run without the figure."""
+        step = 100 / max(len(self.bars) - 1, 1)
+        missing = (run for run, value in enumerate(self.values) if value is None)
+        return [(run, round(run * step, 2)) for run in missing]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case of a session over the runs. ``statuses`` contains its status in each run, or None for
+    a run without the case."""
+
+    session: str
+    name: CaseName
+    statuses: tuple[Status | None, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def last(self) -> Status | None:
+        """Return the status in the last run that has the case, or None."""
+        return next((one for one in reversed(self.statuses) if one), None)
+
+    @property
+    def flips(self) -> int:
+        """Return how often the status changed between runs that have the case."""
+        known = [one for one in self.statuses if one]
+        return sum(one is not other for one, other in pairwise(known))
+
+
+def read_reports(directory: Path, progress: Progress) -> list[Report]:
+    """Return the reports below ``directory``, oldest first, and print a note for each that cannot
+    be read.
+
+    Raises UsageError if no report can be read.
+    """
+    paths = sorted(directory.rglob("report.json"))
+    found = list(filter(None, (_read_readable(path, progress) for path in paths)))
+    if not found:
+        raise UsageError(
+            f"there is no readable report.json below {directory}",
+            fix=f"keep the report.json of each run in its own subdirectory of {directory}",
+        )
+    return sorted(found, key=lambda one: one.started)
+
+
+def _read_readable(path: Path, progress: Progress) -> Report | None:
+    try:
+        return read_report(path)
+    except UsageError as error:
+        progress.step(f"note: a report is left out because {error.what}: {error.why}")
+        return None
+
+
+def follow_cases(reports: Sequence[Report]) -> list[Row]:
+    """Return each case over the reports: first the cases that failed in their last run, then the
+    cases whose status changed most often.
+    """
+    runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
+    keys = dict.fromkeys(key for run in reversed(runs) for key in run)
+    rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
+    return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
+
+
+def _follow(
+    reports: Sequence[Report], cases: Sequence[Case | None]
+) -> tuple[tuple[Status | None, ...], tuple[Line, ...]]:
+    pairs = list(zip(reports, cases, strict=True))
+    lines = (
+        Line(
+            column.chart,
+            tuple(
+                draw(case, report.threshold_for(case)) if case else None for report, case in pairs
+            ),
+        )
+        for column in list_charts(reports)
+        if (draw := column.draw)
+    )
+    return tuple(case.status if case else None for case in cases), tuple(lines)
+
+
+def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
+    """Write trend.html into ``directory`` and return its path. Raises StoreError if it cannot be
+    written.
+    """
+    path = directory / PAGE
+    charts = [column.chart for column in list_charts(reports)]
+    sessions = list(dict.fromkeys(one.title for one in reports))
+    page = render_page(
+        "trend.html.j2",
+        reports=reports,
+        rows=rows,
+        charts=charts,
+        sessions=sessions,
+        names=name_models(row.name.model for row in rows),
+    )
+    with explain_writes(directory, REPORTS_FIX):
+        write_whole(path, page.encode())
+    return path
+
+
+def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
+    """Return the trend as text: a line for each case, with a mark for each run and the case's first
+    and last SQNR. If there are several sessions, each line also names its session."""
+    head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
+    several = len({row.session for row in rows}) > 1
+    lines = [f"{head}; . passed, F failed, - unsupported"]
+    names = name_models(row.name.model for row in rows)
+    shown = (name_case(row.name, names) for row in rows)
+    lines += [
+        _describe_row(row, f"{name} {row.session if several else ''}".rstrip())
+        for row, name in zip(rows, shown, strict=True)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_row(row: Row, name: str) -> str:
+    marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
+    strip = "".join(marks[one] for one in row.statuses)
+    values = [value for value in row.lines[0].values if value is not None]
+    moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
+    return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
+
+
+def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the runs, and for each case its status and figures in each run, as plain values.
+    docs/schemas/trend.schema.json describes the format.
+    """
+    return {
+        "schema_version": 1,
+        "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],
+        "cases": [
+            {
+                "session": row.session,
+                "case": str(row.name),
+                "status": [one.value if one else None for one in row.statuses],
+                "figures": {line.title: list(line.values) for line in row.lines},
+            }
+            for row in rows
+        ],
+    }

@@ -1,0 +1,150 @@
+"""The trend over a directory of reports: what is read, in which order, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from msgspec.structs import replace
+
+from ci.__main__ import main
+from ci.report.schema import Report, Source, Status
+from ci.report.trend import describe_trend, follow_cases, write_trend
+from ci.report.write import write_report
+from provisioning.errors import ExitCode
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.ci.report.test_renderings import read_page
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[4] / "docs" / "schemas" / "trend.schema.json").read_text("utf-8")
+)
+
+
+@pytest.fixture
+def runs(report: Report, tmp_path: Path) -> Path:
+    """Three runs, written in another order than they were made: the second case fails in the
+    second run, the third one in the last, and the fourth is new there."""
+    first, second, third, fourth = report.cases[:4]
+    failed = replace(second, status=Status.FAILED, sqnr_db=4.0)
+    cases = (
+        (first, second, third),
+        (first, failed, third),
+        (replace(first, sqnr_db=50.0), second, replace(third, status=Status.FAILED), fourth),
+    )
+    for day in (2, 0, 1):
+        started, source = f"2026-11-{day + 1:02d}T08:00:00Z", Source(commit=str(day) * 40)
+        made = replace(report, cases=cases[day], started=started, source=source)
+        write_report(made, tmp_path / "runs" / f"x{5 - day}")
+    return tmp_path / "runs"
+
+
+def test_a_trend_shows_each_case_over_the_runs_those_that_fail_first(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--trend", str(runs)]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("3 reports, 2026-11-01T08:00:00Z to 2026-11-03T08:00:00Z")
+    rows = [line.split("  ")[1] + line[-24:].partition("dB")[0] for line in lines[1:]]
+    assert [one.split()[:3] for one in rows] == [
+        ["mlp", "16a8w", "SM8650"],
+        ["mlp", "8a8w", "SM8650"],
+        ["mlp", "fp16", "SM8650"],
+        ["mlp", "16a16w", "SM8650"],
+    ]
+    assert "..F" in lines[1]
+    assert ".F." in lines[2]
+    assert lines[3].endswith("...  62.0 to 50.0 dB")
+    assert not any("test_emulator" in line for line in lines), "there is one session"
+    page = (runs / "trend.html").read_text("utf-8")
+    assert page.count('class="spark"') == 4 * 5
+    assert page.count('class="failed"') == 2 * 5
+    assert f"commit {'2' * 10}" in page
+
+
+def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_path: Path) -> None:
+    case = replace(report.cases[0], delegated_nodes=18, fallback_nodes=0)
+    failed = replace(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)
+    reports = [replace(report, cases=(one,)) for one in (case, failed, case)]
+    (row,) = follow_cases(reports)
+    line = row.lines[1]
+    assert (line.values, line.label, line.gaps) == ((18, None, 18), "18/18", [(1, 50.0)])
+    page = write_trend(reports, [row], tmp_path).read_text("utf-8")
+    assert page.count('<line class="failed" x1="50.0"') == 1
+
+
+def test_its_data_are_the_figures_of_each_run(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", "--trend", str(runs), "--to", str(tmp_path), "--json"]
+    assert main(words) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [one["commit"][0] for one in found["runs"]] == ["0", "1", "2"]
+    jsonschema.validate(found, SCHEMA)
+    assert {*SCHEMA["$defs"]["case"]["properties"]["status"]["items"]["enum"]} == {*Status, None}
+    rows = {one["case"]: one for one in found["cases"]}
+    assert rows["mlp fp16 SM8650"]["figures"]["SQNR, dB"] == [62.0, 62.0, 50.0]
+    assert rows["mlp 8a8w SM8650"]["status"] == ["passed", "failed", "passed"]
+    assert rows["mlp 16a16w SM8650"]["status"] == [None, None, "passed"]
+    assert (tmp_path / "trend.html").is_file()
+    assert not (runs / "trend.html").exists()
+
+
+def test_what_cannot_be_read_is_named_and_left_out(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "x3" / "report.json").write_text("{")
+    assert main(["report", "--trend", str(runs)]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert out.startswith("2 reports")
+    assert "x3" in err
+    (tmp_path / "none").mkdir()
+    assert main(["report", "--trend", str(tmp_path / "none")]) == ExitCode.USAGE
+    assert main(["report", str(runs), "--trend", str(runs)]) == ExitCode.USAGE
+
+
+def test_reports_are_found_at_any_depth(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of one moment are in the order of their paths."""
+    places = ("", "a", "b/c/d", "e", "f", "g", "h")
+    for number in (3, 6, 1, 0, 5, 2, 4):
+        source = Source(commit=str(number) * 40)
+        write_report(replace(report, source=source), tmp_path / "runs" / places[number])
+    assert main(["report", "--trend", str(tmp_path / "runs"), "--json"]) == ExitCode.OK
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    files = sorted(range(7), key=lambda number: Path(places[number], "report.json"))
+    assert [one["commit"][0] for one in runs] == [*map(str, files)]
+
+
+def test_cases_of_two_sessions_are_two(report: Report) -> None:
+    one = replace(report, cases=report.cases[:1])
+    rows = follow_cases([one, replace(one, session="test_onnx"), one])
+    passed = Status.PASSED
+    assert {row.session: row.statuses for row in rows} == {
+        "test_emulator": (passed, None, passed),
+        "test_onnx": (None, passed, None),
+    }
+    rows = follow_cases([one, replace(one, backend="gpu"), one])
+    assert [row.statuses for row in rows] == [(passed, None, passed), (None, passed, None)]
+
+
+def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> None:
+    """Cases that come, go, flip and are unsupported, in two sessions."""
+    passed, failed, unsupported, crashed = troubled.cases
+    better = replace(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
+    every = (
+        (passed, unsupported),
+        (replace(passed, status=Status.FAILED), failed, replace(unsupported, model="gone")),
+        (replace(passed, sqnr_db=30.5), better, unsupported, crashed),
+    )
+    runs = [
+        replace(troubled, cases=cases, started=f"2026-11-{day:02d}T08:00:00Z")
+        for day, cases in enumerate(every, 1)
+    ]
+    runs.append(replace(runs[-1], session="test_onnx", cases=(passed,)))
+    rows = follow_cases(runs)
+    page = write_trend(runs, rows, tmp_path).read_text("utf-8")
+    text = f"{describe_trend(runs, rows)}\n{read_page(page)}"
+    check_snapshot(Path(__file__).with_name("snapshots") / "trend.txt", text)
