@@ -4,6 +4,7 @@ result."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,9 @@ from msgspec import structs
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
-from ci.mend.precision import MixTrials
+from ci.mend.precision import FaultTrials, MixTrials
 from ci.mend.search import (
+    OF_SCHEME,
     Answer,
     Judge,
     Mix,
@@ -42,8 +44,20 @@ from provisioning.console.progress import Progress
 from provisioning.files import write_whole
 
 NET = "net"  # the function in a candidate's file
+TIME_IS_UP = "the time is up (--minutes)"
 FINISH_S = 20.0  # for the last trial of a search for mixtures
 MORE_DB = 3.0  # what a mixture must gain if the SQNR is high enough, but not for the task
+# Schemes for operators that QNN computes wrongly.
+AROUND = {
+    Scheme.A8W8: (Scheme.A16W8,),
+    Scheme.A16W8: (Scheme.A8W8, Scheme.A16W16),
+    Scheme.A16W16: (Scheme.A8W8, Scheme.A16W8),
+    Scheme.A16W4: (Scheme.A8W8, Scheme.A16W8),
+    Scheme.U8: (Scheme.U16A8W,),
+    Scheme.U8_CHANNEL: (Scheme.U16A8W_CHANNEL,),
+    Scheme.U16A8W: (Scheme.U8,),
+    Scheme.U16A8W_CHANNEL: (Scheme.U8_CHANNEL,),
+}
 # Schemes for a whole model, the cheapest first, if nothing else makes it green.
 OTHERS = {
     Scheme.A8W4: (Scheme.A8W8, Scheme.A16W8, Scheme.FP16),
@@ -79,6 +93,13 @@ class Mended:
         """Whether the case passes, or is refused as the policy expects."""
         return self.case.status is not Status.FAILED
 
+    def adopt(self, other: Mended, scheme: str) -> None:
+        """Take over the recipe and the verdict of another case, in another ``scheme`` or ""."""
+        self.recipe = structs.replace(other.recipe, scheme=scheme)
+        self.case = other.case
+        if self.search:
+            self.search.attempts[self.recipe.rewrites] = other.attempt
+
     @property
     def attempt(self) -> Attempt:
         """Return what the recipe does to the float32 model."""
@@ -111,6 +132,8 @@ class Mending:
         self.search_all(red)
         for alike in group_models(found):
             self.unify(alike)
+            self.fall_back(alike)
+            self.join_schemes(alike)
         return found
 
     def start(self, one: Mended) -> Search:
@@ -128,15 +151,24 @@ class Mending:
             one.before,
             rows,
             self.approximate,
+            faults=is_plain and scheme in AROUND,
             mixes=is_plain and can_mix(scheme),
             schemes=[other.value for other in others if is_plain],
             floor_db=limits.min_sqnr_db or 0.0,
         )
 
-    def judge(self, specs: Sequence[CaseSpec]) -> list[Case]:
-        """Return the verdicts on cases, which differ in model, scheme or SoC."""
+    @property
+    def left_s(self) -> float:
+        """Return for how many seconds a job may run."""
+        return max(min(self.deadline - time.monotonic(), self.setup.options.timeout_s), 1.0)
+
+    def judge(self, specs: Sequence[CaseSpec], timeout_s: float | None = None) -> list[Case]:
+        """Return the verdicts on cases, which differ in model, scheme or SoC. With ``timeout_s``,
+        each step of a case ends after this time, instead of that of the options."""
         self.rounds += 1
-        setup = replace(self.setup, work=self.setup.work / f"round-{self.rounds}")
+        options = replace(self.setup.options, timeout_s=timeout_s or self.setup.options.timeout_s)
+        work = self.setup.work / f"round-{self.rounds}"
+        setup = replace(self.setup, options=options, work=work)
         runs = [CaseRun(spec, setup) for spec in specs]
         results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)
         return [one.case for one in results]
@@ -149,7 +181,7 @@ class Mending:
         while waiting := [(one, search, each) for one, search, each in asked if each]:
             if time.monotonic() > self.deadline:
                 for one, *_ in waiting:
-                    one.ended = "the time is up (--minutes)"
+                    one.ended = TIME_IS_UP
                 break
             answers = self.answer([(one, question) for one, _, question in waiting])
             asked = [
@@ -175,7 +207,7 @@ class Mending:
         failures = self.try_all(wanted)
         self.judge_recipes(judging)
         mixing = [(one, question) for one, question in asked if isinstance(question, Mix)]
-        tasks = [partial(self.find_mixtures, one, question.rewrites) for one, question in mixing]
+        tasks = [partial(self.find_mixtures, *pair) for pair in mixing]
         mixed = iter(run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close))
         answers: list[Answer] = []
         for one, question in asked:
@@ -184,7 +216,8 @@ class Mending:
             elif isinstance(question, Judge):
                 answers.append(self.verdicts[one.spec, question.recipe])
             elif failure := failures.get(one.spec.reference):
-                one.ended = f"no rewrite can be tried: {failure}"
+                is_late = time.monotonic() > self.deadline
+                one.ended = TIME_IS_UP if is_late else f"no rewrite can be tried: {failure}"
                 answers.append(None)
             else:
                 keys = [self.name(one.spec, names) for names in question.recipes]
@@ -209,7 +242,7 @@ class Mending:
                 self.setup.pool.run,
                 (OnnxTrials if key[0].endswith(ONNX.suffix) else TorchTrials)(*key, tuple(recipes)),
                 self.setup.work / f"survey-{self.rounds}-{number}.log",
-                self.setup.options.timeout_s,
+                self.left_s,
                 fresh=True,
             )
             for number, (key, recipes) in enumerate(jobs.items())
@@ -224,18 +257,40 @@ class Mending:
                 self.attempts[source, names[reference, source], attempt.names] = attempt
         return failures
 
-    def find_mixtures(self, one: Mended, rewrites: tuple[str, ...]) -> Mixtures:
+    def find_mixtures(self, one: Mended, question: Mix) -> Mixtures:
         """Return the parts of mixtures for a case, the cheapest first. There are none if the search
         for them fails."""
-        spec, scheme = one.spec, one.spec.scheme.base
+        best = one.search.best.case if one.search else one.before
+        limit_s = self.left_s
+        job = (self.plan_faults if question.faulty else self.plan_mixes)(
+            one.spec, question.rewrites, best
+        )
+        log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
+        ended = self.setup.pool.run(job, log, limit_s, fresh=True)
+        return Mixtures(() if ended.failure else tuple(ended.result))
+
+    def plan_faults(self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case) -> FaultTrials:
+        """Return the search for operators that QNN computes wrongly."""
+        path = Path(self.prepare(spec, Recipe(rewrites=rewrites)).reference)
+        return FaultTrials(
+            spec.reference,
+            spec.source,
+            rewrites,
+            spec.scheme.base,
+            AROUND[spec.scheme.base],
+            tuple(f"{place.file}:{place.line}" for place in best.findings[0].places),
+            path if spec.is_file else None,
+        )
+
+    def plan_mixes(self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case) -> MixTrials:
+        """Return the search for operators that add most noise."""
+        scheme = spec.scheme.base
         limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
-        target_db = limits.min_sqnr_db or 0.0
-        reached_db = (one.search.best.case if one.search else one.before).sqnr_db or 0.0
+        target_db, reached_db = limits.min_sqnr_db or 0.0, best.sqnr_db or 0.0
         if reached_db >= target_db:
             target_db = reached_db + MORE_DB
-        self.progress.step(f"  {one.before.name}: find operators for {FINER[scheme].value}")
-        left_s = min(self.deadline - time.monotonic(), self.setup.options.timeout_s)
-        job = MixTrials(
+        self.progress.step(f"  {best.name}: find operators for {FINER[scheme].value}")
+        return MixTrials(
             spec.reference,
             spec.source,
             rewrites,
@@ -243,16 +298,14 @@ class Mending:
             FINER[scheme],
             spec.soc,
             target_db,
-            max(left_s - FINISH_S, 0),
+            max(self.left_s - FINISH_S, 0),
         )
-        log = self.setup.work / f"mix-{self.rounds}-{spec.slug}.log"
-        ended = self.setup.pool.run(job, log, max(left_s, 1), fresh=True)
-        return Mixtures(() if ended.failure else tuple(ended.result))
 
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""
         fresh = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
-        cases = self.judge([self.prepare(*pair) for pair in fresh]) if fresh else []
+        prepared = [self.prepare(*pair) for pair in fresh]
+        cases = self.judge(prepared, self.left_s) if fresh else []
         self.verdicts |= dict(zip(fresh, cases, strict=True))
         return [self.verdicts[pair] for pair in pairs]
 
@@ -306,6 +359,41 @@ class Mending:
                     if one.search and attempt:
                         one.search.attempts[recipe.rewrites] = attempt
                 return
+
+    def fall_back(self, alike: Sequence[Mended]) -> None:
+        """Give a case for which nothing was found the cheapest other scheme in which the model is
+        green."""
+        for one in alike:
+            if one.search and not one.is_green and one.search.is_about(OF_SCHEME):
+                good = {
+                    other.spec.scheme.value: other
+                    for other in alike
+                    if other.spec.soc == one.spec.soc and self.is_good(other, one)
+                }
+                scheme = next(filter(good.__contains__, one.search.schemes), "")
+                if scheme and not good[scheme].recipe.scheme:
+                    one.adopt(good[scheme], scheme)
+
+    def join_schemes(self, alike: Sequence[Mended]) -> None:
+        """Give a case that fell back to another scheme what was found for the model's case in that
+        scheme, or the other way round if that case is red or below the limit of the first."""
+        for one in alike:
+            for other in alike:
+                is_same = other.spec.soc == one.spec.soc and name_scheme(other) == one.recipe.scheme
+                if other is not one and is_same:
+                    pair = (other, one) if self.is_good(other, one) else (one, other)
+                    pair[1].adopt(pair[0], pair[1].recipe.scheme)
+
+    def is_good(self, other: Mended, one: Mended) -> bool:
+        """Return whether a case is green, also by the limit of the scheme of ``one``."""
+        limits = self.setup.options.policy.limits_of(one.spec.model, one.spec.scheme)
+        reached_db = math.inf if other.case.sqnr_db is None else other.case.sqnr_db
+        return other.is_green and reached_db >= (limits.min_sqnr_db or 0.0)
+
+
+def name_scheme(one: Mended) -> str:
+    """Return the scheme in which the policy judges a case."""
+    return one.recipe.scheme or one.spec.scheme.value
 
 
 def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:

@@ -13,10 +13,10 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from ci.cases.spec import DEFAULT_SOC
-from ci.mend.mending import Mended, find_reference
+from ci.mend.mending import Mended, find_reference, name_scheme
 from ci.mend.search import Recipe
 from ci.mend.source import Factory
 from ci.models.schemes import EXECUTORCH, ONNX
@@ -61,13 +61,13 @@ def name_function(entry: str) -> str:
 
 
 def plan_entries(found: Sequence[Mended], own: Collection[str] = ()) -> dict[str, list[Mended]]:
-    """Return the entries of the policy: the cases of each model with the same recipe, by the
-    entry's name. If a model has several recipes, the names of the later ones end with their
-    schemes. ``own`` are the models of the user's policy, whose names stay."""
+    """Return the entries of the policy: the cases of each model with the same rewrites and parts,
+    by the entry's name. If a model has several, the names of the later ones end with their schemes.
+    ``own`` are the models of the user's policy, whose names stay."""
     entries: dict[str, list[Mended]] = {}
     keys: dict[tuple[str, Recipe], str] = {}
     for one in found:
-        key = (one.spec.model, one.recipe)
+        key = (one.spec.model, structs.replace(one.recipe, scheme=""))
         if key not in keys:
             is_own = one.spec.model in own
             name = one.spec.model if is_own else name_entry(one.spec.model)
@@ -141,10 +141,9 @@ class Written:
         elif spec.is_file:
             file = str(self.name_file(name)) if recipe.rewrites else function
             colon = function = ""
-        schemes = (recipe.scheme or one.spec.scheme.value for one in cases)
         changed: dict[str, Any] = {
             "path": f"{os.path.relpath(file, directory)}{colon}{function}",
-            "schemes": list(dict.fromkeys(schemes)),
+            "schemes": list(dict.fromkeys(map(name_scheme, cases))),
             "socs": list(dict.fromkeys(one.spec.soc for one in cases)),
         }
         if spec.source.shapes:
@@ -167,8 +166,8 @@ class Written:
         text, wanted = read_bytes(policy).decode("utf-8-sig"), read_tables(policy)
         added: dict[str, Any] = {"models": {}}
         models, copied = wanted.setdefault("models", {}), dict[str, str]()
-        for name, (first, *_) in self.entries.items():
-            if first.recipe != Recipe():
+        for name, (first, *others) in self.entries.items():
+            if any(one.recipe != Recipe() for one in (first, *others)):
                 known = set(added["models"])
                 changed = self._apply_entry(name, models, added["models"], policy.parent)
                 for header, key, value in changed:

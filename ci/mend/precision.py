@@ -1,5 +1,6 @@
-"""Finds which operators of a model need a higher precision. The quality of a mixture is that of the
-eager quantized model on the calibration sets; the sets that are judged are not used."""
+"""Finds which operators of a model need another precision: those that QNN computes wrongly, or
+those that add most noise. The quality of a mixture is that of the eager quantized model on the
+calibration sets; the sets that are judged are not used."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.models.lowering_options import Choices, Part
@@ -16,6 +18,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 
 if TYPE_CHECKING:
+    from ci.models.graph_steps import Step
     from ci.models.model import Model
 
 MOST_TRIALS = 39  # evaluations of the quantized model
@@ -160,15 +163,7 @@ class MixTrials:
     limit_s: float
 
     def __call__(self) -> list[tuple[Part, ...]]:
-        from dataclasses import replace
-
-        from ci.mend.rewrite import rewrite_module
-        from ci.models.model import load_digested
-
-        model, _ = load_digested(self.reference, self.source)
-        if self.rewrites:
-            module = rewrite_module(model.module, model.evaluation[0], self.rewrites)
-            model = replace(model, module=module)
+        model = load_rewritten(self.reference, self.source, self.rewrites)
         deadline = time.monotonic() + self.limit_s
         units = list_units(model, self.soc, self.scheme)
         wanted = run_sets(model, model.module)
@@ -188,6 +183,62 @@ class MixTrials:
     def make_parts(self, high: Collection[Unit]) -> tuple[Part, ...]:
         names = sorted(name for unit in high for name in unit.nodes)
         return tuple(Part(self.higher, node=name) for name in names)
+
+
+@dataclass(frozen=True)
+class FaultTrials:
+    """A job that returns mixtures of a model with rewrites: its operators with a known fault in
+    ``scheme``, or else those of ``lines``, in one of the schemes ``others``. ``path`` is a
+    rewritten .onnx file, or None for a PyTorch model."""
+
+    reference: str
+    source: Source
+    rewrites: tuple[str, ...]
+    scheme: Scheme
+    others: tuple[Scheme, ...]
+    lines: tuple[str, ...]
+    path: Path | None = None
+
+    def __call__(self) -> list[tuple[Part, ...]]:
+        from ci.faults.match import match_faults
+
+        steps, marked = self.describe()
+        known = match_faults(steps, self.scheme.value, "")
+        selector = "tensor" if self.path else "node"
+        made = []
+        for other in self.others:
+            still = {one.fault for one in match_faults(steps, other.value, "")}
+            names = [name for one in known if one.fault not in still for name in one.nodes]
+            names = names if known else marked
+            made.append(tuple(Part(other, **{selector: one}) for one in dict.fromkeys(names)))
+        return [*filter(None, made)]
+
+    def describe(self) -> tuple[tuple[Step, ...], list[str]]:
+        """Return the steps of the rewritten model, and the names of the nodes on the lines."""
+        if self.path:
+            from ci.onnx import steps
+
+            return steps.describe_steps(self.path), []
+        from ci.models.graph_steps import describe_steps
+        from ci.models.parts import list_candidates
+
+        model = load_rewritten(self.reference, self.source, self.rewrites)
+        nodes = list_candidates(export_strictly(model).graph)
+        marked = [one.name for one in nodes if one.line in self.lines]
+        return describe_steps(model.module, model.evaluation[0]), marked
+
+
+def load_rewritten(reference: str, source: Source, rewrites: Sequence[str]) -> Model:
+    """Load a PyTorch model, and rewrite it."""
+    from dataclasses import replace
+
+    from ci.mend.rewrite import rewrite_module
+    from ci.models.model import load_digested
+
+    model, _ = load_digested(reference, source)
+    if not rewrites:
+        return model
+    return replace(model, module=rewrite_module(model.module, model.evaluation[0], rewrites))
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:
@@ -210,17 +261,22 @@ def measure_sqnr(wanted: Sequence[Any], given: Sequence[Any]) -> float:
     return min(found)
 
 
-def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
-    """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
+def export_strictly(model: Model) -> Any:
+    """Return a model's graph as ExecuTorch's quantizer gets it."""
     import torch
 
+    with torch.no_grad():
+        program = torch.export.export(model.module, model.evaluation[0], strict=True)
+        return program.module(check_guards=False)
+
+
+def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
+    """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
     from ci.executorch.quantize import configure, make_quantizer
     from ci.models.noise import computes
     from ci.models.parts import list_candidates, mark_origins
 
-    with torch.no_grad():
-        program = torch.export.export(model.module, model.evaluation[0], strict=True)
-        exported = program.module(check_guards=False)
+    exported = export_strictly(model)
     mark_origins(exported.graph)
     quantizer = make_quantizer(soc)
     quantizer.set_default_quant_config(**configure(scheme))

@@ -187,7 +187,7 @@ def compare(wanted: Inputs, given: Inputs, bound: float, what: str) -> float:
     if kinds[0] != kinds[1]:
         raise Different(f"the outputs have the dtypes {kinds[1]} instead of {kinds[0]}")
     right, made = (
-        [one.double().numpy() if one.is_floating_point() else one.numpy() for one in each]
+        [(one.float() if one.dtype is torch.bfloat16 else one).numpy() for one in each]
         for each in (wanted, given)
     )
     return compare_arrays(right, made, bound, what)

@@ -186,7 +186,7 @@ def _explain(title: str, one: MendedCase) -> Iterator[str]:
         yield f"  {line}" + (f", {times} times" if times > 1 else "")
     if one.changes:
         differ = f"differ by at most {one.difference:.1g} of their range"
-        yield f"  float32 outputs {differ if one.difference else 'are equal'}"
+        yield f"  float32 outputs {differ if one.difference else 'are equal up to rounding'}"
     yield from (f"  {part.node or part.module}: {part.scheme.value}" for part in one.parts)
     if one.after.scheme:
         yield f"  the cheapest scheme that passes is {one.after.scheme}"

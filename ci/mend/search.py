@@ -54,9 +54,11 @@ class Judge:
 
 @dataclass(frozen=True)
 class Mix:
-    """Asks for mixtures of the model with rewrites. The answer is a Mixtures."""
+    """Asks for mixtures of the model with rewrites: of operators that QNN computes wrongly, with
+    ``faulty``, or of those that add most noise. The answer is a Mixtures."""
 
     rewrites: tuple[str, ...]
+    faulty: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
 # others, another scheme cures none that are about the model itself.
 Asks = finding.Question
 OF_PRECISION = (Asks.QUANTIZED, Asks.TASK, Asks.PROOF)
-OF_SCHEME = (*OF_PRECISION, Asks.FAITHFUL, Asks.BUDGET, Asks.LOWERED, Asks.RUN)
+OF_FAULTS = (Asks.FAITHFUL, Asks.BUDGET, Asks.LOWERED)
+OF_SCHEME = (*OF_PRECISION, *OF_FAULTS, Asks.RUN)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class Step:
 class Search:
     """The search for one case. ``first`` is the verdict on the unchanged model. ``rows`` are the
     rewrites for the case's lane and scheme. Unless ``approximate`` is true, rewrites that change
-    the function are not tried. ``mixes`` is true if parts of the model may have another scheme.
+    the function are not tried. ``faults`` is true if operators that QNN computes wrongly may have
+    another scheme, and ``mixes`` if others may have a finer one.
     ``schemes`` are tried for the whole model at last, in this order; one of them passes only if its
     SQNR is at least ``floor_db``, the limit of the case's own scheme.
 
@@ -100,6 +104,7 @@ class Search:
     first: Case
     rows: Sequence[Rewrite]
     approximate: bool = False
+    faults: bool = False
     mixes: bool = False
     schemes: Sequence[str] = ()
     floor_db: float = 0.0
@@ -119,13 +124,16 @@ class Search:
         """Search, and leave the result in ``best``: rewrites, then a higher precision for parts of
         the model, then another scheme."""
         yield from self.rewrite()
-        if self.mixes and self.is_about(OF_PRECISION):
-            rewrites = self.best.recipe.rewrites
-            answer = yield Mix(rewrites)
-            for parts in answer.parts if isinstance(answer, Mixtures) else ():
-                case = yield from self.judge(Recipe(rewrites=rewrites, parts=parts))
-                if case.status is Status.PASSED:
-                    return
+        rewrites = self.best.recipe.rewrites
+        mixes = [Mix(one, faulty=True) for one in dict.fromkeys((rewrites, ())) if self.faults]
+        mixes += [Mix(rewrites)] if self.mixes else []
+        for mix in mixes:
+            if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
+                answer = yield mix
+                for parts in answer.parts if isinstance(answer, Mixtures) else ():
+                    case = yield from self.judge(Recipe(rewrites=mix.rewrites, parts=parts))
+                    if case.status is Status.PASSED:
+                        return
         for scheme in self.schemes:
             if self.is_about(OF_SCHEME):
                 rewrites = self.best.recipe.rewrites

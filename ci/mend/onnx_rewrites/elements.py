@@ -13,6 +13,7 @@ from ci.mend.rewrite import Change
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
+LEAST_THRESHOLD = 15.0  # above it, a softplus is its operand
 FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 
 
@@ -105,6 +106,30 @@ def join_softplus(model: onnx.ModelProto) -> tuple[Change, ...]:
         if nodes:
             result = graph.add("Softplus", node.input[0])
             graph.replace(nodes, [result], "log(1 + exp(x))", "Softplus(x)")
+    return graph.finish()
+
+
+def drop_threshold(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Leave out the choice of x itself above a threshold, which torch.onnx.export adds to a
+    softplus."""
+    graph = Graph(model)
+    for node in graph.find("Where"):
+        above, x, rest = node.input
+        test, quotient = graph.maker(above, "Greater"), graph.maker(rest, "Div")
+        softplus = graph.maker(quotient.input[0] if quotient else rest, "Softplus")
+        if not test or not softplus or test.input[0] != softplus.input[0]:
+            continue
+        scaled, beta = softplus.input[0], graph.number(quotient.input[1]) if quotient else 1.0
+        product = graph.makers.get(scaled) if quotient else None
+        factors = [*product.input] if product and product.op_type == "Mul" else ["", ""]
+        is_scaled = factors[0] == x and beta == graph.number(factors[1])
+        limit = graph.number(test.input[1])
+        if not (is_scaled if quotient else scaled == x) or not limit or limit < LEAST_THRESHOLD:
+            continue
+        result = graph.add("Softplus", scaled)
+        result = graph.add("Div", result, beta) if quotient else result
+        old = [one for one in (test, softplus, quotient, node) if one]
+        graph.replace(old, [result], f"Where(x > {limit:g}, x, softplus(x))", "softplus(x)")
     return graph.finish()
 
 

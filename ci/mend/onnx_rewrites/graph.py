@@ -15,6 +15,8 @@ from ci.mend.rewrite import Change
 from ci.onnx.models import list_graphs, read_constants
 
 Array = NDArray[Any]
+SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
+AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -147,6 +149,12 @@ class Graph:
             helper.make_node(kind, given, [name], name=name, domain=domain, **attributes)
         )
         return name
+
+    def reduce(self, kind: str, name: str, axis: int) -> str:
+        """Make a ReduceMean or ReduceSum over one axis, which stays with a size of 1."""
+        if self.opset >= (AXES_OPSET if kind == "ReduceMean" else SUM_AXES_OPSET):
+            return self.add(kind, name, np.array([axis]), keepdims=1)
+        return self.add(kind, name, keepdims=1, axes=[axis])
 
     def replace(
         self, nodes: Sequence[Any], results: Sequence[str], before: str, after: str

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import Array, Graph, read
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Array, Graph, read
 from ci.mend.rewrite import Change
 
 LARGE = 1000.0  # the smallest magnitude of an element that blocks
 LOW = 30.0  # exp(-30) is 1e-13
-AXES_OPSET = 13  # from it on, axes are counted as in numpy, and those of a sum are an input
 # Operators that only pass a mask on.
 PASSES = ("Add", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Identity", "Cast", "Transpose")
 
@@ -47,25 +44,27 @@ def lower_mask(model: onnx.ModelProto) -> tuple[Change, ...]:
 
 def mask_after_softmax(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
-    sum, instead of masking the scores with a value that takes their range. The result is the same
-    if no blocked score exceeds the others of its row by more than 80."""
+    sum, instead of masking the scores with a value that takes their range. Blocked scores become
+    the mean of the others of their row, so that none of them exceeds all others."""
     graph = Graph(model)
     for node in graph.find("Softmax"):
         masking = graph.maker(node.input[0], "Add", "Where")
         scores, kept = split_mask(graph, masking) if masking else ("", None)
         shape = graph.shapes.get(scores, ())
         last = len(shape) - 1
-        axis = read(node, "axis", -1 if graph.opset >= AXES_OPSET else 1)
+        axis = read(node, "axis", -1 if graph.opset >= SUM_AXES_OPSET else 1)
         if kept is None or not graph.is_float(scores) or axis not in (-1, last):
             continue
         if graph.shapes.get(node.input[0]) != shape or not kept.any(-1).all():
             continue
-        weights = graph.add("Softmax", scores, axis=last)
-        weights = graph.add("Mul", weights, kept.astype(np.float32))
-        axes: dict[str, Any] = {} if graph.opset >= AXES_OPSET else {"axes": [last]}
-        given = [] if axes else [np.array([last])]
-        total = graph.add("ReduceSum", weights, *given, keepdims=1, **axes)
-        told = "p = softmax(x) * kept; p / sum(p)"
+        factor = kept.astype(np.float32)
+        share = (1 - factor) * shape[-1] / np.broadcast_to(factor, shape).sum(-1, keepdims=True)
+        scores = graph.add("Mul", scores, factor)
+        mean = graph.reduce("ReduceMean", scores, last)
+        scores = graph.add("Add", scores, graph.add("Mul", mean, share))
+        weights = graph.add("Mul", graph.add("Softmax", scores, axis=last), factor)
+        total = graph.reduce("ReduceSum", weights, last)
+        told = "x = x * kept; x = x + mean(x) * share; p = softmax(x) * kept; p / sum(p)"
         result = graph.add("Div", weights, total)
         graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", told)
     return graph.finish()

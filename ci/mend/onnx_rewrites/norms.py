@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read
 from ci.mend.rewrite import Change
 
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")
 HIGHEST_RANK = 4  # of norms in QNN
-SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
-AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
 RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 # Directly before these, QNN adds or multiplies a constant without a batch wrongly.
 AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid")
@@ -52,10 +49,7 @@ def write_rms_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
             continue
         if read(node, "axis", -1) not in (-1, rank - 1):
             continue
-        square = graph.add("Mul", x, x)
-        axes: dict[str, Any] = {} if graph.opset >= AXES_OPSET else {"axes": [-1]}
-        given = [] if axes else [np.array([-1])]
-        mean = graph.add("ReduceMean", square, *given, keepdims=1, **axes)
+        mean = graph.reduce("ReduceMean", graph.add("Mul", x, x), -1)
         root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
         result = graph.add("Mul", graph.add("Div", x, root), scale)
         graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")

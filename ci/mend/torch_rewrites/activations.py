@@ -6,11 +6,22 @@ import math
 
 from torch.fx import Node
 
-from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, value_of
+from ci.mend.torch_rewrites.editing import (
+    Editor,
+    argument,
+    aten,
+    rewrites,
+    shape_of,
+    value_of,
+)
+from ci.mend.torch_rewrites.norms import ABSORBING
 
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
 LEAST_THRESHOLD = 15.0
+# Activations that QNN approximates in float16 behind a layer or one of SUMS.
+FUSED = {aten.tanh.default, aten.sigmoid.default, aten.gelu.default, aten.silu.default}
+SUMS = {aten.add.Tensor, aten.cat.default}
 
 
 @rewrites
@@ -18,6 +29,16 @@ def softplus_by_series(edit: Editor) -> None:
     """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
     atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus. QNN's logarithm
     is wrong in 16 bits."""
+    for node in edit.find(aten.log1p.default, aten.log.default):
+        power = edit.source(node.args[0])
+        if node.target is aten.log.default:  # of 1 + exp(x)
+            is_sum = power.target is aten.add.Tensor and not power.kwargs
+            ones = [one for one in power.args if one == 1] if is_sum else []
+            power = next((one for one in map(edit.source, power.args) if ones and one != 1), None)
+        if isinstance(power, Node) and power.target is aten.exp.default:
+            with edit.at(node):
+                new = edit.call(aten.softplus.default, power.args[0])
+            edit.replace(node, new, "F.softplus(x)")
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
         x, factor = node.args[0], 1.0
         if node.target is aten.softplus.default:
@@ -48,6 +69,23 @@ def _softplus(edit: Editor, x: Node) -> Node:
         total = edit.call(aten.mul.Tensor, total, square)
     total = edit.call(aten.mul.Tensor, edit.call(aten.add.Tensor, total, 2.0), z)
     return edit.call(aten.add.Tensor, edit.call(aten.relu.default, x), total)
+
+
+@rewrites
+def separate_activation(edit: Editor) -> None:
+    """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
+    approximates the activation."""
+    for node in edit.find(*FUSED):
+        given = edit.source(node.args[0])
+        rank = len(shape_of(node))
+        if rank < 2 or given.target not in {*ABSORBING, *SUMS}:
+            continue
+        with edit.at(node):
+            new = edit.call(aten.transpose.int, node.args[0], rank - 2, rank - 1)
+            new = edit.call(node.target, new, *node.args[1:], **node.kwargs)
+            new = edit.call(aten.transpose.int, new, rank - 2, rank - 1)
+        word = str(node.target).split(".")[1]
+        edit.replace(node, new, f"{word}(x.mT).mT")
 
 
 @rewrites

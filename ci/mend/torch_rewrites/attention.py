@@ -25,6 +25,10 @@ SEPARATE = "a separate nn.Linear for each of query, key and value"
 MASKED = {aten.masked_fill.Scalar, aten.masked_fill.Tensor}
 CHOICES = {aten.where.self, aten.where.ScalarOther}
 FILLS = MASKED | CHOICES
+MASK_LATE = (
+    "x = x * kept; x = x + x.mean(dim, True) * share; p = x.softmax(dim) * kept;"
+    " p / p.sum(dim, True)"
+)
 LARGE = 1000.0  # masks of at least this size are blocked scores
 LOW = -30.0  # exp(-30) is 1e-13
 
@@ -38,14 +42,16 @@ def separate_projections(edit: Editor) -> None:
         stored = [edit.value(one) for one in given if one is not None]
         shape = shape_of(node)
         ends = _find_parts(edit, node, torch.arange(math.prod(shape)).reshape(shape))
-        blocks = [_find_block(part, shape) for _, part in ends]
-        if None in stored or len(ends) < 2 or None in blocks:
+        blocks = [one for _, part in ends if (one := _find_block(part, shape[-1]))]
+        if None in stored or len(ends) < 2 or len(blocks) < len(ends):
             continue
-        for (end, _), block in zip(ends, blocks, strict=True):
+        for (end, _), (block, sizes, order) in zip(ends, blocks, strict=True):
             with edit.at(end):
                 own = [edit.constant(one[block]) for one in stored if one is not None]
                 new = edit.call(aten.linear.default, operand, *own)
-                new = edit.call(aten.reshape.default, new, [*shape_of(end)])
+                new = edit.call(aten.reshape.default, new, sizes)
+                if order != sorted(order):
+                    new = edit.call(aten.permute.default, new, order)
             edit.replace(end, new, SEPARATE)
 
 
@@ -74,27 +80,40 @@ def _run(node: Node, given: Tensor) -> Any:
     return node.target(given, *node.args[1:], **node.kwargs)
 
 
-def _find_block(part: Tensor, shape: tuple[int, ...]) -> slice | None:
-    """Return the features that a part consists of, or None if it is not a block of features in its
-    order. ``part`` are the places of the part's elements in a tensor of ``shape``."""
-    features = part % shape[-1]
-    block = slice(int(features.min()), int(features.max()) + 1)
-    whole = torch.arange(math.prod(shape)).reshape(shape)[..., block]
-    return block if torch.equal(part.flatten(), whole.flatten()) else None
+def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]] | None:
+    """Return the features that a part consists of, and the shape and the order of axes that make
+    the part of these features, or None if it is not a block of features at all positions. ``part``
+    are the places of its elements in a tensor whose last axis has this ``length``."""
+    rows, features = part // length, part % length
+    start, stop = int(features.min()), int(features.max()) + 1
+    places = rows * (stop - start) + features - start
+    first = places.flatten()[0]
+    steps = [
+        int(places.select(axis, 1).flatten()[0] - first) if size > 1 else 0
+        for axis, size in enumerate(places.shape)
+    ]
+    axes = sorted(range(places.ndim), key=lambda axis: -steps[axis])
+    sizes, order = (
+        [places.shape[axis] for axis in axes],
+        [axes.index(axis) for axis in range(len(axes))],
+    )
+    made = torch.arange(places.numel()).reshape(sizes).permute(order)
+    return (slice(start, stop), sizes, order) if torch.equal(made, places) else None
 
 
 @rewrites
 def mask_after_softmax(edit: Editor) -> None:
     """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
-    sum, instead of masking the scores with a value that takes their range. The result is the same
-    if no blocked score exceeds the others of its row by more than 80."""
+    sum, instead of masking the scores with a value that takes their range. Blocked scores become
+    the mean of the others of their row, so that none of them exceeds all others."""
     for node in edit.find(aten.softmax.int):
         scores, kept = _split_mask(edit, edit.source(node.args[0]))
-        axis = node.args[1]
-        if kept is not None and kept.expand(shape_of(node)).any(axis).all():
+        shape = shape_of(node)
+        axis = node.args[1] % len(shape) - len(shape)
+        if kept is not None and kept.expand(shape).any(axis).all() and kept.ndim >= -axis:
             with edit.at(node):
                 new = _normalize(edit, scores, axis, kept)
-            edit.replace(node, new, "p = x.softmax(dim) * kept; p / p.sum(dim, keepdim=True)")
+            edit.replace(node, new, MASK_LATE)
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
         kept = _find_kept(edit, node)
@@ -109,13 +128,18 @@ def mask_after_softmax(edit: Editor) -> None:
             scores = edit.call(aten.mul.Tensor, scores, scale)
             weights = _normalize(edit, scores, -1, kept)
             new = edit.call(aten.matmul.default, weights, value)
-        edit.replace(node, new, "attention with p = scores.softmax(-1) * kept; p / p.sum(-1, True)")
+        edit.replace(node, new, f"attention with {MASK_LATE}")
 
 
 def _normalize(edit: Editor, scores: Node, axis: int, kept: Tensor) -> Node:
-    weights = edit.call(aten.softmax.int, scores, axis)
-    factor = edit.constant(kept.to(value_of(scores).dtype))
-    weights = edit.call(aten.mul.Tensor, weights, factor)
+    factor = kept.to(value_of(scores).dtype)
+    share = (1 - factor) * factor.shape[axis] / factor.sum(axis, keepdim=True)
+    factor = edit.constant(factor)
+    scores = edit.call(aten.mul.Tensor, scores, factor)
+    mean = edit.call(aten.mean.dim, scores, [axis], True)
+    mean = edit.call(aten.mul.Tensor, mean, edit.constant(share))
+    scores = edit.call(aten.add.Tensor, scores, mean)
+    weights = edit.call(aten.mul.Tensor, edit.call(aten.softmax.int, scores, axis), factor)
     total = edit.call(aten.sum.dim_IntList, weights, [axis], True)
     return edit.call(aten.div.Tensor, weights, total)
 

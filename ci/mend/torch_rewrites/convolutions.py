@@ -1,4 +1,4 @@
-"""Convolutions of some sizes."""
+"""Convolutions and linear layers of some sizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of
+from ci.mend.torch_rewrites.norms import ABSORBING
 from ci.mend.torch_rewrites.pooling import per_axis
 
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
@@ -91,6 +92,35 @@ def widen_depthwise_kernel(edit: Editor) -> None:
                 rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
                 new = edit.call(node.target, node.args[0], wide, *rest)
             edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
+
+
+@rewrites
+def copy_shared_bias(edit: Editor) -> None:
+    """Give each call of a layer after the first its own bias. ExecuTorch quantizes a bias for the
+    input of the first call."""
+    known = set()
+    for node in edit.find(*ABSORBING):
+        bias = argument(node, 2, "bias")
+        if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
+            continue
+        if bias.target in known:
+            with edit.at(node):
+                own = edit.constant(edit.value(bias))
+                new = edit.call(node.target, *node.args[:2], own, *node.args[3:], **node.kwargs)
+            edit.replace(node, new, "a layer with the same weights and its own bias for each call")
+        known.add(bias.target)
+
+
+@rewrites
+def multiply_single(edit: Editor) -> None:
+    """Write a linear layer of a single feature as a product and a sum."""
+    for node in edit.find(aten.linear.default):
+        operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, 2, "bias")
+        if weight is not None and weight.shape[1] == 1:
+            with edit.at(node):
+                new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
+                new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
+            edit.replace(node, new, "x * weight + bias")
 
 
 def _read_numbers(node: Node, axes: int) -> tuple[list[int], list[int], list[int], int]:

@@ -1,7 +1,9 @@
-"""Average pools, and cumulative sums: padding written out, and products with constant matrices."""
+"""Pools, unfolded windows and cumulative sums: padding written out, slices, and products with
+constant matrices."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,9 @@ AXES = {  # the pooled axes of an operator
     aten.adaptive_avg_pool1d.default: 1,
     aten.adaptive_avg_pool2d.default: 2,
     aten.adaptive_avg_pool3d.default: 3,
+    aten.adaptive_max_pool1d.default: 1,
+    aten.adaptive_max_pool2d.default: 2,
+    aten.adaptive_max_pool3d.default: 3,
 }
 
 
@@ -76,6 +81,73 @@ def multiply_adaptive_pool(edit: Editor) -> None:
                     continue
                 operand = _multiply_axis(edit, operand, axis, _averages(size, count))
         edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
+
+
+@rewrites
+def slice_adaptive_maximum(edit: Editor) -> None:
+    """Write adaptive max pools as the maximum of each window, axis by axis."""
+    for node in edit.find(
+        aten.adaptive_max_pool1d, aten.adaptive_max_pool2d, aten.adaptive_max_pool3d
+    ):
+        users = [one for one in node.users if one.users]
+        if [one.args[1:] for one in users] != [(0,)]:
+            continue  # the indices are used
+        axes, operand = AXES[node.target], node.args[0]
+        sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
+        with edit.at(node):
+            rank = len(shape_of(operand))
+            for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
+                bounds = [_window(size, count, row) for row in range(count)]
+                parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
+                parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
+                operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
+        edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
+
+
+@rewrites
+def separate_maximum(edit: Editor) -> None:
+    """Compute a maximum or minimum along an axis, and its place, with an operator each."""
+    for node in edit.find(aten.max.dim, aten.min.dim):
+        largest = node.target is aten.max.dim
+        axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, 2, "keepdim", False)
+        for user in [one for one in node.users if one.users]:
+            with edit.at(node):
+                if user.args[1] == 0:
+                    kind = aten.amax.default if largest else aten.amin.default
+                    new = edit.call(kind, node.args[0], [axis], keep)
+                else:
+                    kind = aten.argmax.default if largest else aten.argmin.default
+                    new = edit.call(kind, node.args[0], axis, keep)
+            word = str(kind).split(".")[1]
+            edit.replace(user, new, f"x.{word}(dim)")
+
+
+@rewrites
+def slice_windows(edit: Editor) -> None:
+    """Write F.unfold as a concatenation of one slice of the image per position of the window."""
+    for node in edit.find(aten.im2col.default):
+        operand, *given = node.args
+        kernel, dilation, padding, stride = (per_axis(one, 2) for one in given)
+        if len(shape_of(operand)) != 4:
+            continue
+        with edit.at(node):
+            operand = surround(edit, operand, padding, padding)
+            batch, channels, *sizes = shape_of(operand)
+            reach = [
+                size - (count - 1) * step
+                for size, count, step in zip(sizes, kernel, dilation, strict=True)
+            ]
+            parts = []
+            for place in itertools.product(*map(range, kernel)):
+                part = operand
+                for axis, start in enumerate(place):
+                    start *= dilation[axis]
+                    bounds = start, start + reach[axis], stride[axis]
+                    part = edit.call(aten.slice.Tensor, part, axis + 2, *bounds)
+                parts.append(edit.call(aten.reshape.default, part, [batch, channels, 1, -1]))
+            new = edit.call(aten.cat.default, parts, 2) if len(parts) > 1 else parts[0]
+            new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+        edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
 
 
 @rewrites
@@ -144,6 +216,11 @@ def _averages(size: int, count: int) -> Tensor:
     """Return the matrix [count, size] of an adaptive average pool."""
     matrix = torch.zeros(count, size, dtype=torch.float64)
     for row in range(count):
-        start, stop = row * size // count, -(-(row + 1) * size // count)
+        start, stop = _window(size, count, row)
         matrix[row, start:stop] = 1 / (stop - start)
     return matrix
+
+
+def _window(size: int, count: int, row: int) -> tuple[int, int]:
+    """Return the bounds of a window of an adaptive pool."""
+    return row * size // count, -(-(row + 1) * size // count)

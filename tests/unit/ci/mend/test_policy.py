@@ -85,6 +85,11 @@ EDITED = {
         {"8a8w": OTHER},
         f'{ENTRY}schemes = ["16a8w"]\n',
     ),
+    "the scheme of another case": (
+        f'{ENTRY}schemes = ["8a8w", "16a8w"]\n',
+        {"8a8w": OTHER, "16a8w": Recipe()},
+        f'{ENTRY}schemes = ["16a8w"]\n',
+    ),
     "nothing": (f'{ENTRY}schemes = ["8a8w"]\n', {"8a8w": Recipe()}, f'{ENTRY}schemes = ["8a8w"]\n'),
 }
 

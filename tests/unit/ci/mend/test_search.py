@@ -79,6 +79,7 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
             "cures, mask",
         ),
         ({"add 16a8w": 41}, LOSSY, MIXED, [..., "add 16a8w"], "add 16a8w"),
+        ({"add 16a8w": 41}, UNFAITHFUL, {"faults": True}, [..., "add 16a8w"], "add 16a8w"),
         ({"16a8w": 41}, UNFAITHFUL, MIXED, [..., "16a8w"], "16a8w"),
         ({"16a8w": 41}, LOSSY, {"schemes": ["16a8w"], "floor_db": 42}, [..., "16a8w"], "unchanged"),
         ({"add 16a8w": 39}, LOSSY, {"mixes": True}, [..., "add 16a8w"], "add 16a8w"),

@@ -189,6 +189,33 @@ ROWS: dict[str, list[Row]] = {
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 3)),
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 1)),
     ],
+    "slice-adaptive-maximum": [
+        (1, (1, 3, 17, 22), lambda x: F.adaptive_max_pool2d(x, (3, 5))),
+        (1, (3, 6, 9), lambda x: F.adaptive_max_pool2d(x, (None, 1))),
+        (1, (2, 3, 10), lambda x: F.adaptive_max_pool1d(x, 4)),
+        (0, (1, 3, 6, 9), lambda x: F.adaptive_max_pool2d(x, 3, True)),
+    ],
+    "slice-windows": [
+        (1, (2, 3, 8, 9), lambda x: F.unfold(x, 3, padding=1)),
+        (1, (2, 3, 8, 9), lambda x: F.unfold(x, (2, 3), dilation=2, stride=(2, 1))),
+        (0, (3, 8, 9), lambda x: F.unfold(x, 2)),
+    ],
+    "separate-maximum": [
+        (2, (3, 6), lambda x: [*x.max(-1)]),
+        (1, (3, 6), lambda x: x.min(0, keepdim=True)[0]),
+        (1, (3, 6), lambda x: x.min(1)[1]),
+        (0, (3, 6), lambda x: x.max() + x.amax(1)),
+    ],
+    "copy-shared-bias": [
+        (2, (2, 4, 4), Body(lambda conv, x: conv(conv(conv(x).relu())), CONV)),
+        (1, (2, 4), Body(lambda layer, x: layer(x).exp() + layer(x * 9), nn.Linear(4, 3))),
+        (0, (2, 4), Body(lambda layer, x: layer(layer(x)), nn.Linear(4, 4, bias=False))),
+        (0, (2, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))),
+    ],
+    "multiply-single": [
+        (2, (5, 1), nn.Sequential(nn.Linear(1, 7), nn.Linear(7, 1), nn.Linear(1, 2, bias=False))),
+        (0, (5, 2), nn.Linear(2, 3)),
+    ],
     "convolve-average": [
         (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, 2, 1)),
         (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, (3, 2), 1, divisor_override=5)),
@@ -235,8 +262,18 @@ ROWS: dict[str, list[Row]] = {
         (1, (64,), lambda x: F.softplus(x, beta=2.0)),
         (1, (64,), lambda x: F.logsigmoid(x * 30)),
         (1, (64,), lambda x: F.mish(x * 9)),
+        (2, (64,), lambda x: torch.log1p(x.exp())),
+        (2, (64,), lambda x: torch.log(1 + x.exp())),
+        (0, (64,), lambda x: torch.log1p(x.abs()) + torch.log(2 + x.exp())),
         (0, (64,), lambda x: F.softplus(x, threshold=1)),
         (0, (64,), lambda x: F.softplus(x, beta=-2.0)),
+    ],
+    "separate-activation": [
+        (1, (2, 4, 4), nn.Sequential(CONV, nn.Tanh())),
+        (1, (2, 4), nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.GELU("tanh"))),
+        (2, (2, 4), lambda x: F.silu(x + x.abs()) + torch.sigmoid(torch.cat([x, x], 1))[:, :4]),
+        (0, (4,), nn.Sequential(nn.Linear(4, 3), nn.Tanh())),
+        (0, (2, 4), lambda x: torch.tanh(x * x)),
     ],
     "exp-of-power": [
         (2, (64,), lambda x: 2**x + 0.5**x),
@@ -269,7 +306,7 @@ ROWS: dict[str, list[Row]] = {
         (3, (5, 2, 16), Body(lambda layer, x: layer(x, x, x), nn.MultiheadAttention(16, 4))),
         (2, [(5, 2, 16), (7, 2, 16)], attend()),
         (0, [(5, 2, 16), (7, 2, 8)], attend(kdim=8, vdim=8)),
-        (0, (2, 5, 16), cut(lambda y: y.view(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0))),
+        (3, (2, 5, 16), cut(lambda y: y.view(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0))),
         (0, (2, 5, 16), cut(lambda y: y.view(2, 5, 16, 3).unbind(-1))),  # every third feature
         (0, (2, 5, 16), cut(lambda y: (*y.chunk(3, -1), y))),
         (0, (2, 5, 16), cut(lambda y: y.unbind(1))),
@@ -277,6 +314,7 @@ ROWS: dict[str, list[Row]] = {
     "mask-after-softmax": [
         (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1)).softmax(-1)),
         (1, (2, 4, 4), lambda x: x.masked_fill(UPPER, -math.inf).softmax(1)),
+        (1, (2, 4, 4), lambda x: (1e3 * x).masked_fill(UPPER, -math.inf).softmax(-1)),
         (1, (2, 4, 4), lambda x: torch.where(~UPPER, x, torch.tensor(-1e9)).softmax(-1)),
         (1, (2, 4, 8), lambda x: attention(x, x, x, is_causal=True, scale=0.3)),
         (1, (2, 4, 8), lambda x: attention(x, x, x, torch.full((4, 4), -1e9).tril(-1))),

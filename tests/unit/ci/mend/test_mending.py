@@ -1,0 +1,102 @@
+"""Cases of a model share a recipe where that makes none of them worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ci.cases.spec import CaseSpec
+from ci.facts.kinds import NOISE
+from ci.mend.mending import Mended, Mending
+from ci.mend.search import Recipe, Search
+from ci.mend.trials import Attempt
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+from ci.report.schema import Case, Status
+
+REWRITTEN = Recipe(rewrites=("r",))
+OTHER = Recipe(scheme="16a8w")
+BOTH = Recipe(rewrites=("r",), scheme="16a8w")
+LIMITS = SimpleNamespace(limits_of=lambda *_: SimpleNamespace(min_sqnr_db=15.0))
+
+
+def mended(scheme: str, sqnr_db: float, recipe: Recipe | None = None) -> Mended:
+    """A case whose SQNR with a recipe is known; from 20 dB on it is green."""
+    case = judged(scheme, sqnr_db)
+    one = Mended(CaseSpec("net", Scheme(scheme), "SM8650", Source("net.py:factory")), case)
+    one.recipe = recipe or Recipe()
+    return one
+
+
+def judged(scheme: str, sqnr_db: float) -> Case:
+    status = Status.FAILED if sqnr_db < 20 else Status.PASSED
+    return Case(model="net", scheme=scheme, soc="SM8650", status=status, sqnr_db=sqnr_db)
+
+
+def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Mending:
+    """The verdict on each unchanged case with the rewrite is known."""
+    setup: Any = SimpleNamespace(
+        work=folder,
+        options=SimpleNamespace(jobs=1, policy=LIMITS, timeout_s=9),
+        pool=SimpleNamespace(close=None),
+    )
+    made = Mending(setup, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
+    for one in cases:
+        name = made.name(one.spec, ("r",))
+        made.attempts[name] = Attempt(names=("r",), fault=fault)
+        if one.recipe == Recipe():
+            made.verdicts[one.spec, REWRITTEN] = judged(one.spec.scheme.value, sqnr_db)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "fault", "recipe"),
+    [(40, "", REWRITTEN), (19, "", Recipe()), (30, "", Recipe()), (40, "differs", Recipe())],
+)
+def test_a_green_scheme_gets_the_recipe_of_others_unless_it_becomes_worse(
+    tmp_path: Path, sqnr_db: float, fault: str, recipe: Recipe
+) -> None:
+    cases = [mended("fp16", 40), mended("8a8w", 30, REWRITTEN)]
+    mending(tmp_path, cases, sqnr_db, fault).unify(cases)
+    assert [one.recipe for one in cases] == [recipe, REWRITTEN]
+    assert cases[0].is_green
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "recipes"),
+    [
+        ((30, OTHER), (40, REWRITTEN), [BOTH, REWRITTEN]),
+        ((30, BOTH), (40, Recipe()), [OTHER, Recipe()]),
+        ((30, BOTH), (19, Recipe()), [BOTH, REWRITTEN]),  # the second was red
+        ((30, REWRITTEN), (40, Recipe()), [REWRITTEN, Recipe()]),  # no other scheme
+    ],
+)
+def test_a_scheme_to_which_another_one_falls_back_has_one_recipe(
+    tmp_path: Path,
+    first: tuple[float, Recipe],
+    second: tuple[float, Recipe],
+    recipes: list[Recipe],
+) -> None:
+    cases = [mended("8a8w", *first), mended("16a8w", *second)]
+    cases.append(replace(cases[1], spec=replace(cases[1].spec, soc="SM8550")))
+    mending(tmp_path, cases, 0, "").join_schemes(cases)
+    assert [one.recipe for one in cases] == [*recipes, second[1]]
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "recipe"), [(40, Recipe(rewrites=("r",), scheme="fp16")), (14, Recipe())]
+)
+def test_a_case_without_a_remedy_gets_a_green_scheme_of_its_model(
+    tmp_path: Path, sqnr_db: float, recipe: Recipe
+) -> None:
+    red, other = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)
+    found = (NOISE.find("not faithful"),)
+    red.search = Search(structs.replace(red.before, findings=found), (), schemes=("fp16",))
+    mending(tmp_path, [], 0, "").fall_back([red, other])
+    assert red.recipe == recipe
+    assert red.is_green is (recipe != Recipe())
