@@ -104,6 +104,7 @@ def test_a_silence_is_broken_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> N
     with Progress(pipe).waiting("lowering"):
         time.sleep(0.2)
     assert "  lowering: 0 s\n" in pipe.getvalue()
+    assert "\x1b" not in pipe.getvalue()
 
 
 def test_steps_are_wrapped_between_words(screen: Screen) -> None:

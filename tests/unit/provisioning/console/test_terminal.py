@@ -12,7 +12,7 @@ import pytest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import clean_message, clean_output
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.errors import ExitCode
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = [sys.executable, "-m", "provisioning"]
@@ -41,11 +41,6 @@ def test_a_message_holds_no_command_and_no_password(text: str, expected: str) ->
     stream = io.StringIO()
     Progress(stream).step(text)
     assert stream.getvalue() == expected + "\n"
-
-
-def test_an_error_masks_credentials_in_its_record_too() -> None:
-    error = UnfitError("a", why="http://u:p@h/", fix="curl ftp://t0ken@h/x")
-    assert (error.why, error.fix) == ("http://***@h/", "curl ftp://***@h/x")
 
 
 def test_output_holds_no_terminal_sequence_unless_it_is_exact() -> None:
