@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
-from ci.facts.kinds import NOISE, UNRECORDED
+from ci.facts.kinds import NOISE, NOT_LOWERED, UNRECORDED
 from ci.mend.mending import Mended
 from ci.mend.page import render_html
 from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
@@ -210,3 +210,7 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     again = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
     assert first.findings[0].remedies[-1].text.startswith(again)
     assert second == other
+    texts = ("aten.gru.input is not quantized", "ElementWiseAdd failed 3110")
+    refused = [structs.replace(other, findings=(NOT_LOWERED.find(one),)) for one in texts]
+    cases = suggest_mending(make_report(refused), "torch", "mend").cases
+    assert [len(one.findings[0].remedies) for one in cases] == [1, 0]
