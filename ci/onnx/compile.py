@@ -443,7 +443,7 @@ def require_no_branch(model: Path) -> None:
         if node.op_type == "If":
             raise FailedError(
                 f"the If {node.name or node.output[0]!r} has a condition that the model computes",
-                why="QNN has no branches",
+                why="QNN takes an If only if it takes both of its branches whole",
                 fix="export the model for one case, so that the condition is a constant, or compute"
                 " both branches and select one with Where",
             )
