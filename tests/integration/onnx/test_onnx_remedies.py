@@ -42,8 +42,8 @@ ONE = abs(FLOAT).max() / 127
 PER_COLUMN = abs(FLOAT).max(0) / 127
 BLOCKS = abs(FLOAT.reshape(4, 4, 32)).max(1) / 127
 CASTS = ("xf = Cast<to=1>(x)", "xf", "axis=0", "yf", "y = Cast<to=10>(yf)")
-# For each rule, and for a finding of compile.py, the red and the green model: the type of the ports,
-# the graph and the weights.
+# For each rule, and a finding of compile.py: the type of the ports, the graph and the weights of
+# the red and of the green model.
 PAIRS: dict[str, Any] = {
     "onnx-scale-types": (
         ("float16", PRODUCT.format("", "x", "axis=0", "y", ""), rounded(np.float16, ONE)),
