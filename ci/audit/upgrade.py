@@ -319,26 +319,17 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def render_upgrade(report: UpgradeReport, columns: int | None = None) -> str:
-    """Return the table as text, followed by the totals over all cases. ``columns`` is the width of
-    the terminal, or None if there is none."""
-    head = ("", "of", "what", "before", "now", "change")
-    rows = [
-        (one.verdict, one.subject, one.what, one.before, one.now, _show_change(one))
-        for one in report.differences[:MOST_ROWS]
-    ]
-    lines = []
-    if len(report.differences) > MOST_ROWS:
-        lines.append(f"and {len(report.differences) - MOST_ROWS} more: use --json to show them all")
-    for one in report.totals:
-        share = f" ({_show_share(one)})" if one.before else ""
-        lines.append(
-            f"{one.what} of {count(one.cases, 'case')}: {one.before:,} -> {one.now:,}{share},"
-            f" changed in {one.moved}"
-        )
+    """Return the tables as text. ``columns`` is the width of the terminal, or None if there is
+    none."""
     title = f"{report.old} -> {report.new}: {summarize_upgrade(report)}"
-    table = render_rows(head, rows, max(columns or WIDTH, LEAST_COLUMNS)) if rows else ""
-    last = "".join(f"{line}\n" for line in lines)
-    return f"{fit_lines(title, columns)}\n{table}{fit_lines(last, columns)}"
+    tables = []
+    for sheet in (one for one in make_sheets(report) if one.rows):
+        rows = [one.cells for one in sheet.rows[:MOST_ROWS]]
+        left = len(sheet.rows) - len(rows)
+        more = f"and {left} more: use --json to show them all\n" if left else ""
+        table = render_rows(sheet.head, rows, max(columns or WIDTH, LEAST_COLUMNS))
+        tables.append(table + more)
+    return f"{fit_lines(title, columns)}\n" + "\n".join(tables)
 
 
 def summarize_upgrade(report: UpgradeReport) -> str:
@@ -350,7 +341,13 @@ def summarize_upgrade(report: UpgradeReport) -> str:
 
 
 def render_upgrade_page(report: UpgradeReport) -> str:
-    """Return the table and the totals as an HTML page."""
+    """Return the tables as an HTML page."""
+    title = f"{report.old} to {report.new}"
+    return render_tables(title, [summarize_upgrade(report)], make_sheets(report))
+
+
+def make_sheets(report: UpgradeReport) -> list[Sheet]:
+    """Return the table of differences and, if both versions have figures, that of the totals."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
         SheetRow(
@@ -369,7 +366,7 @@ def render_upgrade_page(report: UpgradeReport) -> str:
                     str(one.cases),
                     f"{one.before:,}",
                     f"{one.now:,}",
-                    _show_share(one) if one.before else "",
+                    f"{100 * (one.now / one.before - 1):+.1f} %" if one.before else "",
                     str(one.moved),
                 )
             )
@@ -378,12 +375,7 @@ def render_upgrade_page(report: UpgradeReport) -> str:
         head = ("figure", "cases", "before", "now", "change", "moved")
         told = "Sums over the cases that have the figure in both runs"
         sheets.append(Sheet("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
-    title = f"{report.old} to {report.new}"
-    return render_tables(title, [summarize_upgrade(report)], sheets)
-
-
-def _show_share(one: Total) -> str:
-    return f"{100 * (one.now / one.before - 1):+.1f} %"
+    return sheets
 
 
 def _show_change(one: Difference) -> str:

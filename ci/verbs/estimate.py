@@ -6,43 +6,34 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ci.cases.cache import CompileJob, CompileResult, as_compiled, programs_home
-from ci.cases.engine import Engine
-from ci.cases.policy import EMULATOR, EmulatorPolicy
-from ci.cases.session import Phases, check_functions
+from ci.cases.policy import EMULATOR
 from ci.cases.spec import DEFAULT_SOC, CaseSpec
-from ci.executorch.engine import ExecutorchEngine
-from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
-from ci.onnx.engine import OnnxEngine
 from ci.report.schema import CaseName, Estimate, PredictedTime, Simulation
 from ci.report.text import show_bytes
 from ci.report.write import read_report
-from ci.verbs import environments
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
     add_model,
     add_run,
     add_schemes,
-    enter_environment,
     read_limits,
-    require_packages,
     select_asked,
 )
+from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
 from provisioning.artifacts import choice
-from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
@@ -157,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f" and write {OWN_LINES} next to the policy",
     )
     choice.add_arguments(parser, adaptor=False)
-    parser.set_defaults(record=False, option=[], shape=[])
+    parser.set_defaults(record=False, option=[], shape=[], adaptor="")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -174,10 +165,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_limits(args, profile, progress)
     soc = choose_soc(device) if device else DEFAULT_SOC
     specs = select_asked(args, policy, lane, soc)
-    simulate = simulate_onnx if is_onnx else simulate_executorch
+    prepare = partial(prepare_onnx, policy=policy) if is_onnx else prepare_torch
+    specs, tools = prepare(args, specs, progress)
     own = read_own(args.policy)
     cases = []
-    for spec, result in simulate(specs, policy, args, progress):
+    for spec, result in simulate(specs, tools, args, progress):
         found = judge_result(spec, result, device, own)
         trace = ""
         if args.trace and found.estimate.simulation:
@@ -229,79 +221,18 @@ def write_trace(artifact: Path, target: Path) -> str:
     return str(target)
 
 
-def simulate_executorch(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
-) -> Iterator[tuple[CaseSpec, CompileResult]]:
-    """Yield each case with the result of its simulation through ExecuTorch."""
-    del policy
-    require_packages(("torch", "executorch"), environments.LOWERING)
-    chosen = choice.read_choice(args.sdk)
-
-    def prepare(environment: Environment) -> Engine:
-        parts = tuple(describe_toolchain(environment))
-        return ExecutorchEngine(name_toolchain(parts, environment))
-
-    imports = ExecutorchEngine.imports
-    return simulate(
-        specs,
-        args,
-        progress,
-        prepare=prepare,
-        profile=chosen.profile,
-        imports=imports,
-        choice=chosen,
-    )
-
-
-def simulate_onnx(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
-) -> Iterator[tuple[CaseSpec, CompileResult]]:
-    """Yield each case with the result of its simulation through ONNX Runtime."""
-    exports = onnx.require_lane(specs)
-    chosen = onnx.read_choice(args)
-    fitted, quantized = onnx.fit_shapes(specs, policy, progress)
-    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
-    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=exports)
-
-    def prepare(environment: Environment) -> Engine:
-        return onnx.prepare_engine(engine, environment)[0]
-
-    return simulate(
-        cases,
-        args,
-        progress,
-        prepare=prepare,
-        profile=onnx.choose_profile(chosen),
-        imports=engine.imports,
-        choice=chosen,
-    )
-
-
 def simulate(
-    specs: Sequence[CaseSpec],
-    args: argparse.Namespace,
-    progress: Progress,
-    *,
-    prepare: Callable[[Environment], Engine],
-    profile: str,
-    **more: Any,
+    specs: Sequence[CaseSpec], tools: Tools, args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[CaseSpec, CompileResult]]:
-    """Provision, check the environment, and simulate one case after the other. A case that cannot
-    be simulated is refused with the reason. ``more`` is passed to enter_environment."""
-    with enter_environment(profile, Phases(progress), offline=args.offline, **more) as (
-        environment,
-        scratch,
-        _,
-    ):
-        pool = scratch.open(environment.apply(os.environ))
-        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
-        engine = prepare(environment)
+    """Provision, check the environment, and simulate one case after the other. Yield each case with
+    its result. A case that cannot be simulated is refused with the reason."""
+    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, _):
         for number, spec in enumerate(specs):
             progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme.value} {spec.soc}")
             if not choose_simulated(spec.soc):
                 yield spec, CompileResult(refused=NOT_LOWERED.find(explain_unsimulated(spec.soc)))
                 continue
-            folder = scratch.scratch / f"estimate-{number}"
+            folder = scratch / f"estimate-{number}"
             folder.mkdir()
             job = CompileJob(
                 engine=engine,

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ci.cases.engine import Engine, Runner
 from ci.cases.pipeline import RunSetup
-from ci.cases.policy import EMULATOR, EmulatorPolicy
-from ci.cases.pool import Pool
-from ci.cases.session import Phases, check_functions
+from ci.cases.policy import EMULATOR
 from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine, make_runner
-from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, write_rewritten
 from ci.mend.policy import (
@@ -33,10 +28,8 @@ from ci.mend.report import MendedCase, choose_exit, data_of, describe_case, rend
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import EXECUTORCH, ONNX
-from ci.onnx.engine import OnnxEngine
 from ci.report.schema import Status
 from ci.report.table import terminal_style
-from ci.verbs import environments
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
@@ -44,15 +37,13 @@ from ci.verbs.lanes.steps import (
     add_run,
     add_schemes,
     check_arguments,
-    enter_environment,
     read_limits,
     read_options,
-    require_packages,
     select_asked,
 )
+from ci.verbs.lanes.trials import open_tools, prepare_onnx, prepare_torch
 from ci.verbs.user_policy import choose_policy
 from provisioning.artifacts import choice
-from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
@@ -122,26 +113,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 fix="select a model whose only method is forward",
             )
     known = check_output(args, specs)
-    specs, tools = (prepare_onnx if is_onnx else prepare_torch)(args, specs, policy, progress)
+    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci mend")
+    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
     deadline = time.monotonic() + 60 * args.minutes
     options = read_options(args, SESSION, policy, "", find_faults=match_faults)
-    with enter_environment(
-        tools.profile,
-        Phases(progress),
-        offline=args.offline,
-        imports=tools.imports,
-        choice=tools.choice,
-    ) as (environment, scratch, _):
-        pool = scratch.open(environment.apply(os.environ))
-        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
+    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
         progress.step("3/4 mend")
-        engine, runner = tools.open(environment, pool)
         setup = RunSetup(
             options=replace(options, files_directory=None),
             engine=engine,
             runner=runner,
             pool=pool,
-            work=scratch.scratch / SESSION,
+            work=scratch / SESSION,
         )
         found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
@@ -154,48 +137,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if written:
         text += f"\njudge it again: `qnn-ci {name_verb(specs)} --policy {written}`\n"
     return Outcome(text, data, choose_exit(found))
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What judges the cases of a lane: a profile to provision, the modules that workers import, and
-    a function that returns the engine and the runner."""
-
-    profile: str
-    imports: Sequence[str]
-    choice: choice.QnnChoice
-    open: Callable[[Environment, Pool], tuple[Engine, Runner]]
-
-
-def prepare_torch(
-    args: argparse.Namespace, specs: list[CaseSpec], policy: EmulatorPolicy, progress: Progress
-) -> tuple[list[CaseSpec], Tools]:
-    """Return the cases of PyTorch models, and what judges them."""
-    del policy, progress
-    require_packages(("torch", "executorch"), environments.LOWERING)
-    chosen = choice.read_choice(args.sdk, args.adaptor)
-
-    def open_tools(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
-        parts = tuple(describe_toolchain(environment))
-        engine = ExecutorchEngine(name_toolchain(parts, environment))
-        return engine, make_runner(pool, args.timeout_s)
-
-    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, open_tools)
-
-
-def prepare_onnx(
-    args: argparse.Namespace, specs: list[CaseSpec], policy: EmulatorPolicy, progress: Progress
-) -> tuple[list[CaseSpec], Tools]:
-    """Return the cases of .onnx files with fixed shapes, and what judges them."""
-    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
-    chosen = onnx.read_choice(args)
-    fitted, quantized = onnx.fit_shapes(specs, policy, progress, "qnn-ci mend")
-    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
-
-    def open_tools(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
-        return onnx.prepare_runner(engine, environment, pool)
-
-    return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, open_tools)
 
 
 def name_verb(specs: Sequence[CaseSpec]) -> str:

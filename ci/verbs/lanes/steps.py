@@ -34,6 +34,7 @@ from ci.models.suite import SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
+from ci.report.text import align_rows
 from ci.report.write import REPORTS_FIX, encode_report, report_data
 from ci.verbs.user_policy import NAME, OURS, choose_policy, policy_path
 from provisioning.artifacts.choice import QnnChoice
@@ -441,12 +442,8 @@ def list_asked(
         listed.append({"model": model, "scheme": scheme, "nodes": rows})
         names = [name for name in COLUMNS if any(row[name] for row in rows)]
         cells = [names, *([row[name] for name in names] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = (
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        )
-        texts.append("\n".join([f"{model} {scheme}".strip(), *(f"  {one}" for one in lines)]))
+        lines = (f"  {one}" for one in align_rows(cells))
+        texts.append("\n".join([f"{model} {scheme}".strip(), *lines]))
     return Outcome("\n\n".join(texts) + "\n", {"assigned": listed})
 
 

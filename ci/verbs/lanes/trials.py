@@ -1,23 +1,35 @@
-"""Environments in which small graphs are tried, with one front end: ExecuTorch or ONNX Runtime."""
+"""Environments in which cases or small graphs are tried, with one front end: ExecuTorch or ONNX
+Runtime."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ci.cases.engine import Engine, Runner
+from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool
-from ci.cases.session import Phases
+from ci.cases.session import Phases, check_functions
+from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine, make_runner
+from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
 from ci.faults.trial import Trial
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs.environments import LOWERING, ONNX_TORCH
+from ci.verbs.lanes import onnx
 from ci.verbs.lanes.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
 from ci.verbs.lanes.steps import enter_environment, require_packages
-from provisioning.artifacts.choice import WHEEL, QnnChoice
+from provisioning.artifacts.choice import WHEEL, QnnChoice, read_choice
+from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
@@ -109,3 +121,67 @@ def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
             fix=f"pass one of {', '.join(known)}",
         )
     return [known[one] for one in dict.fromkeys(asked) or USUAL[frontend]]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What judges the cases of a lane: a profile to provision, the modules that workers import, and
+    a function that returns the engine and the runner."""
+
+    profile: str
+    imports: Sequence[str]
+    choice: QnnChoice
+    open: Callable[[Environment, Pool], tuple[Engine, Runner]]
+
+
+def prepare_torch(
+    args: argparse.Namespace, specs: list[CaseSpec], _: Progress
+) -> tuple[list[CaseSpec], Tools]:
+    """Return the cases of PyTorch models, and what judges them. Raises UnfitError for a missing
+    package."""
+    require_packages(("torch", "executorch"), LOWERING)
+    chosen = read_choice(args.sdk, args.adaptor)
+
+    def start(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
+        parts = tuple(describe_toolchain(environment))
+        engine = ExecutorchEngine(name_toolchain(parts, environment))
+        return engine, make_runner(pool, args.timeout_s)
+
+    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, start)
+
+
+def prepare_onnx(
+    args: argparse.Namespace,
+    specs: list[CaseSpec],
+    progress: Progress,
+    *,
+    policy: EmulatorPolicy,
+    command: str = "",
+) -> tuple[list[CaseSpec], Tools]:
+    """Return the cases of .onnx files with fixed shapes, and what judges them. ``command`` is as
+    for fit_shapes. Raises the same errors as require_lane, fit_shapes and fit_schemes."""
+    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
+    chosen = onnx.read_choice(args)
+    fitted, quantized = onnx.fit_shapes(specs, policy, progress, command)
+    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
+    start = partial(onnx.prepare_runner, engine)
+    return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, start)
+
+
+@contextmanager
+def open_tools(
+    tools: Tools, specs: Sequence[CaseSpec], args: argparse.Namespace, progress: Progress
+) -> Iterator[tuple[Pool, Path, Engine, Runner]]:
+    """Provision, check the environment and the users' functions, and start workers. Yield them with
+    a scratch directory, the engine and the runner. Raises the same errors as ``enter_environment``
+    and ``check_functions``."""
+    with enter_environment(
+        tools.profile,
+        Phases(progress),
+        offline=args.offline,
+        imports=tools.imports,
+        choice=tools.choice,
+    ) as (environment, scratch, _):
+        pool = scratch.open(environment.apply(os.environ))
+        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
+        yield pool, scratch.scratch, *tools.open(environment, pool)

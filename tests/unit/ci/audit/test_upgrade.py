@@ -204,7 +204,9 @@ def test_the_worst_comes_first() -> None:
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
     text = render_upgrade(found)
     assert "old -> new: 5 worse, 1 better, 0 other, 1 case unchanged" in text
-    assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), changed in 1" in text
+    assert ["read_bytes", "6", "2,400", "6,000", "+150.0", "%", "1"] in map(
+        str.split, text.splitlines()
+    )
     assert "-10.0 dB" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
 
@@ -467,7 +469,7 @@ def test_two_reports_are_compared_by_the_verb(
     assert data["differences"][0]["what"] == "spill_bytes"
     assert (data["old"], data["new"], data["same"]) == ("old", "spills/report.json", 0)
     assert main(["upgrade-report", "old", "bad"]) == 1
-    assert "worse  mlp 8a8w SM8650  status" in capsys.readouterr().out
+    assert "mlp 8a8w SM8650  status  worse" in capsys.readouterr().out
     assert main(["upgrade-report", "bad", "old"]) == 0
 
 
