@@ -354,28 +354,6 @@ class BadServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def answering(data: bytes) -> Iterator[str]:
-    """The host and port of a server that says ``data`` to everybody and hangs up, before TLS."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve_all() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(65536)
-                    connection.sendall(data)
-
-        thread = threading.Thread(target=serve_all, daemon=True)
-        thread.start()
-        host, port = listener.getsockname()
-        yield f"{host}:{port}"
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
 def running(certificate: Path | None = None) -> Iterator[BadServer]:
     """A server on loopback, over TLS when there is a certificate (PEM, with its key)."""
     server = BadServer()

@@ -8,7 +8,6 @@ table of docs/findings/operators.md is made again.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,9 +125,6 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
     assert case["status"] == "passed"
     assert case["border_bytes"] == case["io_bytes"] == 4 * 4 * (16 + 32)
     assert len(case["partitions"]) == 1
-
-
-WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
 
 
 @pytest.mark.nightly

@@ -21,7 +21,6 @@ from tests.integration.conftest import MakeOnce
 from tests.integration.emulator.test_realistic_models import CASES, write_policy
 from tests.stand_ins.runs import JUDGED, run_to_end
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(3600)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 

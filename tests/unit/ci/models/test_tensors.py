@@ -1,4 +1,4 @@
-"""The digest of input sets has all that they are."""
+"""The digest of input sets, and the types of tensors: requested and compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.models.tensors import digest_sets
+from ci.facts.finding import Origin
+from ci.models.tensor_types import Asked, TypedTensor, count_types, find_retyped
+from ci.models.tensors import choose_nodes, digest_sets
+from ci.report.schema import TypeShare
 
 ONE, TWO = np.float32([1, 2]), np.float32([3, 4])
 SETS: list[list[Any]] = [[ONE, TWO], [TWO, ONE]]
@@ -28,3 +31,52 @@ OTHERS: dict[str, list[list[Any]]] = {
 def test_any_difference_between_input_sets_changes_their_digest(other: list[list[Any]]) -> None:
     same = [[one.copy() for one in tensors] for tensors in SETS]
     assert digest_sets(other) != digest_sets(SETS) == digest_sets(same)
+
+
+LINE = Origin(file="net.py", line=9)
+TENSORS = [
+    TypedTensor("conv", 8, origin=LINE),
+    TypedTensor("conv", 4, 100),
+    TypedTensor("norm", 8),  # an operator that was lowered as two
+    TypedTensor("norm", 16),
+    TypedTensor("exp", 32),
+    TypedTensor("", 8, 300),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"conv": Asked("c", 8, 4)}, []),
+        ({"conv": Asked("c")}, []),
+        ({"norm": Asked("n", 16)}, []),
+        ({"exp": Asked("e", 16)}, []),
+        ({"gone": Asked("g", 16)}, []),
+        (
+            {"conv": Asked("c", 16, 8)},
+            [
+                "the result of c: 16 bit requested, 8 bit compiled [net.py:9]",
+                "the weights of c: 8 bit requested, 4 bit compiled",
+            ],
+        ),
+        ({"norm": Asked("n", 32)}, ["the result of n: float requested, 16 bit compiled"]),
+    ],
+)
+def test_a_tensor_with_fewer_bits_than_requested_is_found(
+    asked: dict[str, Asked], told: list[str]
+) -> None:
+    assert [str(one) for one in find_retyped(asked, TENSORS)] == told
+
+
+def test_the_operators_that_cause_most_of_the_noise_are_chosen_with_their_neighbours() -> None:
+    effects = {("a", "b"): 6.0, ("b", "c"): 3.0, ("d",): 1.0, ("e",): 0.0}
+    assert choose_nodes(effects) == ("a", "b", "c")
+    assert choose_nodes({("a",): 9.0, ("d",): 1.0}) == ("a",)
+    assert choose_nodes({("a",): 0.0}) == choose_nodes({}) == ()
+
+
+def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:
+    rows = [("4 bit", 0, 100), ("8 bit", 2, 300), ("16 bit", 1, 0), ("float", 1, 0)]
+    assert count_types(TENSORS) == tuple(
+        TypeShare(type=name, operators=many, weight_bytes=size) for name, many, size in rows
+    )

@@ -1,4 +1,4 @@
-"""Predicted noise of ONNX models."""
+"""Predicted noise of ONNX models, and which indices and booleans it may change."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
 from onnx import TensorProto, helper, numpy_helper, save
 
+from ci.onnx.compile import find_ties
 from ci.onnx.noise import predict_noise
 
 
@@ -42,3 +43,32 @@ def test_the_state_of_an_lstm_errs_by_its_size(tmp_path: Path) -> None:
     large, small = np.std(state, axis=(0, 1, 2, 3))
     assert 20 < large / small < 80
     assert np.abs(hidden - hidden.mean(1, keepdims=True)).max() < 2**-7
+
+
+@pytest.mark.parametrize(
+    ("bits", "gap", "tied"),
+    [(8, 0.02, True), (8, 1.0, False), (16, 0.02, True), (16, 0.1, False), (0, 0.1, False)],
+)
+def test_an_index_is_tied_if_the_gap_of_its_operands_is_small(
+    tmp_path: Path, bits: int, gap: float, tied: bool
+) -> None:
+    logits = np.array([[0.0, 1.0, 1.0 - gap, -1.0, -2.0]], np.float32)
+    nodes = [
+        helper.make_node("Mul", ["x", "one"], ["logits"]),
+        helper.make_node("ArgMax", ["logits"], ["index"], axis=1, keepdims=0),
+        helper.make_node("Greater", ["logits", "one"], ["above"]),
+    ]
+    kinds = {"logits": TensorProto.FLOAT, "index": TensorProto.INT64, "above": TensorProto.BOOL}
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5])
+    made = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
+    one = numpy_helper.from_array(np.float32(1), "one")
+    graph = helper.make_graph(nodes, "choices", [given], made, [one])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), tmp_path / "m.onnx")
+    right = [(logits, np.array([1]), logits > 1)]
+    model, target = tmp_path / "m.onnx", tmp_path / "disturbed.onnx"
+    low, high = find_ties(model, target, [(logits,)], right, bits)
+    assert np.array_equal(low[0][0], logits)
+    assert (low[0][1].tolist(), high[0][1].tolist()) == ([1], [2 if tied else 1])
+    assert high[0][2][0, 1]  # it equals the bound
+    assert low[0][2].dtype == bool
+    assert not high[0][2][0, [0, 3, 4]].any()
