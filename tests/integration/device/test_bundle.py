@@ -62,19 +62,6 @@ def test_a_bundle_has_what_is_needed_and_no_more(host: tuple[Path, Path], tmp_pa
     assert (out / FILES / "libQnnHtp.so").read_bytes() == (runtime / "libQnnHtp.so").read_bytes()
 
 
-def test_a_library_below_the_runner_is_none_of_its_own(
-    host: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """A runner may be in a home directory, of which all is not looked through."""
-    runner, runtime = host
-    (runner.parent / "old").mkdir()
-    (runtime / "libQnnHtp.so").rename(runner.parent / "old" / "libQnnHtp.so")
-    with pytest.raises(UnfitError, match=r"libQnnHtp\.so"):
-        stage(["SM8650"], runner, [runtime], tmp_path / "out", progress=Progress())
-    (runner.parent / "old" / "libQnnHtp.so").rename(runner.parent / "libQnnHtp.so")
-    stage(["SM8650"], runner, [runtime], tmp_path / "out", progress=Progress())
-
-
 @pytest.mark.parametrize("name", ["libQnnHtp.so", "libQnnSystem.so", "libc++.so.1"])
 def test_without_a_library_nothing_is_written(
     host: tuple[Path, Path], tmp_path: Path, name: str

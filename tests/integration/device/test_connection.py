@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from ci.device.connection import (
     identify,
     open_device,
 )
-from provisioning.errors import StoreError, ToolError, UnfitError
-from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
+from provisioning.errors import ToolError, UnfitError
+from tests.integration.device.conftest import Connect, Lab
 
 BIG = os.urandom(9 << 20)
 
@@ -62,17 +61,6 @@ def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
     assert push(lab, files) == 3
 
 
-@PHONE_BY_DAY
-def test_what_does_not_arrive_whole_has_no_name(lab: Lab, files: Path) -> None:
-    tool(lab.bin, "sha256sum", '#!/bin/sh\n[ "$1" = -c ] && exit 1\nexec /usr/bin/sha256sum "$@"\n')
-    with pytest.raises(ToolError, match="did not arrive completely"):
-        push(lab, files)
-    assert not (lab.place / "a b/big").exists()
-    (lab.bin / "sha256sum").unlink()
-    assert push(lab, files) == len(BIG) + 3
-    assert {path.name for path in (lab.place / "a b").iterdir()} == {"one", "two.so", "big"}
-
-
 @pytest.mark.parametrize("lacking", ["sha256sum", "tar", ""])
 def test_a_device_has_the_tools_that_files_are_checked_with(tmp_path: Path, lacking: str) -> None:
     programs = tmp_path / "bin"
@@ -87,13 +75,6 @@ def test_a_device_has_the_tools_that_files_are_checked_with(tmp_path: Path, lack
         assert identify(device).user
 
 
-@PHONE_BY_DAY
-def test_a_full_device_is_named_as_that(lab: Lab, files: Path) -> None:
-    tool(lab.bin, "tar", "#!/bin/sh\necho 'tar: write: No space left on device' >&2; exit 1\n")
-    with pytest.raises(StoreError, match="has no space left"):
-        push(lab, files)
-
-
 def test_a_push_that_broke_off_is_repaired_by_the_next(connect: Connect, files: Path) -> None:
     serial = connect("breaks")
     device = open_device(f"adb:{serial}", str(files.parent / "there"))
@@ -102,16 +83,6 @@ def test_a_push_that_broke_off_is_repaired_by_the_next(connect: Connect, files: 
     with pytest.raises(ToolError, match="reached"):
         device.push(device.place, {"big": files / "big"}, {"big": digest(files / "big")})
     assert [path.name for path in Path(device.place).iterdir() if path.name == "big"] == []
-
-
-def test_a_device_says_what_it_is(lab: Lab) -> None:
-    facts = identify(lab.device)
-    assert facts.machine == os.uname().machine
-    assert facts.free_bytes > 0
-    is_phone = lab.device.name.startswith("adb")
-    assert (facts.android, facts.soc) == (("14", "SM8650") if is_phone else ("", ""))
-    tool(lab.bin, "sha256sum", "")
-    (lab.bin / "sha256sum").unlink()
 
 
 def test_a_board_that_is_not_reached(board: Lab) -> None:
@@ -150,12 +121,3 @@ def test_phones_that_cannot_be_used(connect: Connect, monkeypatch: pytest.Monkey
     assert open_device("adb:").name == f"adb:{first}"
     with pytest.raises(UnfitError, match="missing"):
         open_device("adb:nowhere")
-
-
-def test_the_real_client_refuses_a_stand_in_that_breaks_a_rule(connect: Connect) -> None:
-    """The stand-in's answers are checked by adb itself: without shell_v2, -T is refused."""
-    serial = connect("old")
-    ended = subprocess.run(
-        ["adb", "-s", serial, "shell", "-T", "true"], capture_output=True, check=False, timeout=20
-    )
-    assert ended.returncode != 0

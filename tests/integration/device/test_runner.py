@@ -3,7 +3,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from ci.device.runner import (
     DeviceProgram,
     DeviceRunner,
     lease_first,
-    take_first,
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
@@ -113,27 +111,6 @@ def test_a_runner_that_floods_its_log_keeps_its_beginning_and_end(lab: Lab, tmp_
     assert b"\n[250000 kB are left out]\n" in log
     assert log.endswith(b"xthe end\n")
     assert len(log) < LOG_BYTES + 100
-
-
-@PHONE_BY_DAY
-def test_a_run_is_ended_on_the_device_itself(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="exceeded 1 s and was stopped on the device"):
-        open_program(lab, tmp_path, "#!/bin/sh\nexec sleep 600\n", timeout_s=1).run(SETS)
-
-
-def test_a_device_in_use_is_refused_or_waited_for(
-    here: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
-    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
-    with lease_first([first]):
-        with pytest.raises(UnfitError, match=first.owner):
-            second.renew()
-        first.renew()  # its own is no obstacle
-        threading.Timer(1, first.device.call, [f"rm -r '{here.place}/lease'"]).start()
-        assert take_first([second], 20) is second
-    with pytest.raises(UnfitError, match=second.owner):
-        first.renew()
 
 
 def test_a_lease_of_a_computer_that_died_ends_by_itself(here: Lab, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +20,10 @@ from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts
 from ci.device.provenance import BY_HAND
 from ci.device.runner import DeviceRunner, lease_first
-from ci.verbs.deploy import ROOM, require_match
+from ci.verbs.deploy import ROOM
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, StoreError, ToolError, UnfitError
+from provisioning.errors import ExitCode, ToolError
 from provisioning.files import hash_file
 from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
 
@@ -101,16 +100,6 @@ def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
     assert (place / "bundles").exists() is fits
 
 
-@PHONE_BY_DAY
-def test_a_device_without_room_is_named_before_anything_is_sent(
-    lab: Lab, tmp_path: Path, capsys: Capture
-) -> None:
-    row = "/dev/x 100 90 10 90% /"
-    tool(lab.bin, "df", f"#!/bin/sh\necho head\necho '{row}'\n")
-    assert deploy(lab, write_bundle(tmp_path / "bundle")) == ExitCode.DOWNLOAD
-    assert not (lab.place / "bundles").exists()
-
-
 FLOOD = "head -c 250000000 /dev/zero | tr '\\0' x"
 FREE = "echo head; echo /dev/x 9 9 9999999 9% /"
 MEASURED = """
@@ -150,40 +139,8 @@ def test_a_board_that_floods_takes_no_memory(
     assert int(ended.stdout.rpartition("peak: ")[2]) < 200  # MB
 
 
-def test_an_answer_that_does_not_end_is_an_error(here: Lab) -> None:
-    tool(here.bin, "mkdir", f"#!/bin/sh\n{FLOOD}\n")
-    with pytest.raises(ToolError, match="here printed more than"):
-        here.device.ask("mkdir x")
-
-
 BOARD = DeviceFacts("aarch64", soc="SM8650")
-PHONE = replace(BOARD, android="14")
-NODE = ("/dev/fastrpc-cdsp",)
 FULL = replace(BOARD, free_bytes=ROOM + 9)
-
-
-@pytest.mark.parametrize(
-    ("facts", "target", "error"),
-    [
-        (BOARD, Target.LINUX, None),
-        (BOARD, Target.ANDROID, UnfitError),
-        (PHONE, Target.ANDROID, None),
-        (replace(PHONE, machine="arm64"), Target.ANDROID, None),
-        (replace(BOARD, machine="riscv64"), Target.LINUX, UnfitError),
-        (replace(BOARD, soc="SM8750"), Target.LINUX, UnfitError),
-        (replace(BOARD, closed=NODE), Target.LINUX, UnfitError),
-        (replace(BOARD, closed=NODE, dsp=NODE), Target.LINUX, None),
-        (DeviceFacts("x86_64", soc="SM8750", closed=NODE), Target.EMULATOR, None),
-        (FULL, Target.LINUX, StoreError),
-        (replace(FULL, free_bytes=ROOM + 10), Target.LINUX, None),
-    ],
-)
-def test_what_a_device_has_to_be_for_a_bundle(
-    tmp_path: Path, facts: DeviceFacts, target: Target, error: type[Exception] | None
-) -> None:
-    bundle = read_bundle(write_bundle(tmp_path / "bundle", target))
-    with pytest.raises(error) if error else nullcontext():
-        require_match(Device("here", ("sh", "-c"), str(tmp_path)), facts, bundle)
 
 
 def test_a_device_in_use_is_waited_for_as_long_as_is_said(
@@ -287,23 +244,6 @@ def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
     assert main([*words, "--out", str(tmp_path / "full")]) == ExitCode.USAGE
     assert main([*words[:-1], "no-such-artifact", "--out", str(tmp_path / "o")]) == ExitCode.USAGE
     assert main([*words, "--out", str(tmp_path / "o")]) == ExitCode.ENVIRONMENT
-
-
-def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
-    for name in ("libQnnHtp.so", "libQnnSystem.so"):
-        shutil.copyfile("/bin/true", runtime / name)
-    runner = shutil.copyfile("/bin/true", tmp_path / "runner_of_mine")
-    words = ["stage", "--soc", "SM8650", "--runner", str(runner), "--runtime", str(runtime)]
-    assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK
-    assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK  # replaced
-    page = (tmp_path / "bundle" / BY_HAND).read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 1
-    for block in blocks:
-        assert "./runner_of_mine --model_path" in block
-        subprocess.run(["sh", "-n", "-c", block], check=True)
 
 
 @pytest.mark.emulator
