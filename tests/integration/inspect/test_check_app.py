@@ -95,44 +95,6 @@ def test_an_unknown_soc_is_a_usage_error(check: Check, tmp_path: Path) -> None:
     assert check(write_apk(tmp_path / "a.apk", SET), "--soc", "SM1")[0] == ExitCode.USAGE
 
 
-def bundle(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("BundleConfig.pb", "")
-        archive.writestr(f"base/lib/{ABI}/libQnnHtp.so", "")
-
-
-def jar(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.class", "")
-
-
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [
-        (lambda path: None, ExitCode.USAGE),
-        (bundle, ExitCode.USAGE),
-        (jar, ExitCode.USAGE),
-        (lambda path: path.write_bytes(b"\x7fELF"), ExitCode.USAGE),
-        (lambda path: path.write_bytes(b""), ExitCode.USAGE),
-        (lambda path: path.write_bytes(b"PK\3\4 cut"), ExitCode.DOWNLOAD),
-        (
-            lambda path: path.write_bytes(b"version https://git-lfs.github.com"),
-            ExitCode.ENVIRONMENT,
-        ),
-        (lambda path: path.mkdir(), ExitCode.USAGE),
-        (lambda path: write_apk(path / "libQnnHtp.so", {}), ExitCode.USAGE),
-        (lambda path: path.symlink_to(path), ExitCode.USAGE),
-    ],
-)
-def test_what_is_no_app(
-    make: Callable[[Path], object], code: ExitCode, check: Check, tmp_path: Path
-) -> None:
-    make(tmp_path / "app")
-    found, data = check(tmp_path / "app")
-    assert found == code
-    assert data["fix"]
-
-
 def test_split_apks_are_one_app(check: Check, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     write_apk(parts / "base.apk", {}, manifest="declared")
@@ -268,22 +230,6 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
     code, answer = check(path)
     assert (code, "app.apk" in answer["what"]) == (ExitCode.DOWNLOAD, True)
     assert not list(tmp_path.rglob("evil*"))
-
-
-def test_a_bomb_is_refused(check: Check, tmp_path: Path) -> None:
-    path = tmp_path / "app.apk"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"lib/{ABI}/libA.so", bytes(20 << 20))
-    data = bytearray(path.read_bytes())
-    at = data.rindex(b"PK\1\2")
-    data[at + 24 : at + 28] = (3 << 30).to_bytes(4, "little")  # the size that it claims
-    path.write_bytes(bytes(data))
-    assert check(path)[0] == ExitCode.DOWNLOAD
-
-
-def test_names_that_differ_in_case_are_two_files(check: Check, tmp_path: Path) -> None:
-    twin = {**SET, "libqnnhtp.so": library("libqnnhtp.so")}
-    assert check(write_apk(tmp_path / "a.apk", twin))[0] == ExitCode.OK
 
 
 def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Path) -> None:

@@ -15,14 +15,6 @@ def words_for(toolchains: dict[str, Path]) -> list[str]:
     ]  # fmt: skip
 
 
-def test_usual_mode_signs_the_skel(verb, toolchains, tmp_path: Path) -> None:
-    ended = verb.run("sign", "--lpai-arch", "v6", *words_for(toolchains))
-    assert ended.returncode == 0, ended.stderr
-    assert [path.name for path in sorted((tmp_path / "signed").glob("*.so*"))] == [
-        "libQnnLpaiSkel.so"
-    ]
-
-
 def test_direct_mode_signs_six_libraries_and_the_op_package(
     verb, toolchains, tmp_path: Path
 ) -> None:

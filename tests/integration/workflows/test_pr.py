@@ -216,35 +216,23 @@ def test_models_that_fail_are_shown_in_code_scanning(model_change: ModelChange) 
     assert {place["artifactLocation"]["uri"] for place in places} == {MODEL}
 
 
-def test_the_gate_does_not_wait_for_code_scanning() -> None:
-    jobs = read_workflow("pr").jobs
-    assert "code-scanning" not in jobs["qnn-gate"]["needs"]
-    assert jobs["code-scanning"]["needs"] == "qnn-gate"
-
-
 # -- other events ----------------------------------------------------------------------------------
 
 
-def test_a_run_by_hand_plans_everything(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("event", "values"),
+    [
+        ("workflow_dispatch", {}),
+        ("merge_group", {"merge_group": {"base_sha": "HEAD"}}),
+        ("push", {"before": "f" * 40}),  # over a commit that is gone
+    ],
+)
+def test_other_events_plan_everything(project: Project, event: str, values: dict[str, Any]) -> None:
     """The nightly run below runs such a plan."""
-    project.github.github = {"event_name": "workflow_dispatch", "event": {}}
-    results = run_pr(project, only={"plan"})
-    rows = json.loads(results["plan"].outputs["matrix"])["include"]
-    assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
-
-
-def test_every_event_but_a_push_and_a_pull_request_plans_everything(project: Project) -> None:
     project.change(DOCS)
-    event = {"merge_group": {"base_sha": project.head}}
-    project.github.github = {"event_name": "merge_group", "event": event}
-    results = run_pr(project, only={"plan"})
-    rows = json.loads(results["plan"].outputs["matrix"])["include"]
-    assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
-
-
-def test_a_push_over_a_commit_that_is_gone_plans_everything(project: Project) -> None:
-    project.change(DOCS)
-    project.github.github = {"event_name": "push", "event": {"before": "f" * 40}}
+    if "merge_group" in values:
+        values = {"merge_group": {"base_sha": project.head}}
+    project.github.github = {"event_name": event, "event": values}
     results = run_pr(project, only={"plan"})
     rows = json.loads(results["plan"].outputs["matrix"])["include"]
     assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)

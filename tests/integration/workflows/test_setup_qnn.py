@@ -302,12 +302,6 @@ def test_a_wrong_input_ends_with_what_is_wrong(
     assert (result, said in run.heard.text) == ("failure", True), run.heard.text
 
 
-def test_other_versions_are_taken(tiny: GitHub) -> None:
-    outputs, _, result = run_tiny(tiny, versions="libcxx@14.0.0\nqnn-sdk@2.37.0.250724\n")
-    versions = json.loads(outputs["versions"])
-    assert (result, versions["qnn-sdk"]) == ("success", "2.37.0.250724")
-
-
 def test_an_unfit_environment_ends_with_the_doctor_s_words_and_the_report(tiny: GitHub) -> None:
     outputs, run, result = run_tiny(tiny, profile="emulator")
     assert result == "failure"

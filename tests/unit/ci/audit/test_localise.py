@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
-from ci.audit import localise, localise_reproducer  # noqa: E402
+from ci.audit import localise  # noqa: E402
 from ci.audit.localise import (  # noqa: E402
     Description,
     Localised,
@@ -42,7 +42,7 @@ from ci.audit.localise_report import (  # noqa: E402
     data_of,
     render_cases,
 )
-from ci.audit.localise_reproducer import MARGIN_DB, write_reproducer  # noqa: E402
+from ci.audit.localise_reproducer import write_reproducer  # noqa: E402
 from ci.audit.localise_search import (  # noqa: E402
     Cut,
     Departure,
@@ -790,46 +790,6 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
     assert first["cause"].startswith("calibration")
     assert (second["cause"], second["ended"], third["ended"]) == ("", "", "no program")
     assert [one["line"] for one in first["known_faults"]] == [4, 5]
-
-
-def test_the_file_of_a_wrong_part_has_the_figures_of_each_output_and_the_worst_one_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(localise_reproducer, "version", "{} 1.2".format)
-    outputs = [
-        Departure(operator=name, reached_db=reached, predicted_db=predicted, faithful=False)
-        for name, reached, predicted in (("c", 50.0, 61.0), ("b", 12.5, 62.0), ("a", 12.0, 33.0))
-    ]
-    found = Located(
-        outputs=(),
-        part=(make_operator("a", "mul", "n.py:1"), make_operator("b", "add", "n.py:2", "a")),
-        departures=tuple(outputs),
-    )
-    file = tmp_path / "wrong.py"
-    forward = "    def forward(self, x):\n        return x"
-    for scheme, fp16, convolution in (
-        (Scheme.FP16, True, False),
-        (Scheme.A16W4_BLOCK, False, True),
-    ):
-        write_reproducer(file, forward, CaseSpec("net", scheme, "SM8750"), found)
-        text = file.read_text()
-        compile(text, "wrong.py", "exec")
-        for line in (
-            '"""QNN reaches 12.5 dB instead of 62.0 dB.',
-            f"localise for net, {scheme.value}, SM8750;",
-            "PREDICTED_DB = [61.0, 62.0, 33.0]",
-            "    python wrong.py",
-            "inputs from wrong.pt,",
-            "    a: mul [n.py:1]\n    b: add [n.py:2]",
-            f"use_fp16={fp16}",
-            "QcomChipset.SM8750, ",
-            "needs torch torch 1.2 and executorch executorch 1.2.",
-            f"convert_linear_to_conv2d={convolution}",
-            f"more than {MARGIN_DB:g} dB below",
-            f"predicted - {MARGIN_DB:g}",
-            forward,
-        ):
-            assert line in text
 
 
 @pytest.mark.parametrize("wrong", [(), (0,), (1,), (0, 1)])

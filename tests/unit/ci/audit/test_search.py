@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from ci.audit.localise_search import (
     Trial,
     minimize,
 )
-from tests.stand_ins.snapshots import check_snapshot
 
 Rule = Callable[[Cut], Mapping[str, float]]
 CHAIN = tuple(
@@ -180,40 +178,6 @@ def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
     if found.smallest:
         assert found.smallest in wrong
         assert [one.name for one in found.part] == [*found.smallest.kept]
-
-
-def test_each_program_of_a_search_is_told_with_its_purpose() -> None:
-    """Three searches: in one, returning more results cures a part; in one, a change mends it; in
-    one, the results are so large that they are not exposed at once."""
-    lines: list[str] = []
-
-    def loses(cut: Cut) -> dict[str, float]:
-        fused = {"b", "c"} <= {*cut.kept} and "b" not in cut.given
-        return dict.fromkeys(("c", "d"), 40.0 * fused)
-
-    search(loses, outputs=("c", "d"), suspects=[("a", "b")], told=lines.append)
-    lines.append("")
-    operators = [
-        quantized("linear", bias_off=0.5, clipped=0.1, line="net.py:3"),
-        quantized("tanh", inputs=("linear",)),
-    ]
-    search(
-        lambda cut: {"linear": 0.0 if Mend.RANGES in cut.mended else 40.0},
-        operators,
-        ("linear", "tanh"),
-        told=lines.append,
-    )
-    lines.append("")
-    large = [
-        Operator(name=name, kind=name, size_bytes=MOST_BYTES // 3 + 1) for name in ("a", "b", "c")
-    ]
-    search(
-        lambda cut: {"a": 40.0 * ({"a", "d"} <= {*cut.given})},
-        [*large, Operator(name="d", kind="d")],
-        outputs=("d",),
-        told=lines.append,
-    )
-    check_snapshot(Path(__file__).parent / "snapshots" / "search.txt", "\n".join(lines) + "\n")
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))

@@ -22,7 +22,6 @@ from ci.audit.upgrade import (
     compare_faults,
     compare_runs,
     compare_trees,
-    rank,
     read_types,
     render_upgrade,
     render_upgrade_page,
@@ -231,35 +230,6 @@ def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
 
 def make(old: Report, new: Report) -> UpgradeReport:
     return compare(("old", "new"), (old, new), (None, None))
-
-
-def test_differences_are_ranked_by_verdict_then_importance_then_size() -> None:
-    rows = [
-        ("SQNR", "other", 9.0),
-        ("read_bytes", "worse", 30.0),
-        ("read_bytes", "worse", None),
-        ("spill_bytes", "worse", -40.0),
-        ("SQNR", "worse", -1.0),
-        ("SQNR", "worse", -2.0),
-        ("status", "worse", None),
-        ("metric", "better", None),
-        ("program_bytes", "better", -0.5),
-    ]
-    found = [
-        Difference(subject="", what=what, before="", now="", verdict=verdict, change=change)  # type: ignore[arg-type]
-        for what, verdict, change in rows
-    ]
-    assert [(one.what, one.change) for one in rank(found)] == [
-        ("status", None),
-        ("SQNR", -2.0),
-        ("SQNR", -1.0),
-        ("read_bytes", None),
-        ("spill_bytes", -40.0),
-        ("read_bytes", 30.0),
-        ("metric", None),
-        ("program_bytes", -0.5),
-        ("SQNR", 9.0),
-    ]
 
 
 def make_wide() -> UpgradeReport:

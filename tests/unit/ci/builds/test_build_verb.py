@@ -114,32 +114,6 @@ def test_what_was_built_before_a_build_that_cannot_start_is_recorded(builds: Bui
     assert len(json.loads(RECORD.read_text())["builds"]) == 1
 
 
-FAILING = SimpleNamespace(failing=("one",), unread=())
-UNREAD = SimpleNamespace(failing=(), unread=("all",))
-
-
-@pytest.mark.parametrize(
-    ("words", "parity", "compared", "code"),
-    [
-        ([], FAILING, True, 0),
-        (["--parity", "strict"], GOOD, True, 0),
-        (["--parity", "strict"], FAILING, True, 1),
-        (["--parity", "strict"], UNREAD, True, 1),
-        (["--parity", "off"], FAILING, False, 0),
-        (["--dry-run"], FAILING, False, 0),
-        (["--dry-run", "--parity", "strict"], FAILING, True, 1),
-        (["--parity", "strict"], None, True, 0),
-    ],
-)
-def test_parity_fails_a_build_where_it_is_strict(
-    builds: Builds, words: list[str], parity: Any, compared: bool, code: int
-) -> None:
-    builds.parity = parity
-    assert main(["build", "aot", *words]) == code
-    assert ("parity" in builds.done) is compared
-    assert ("build" in builds.done) is ("--dry-run" not in words)
-
-
 def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     builds: Builds, capsys: pytest.CaptureFixture[str]
 ) -> None:

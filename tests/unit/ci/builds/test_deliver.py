@@ -163,36 +163,6 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     assert made.is_proven_again()
 
 
-@pytest.mark.parametrize("installs", [1, None])
-def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installs: int | None
-) -> None:
-    adaptor = f"{ADAPTORS}/PyQnnManagerAdaptor.cpython-{{}}-x86_64-linux-gnu.so"
-    names = ("version.py", "backends/qualcomm/a.py", adaptor.format(311), OPERATORS)
-    package = write_files(tmp_path / "package", dict.fromkeys(names, "the wheel's"))
-    built = [Path(adaptor.format(312)).name, Path(OPERATORS).name]
-    place = Place(tmp_path / "build")
-    write_files(place.artifacts, dict.fromkeys(built, "built"))
-    target = find_target("aot")
-    target = msgspec.structs.replace(target, installs=target.installs[:installs])
-    monkeypatch.chdir(tmp_path)
-    make_overlay(target, place, Path("package"), Path("overlay"))
-    laid = tmp_path / "overlay/executorch"
-    assert (laid / "version.py").readlink() == package / "version.py"
-    assert read_files(laid) == {
-        "version.py": "the wheel's",
-        **(
-            {}
-            if (laid / "backends/qualcomm").is_symlink()
-            else {"backends/qualcomm/a.py": "the wheel's"}
-        ),
-        adaptor.format(312): "built",
-        **({OPERATORS: "built"} if installs is None else {}),
-    }
-    assert (laid / OPERATORS).read_text() == ("the wheel's" if installs == 1 else "built")
-    assert set(read_files(package).values()) == {"the wheel's"}
-
-
 def test_a_place_that_cannot_be_written_is_named(made: Delivery, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     with pytest.raises(StoreError, match="a-file"):

@@ -24,7 +24,6 @@ from ci.inspect.app_checks import (
 from ci.inspect.app_manifest import AppManifest
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.gradle import Gradle
-from ci.verbs.check_app import CheckedUnit, render_units
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
 from provisioning.elf.facts import EM_X86_64
@@ -528,29 +527,6 @@ def test_libraries_that_a_program_needs_depend_on_its_contents(
 
 
 # -- the verb -------------------------------------------------------------------------------------
-
-
-def test_unit_is_described_by_its_sizes_and_what_is_known(tmp_path: Path) -> None:
-    """The largest component is first, and a verdict is as wide as asked."""
-    files = (
-        *packed("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", packed_bytes=3),
-        *packed("liba.so", abi="x86", packed_bytes=50),
-        PackedFile("b.pte", Path("b.pte"), "b.pte", 2_000_000, "", 1_500_000),
-    )
-    whole = AppUnit("u", Kind.APK, None, files[:3], assets=files[3:], min_sdk=23)
-    finding = Finding("QNN1", "a", "word " * 30, "where", "why", "fix", Severity.WARNING)
-    older = {"assets/libQnnHtpV75Skel.so": skel("libQnnHtpV75Skel.so", 0x75, OLDER)}
-    (built_twice,) = read(apk(CPU, others=older)(tmp_path), tmp_path / "scratch")
-    units = [
-        whole,
-        replace(whole, kind=Kind.DIRECTORY, min_sdk=None, manifest=AppManifest(extracts=True)),
-        AppUnit("empty", Kind.APK, AppManifest(extracts=False)),
-        built_twice,
-    ]
-    shown = render_units([CheckedUnit(one, ()) for one in units], strict=False, width=80)
-    for strict, width in ((False, 60), (True, 100)):
-        shown += render_units([CheckedUnit(units[2], (finding,))], strict=strict, width=width)
-    check_snapshot(SNAPSHOTS / "app_units.txt", shown)
 
 
 def test_check_app_prints_text_or_json(

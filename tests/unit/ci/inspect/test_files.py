@@ -14,7 +14,7 @@ from ci.inspect.files import Inspected, inspect_file
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ExitCode, UsageError
 from tests.build.apps import pack
-from tests.stand_ins.android_apps import library, skel
+from tests.stand_ins.android_apps import library
 from tests.stand_ins.lowered import make_binary, make_program
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "inspect.schema.json"
@@ -120,15 +120,6 @@ def test_inspect_fails_if_a_file_is_damaged(
     ):
         assert main(["inspect", *files]) == code
         assert ("SM8650, V75, 8 MB VTCM" in capsys.readouterr().out) == (code != ExitCode.USAGE)
-
-
-@pytest.mark.parametrize("flags", [0x68, 0x75, 0x81])
-def test_skel_is_for_the_hexagon_version_as_it_is_written(tmp_path: Path, flags: int) -> None:
-    path = tmp_path / f"libQnnHtpV{flags:x}Skel.so"
-    path.write_bytes(skel(path.name, flags))
-    held = inspect_file(path).library
-    assert held
-    assert (held.machine, f"{held.hexagon:d}") == ("hexagon", f"{flags:x}")
 
 
 def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:

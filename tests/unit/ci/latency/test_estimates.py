@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ci.audit.upgrade import compare_cases
 from ci.judging.budget import find_predicted_slow
 from ci.latency.calibrate import (
     Point,
@@ -31,7 +30,6 @@ from ci.latency.estimate import (
     read_rows,
 )
 from ci.models.schemes import Scheme
-from ci.report.comparison import compare_case
 from ci.report.schema import (
     Budget,
     Case,
@@ -180,37 +178,6 @@ def test_a_limit_without_a_figure_fails_only_if_the_model_sets_it() -> None:
     assert find_predicted_slow(unknown, budget, Budget()) == ((), ())
     (excess,) = find_predicted_slow(unknown, budget, budget)[0]
     assert "why" in excess.text
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "change"),
-    [(1000, 1300, 0.3), (1000, 900, -0.1), (1000, 1010, None)],
-)
-def test_a_slowdown_is_worse_in_a_comparison_and_in_an_upgrade_report(
-    before: int, now: int, change: float | None
-) -> None:
-    cases = [
-        Case(
-            model="net",
-            scheme="fp16",
-            soc="SM8650",
-            status=Status.PASSED,
-            estimate=Estimate(simulation=make_simulation(cycles=cycles)),
-        )
-        for cycles in (before, now)
-    ]
-    compared = compare_case(*cases, same_host=True)
-    rows = [(one.what, one.verdict, one.change) for one in compare_cases(*cases)]
-    if change is None:
-        assert (compared.cycles, rows) == (None, [])
-        return
-    assert compared.cycles == pytest.approx(change)
-    assert compared.direction == (-1 if change > 0 else 1)
-    assert rows == [("cycles", "worse" if change > 0 else "better", pytest.approx(change))]
-    missing = msgspec.structs.replace(
-        cases[1], estimate=Estimate(simulation=make_simulation(cycles=now, missing_ops=1))
-    )
-    assert compare_case(cases[0], missing, same_host=True).cycles is None
 
 
 def test_without_a_simulation_the_reason_is_the_hexagon_version_or_the_fault() -> None:

@@ -23,20 +23,17 @@ from ci.report.annotation import (
     render_log,
     render_message,
 )
-from ci.report.bars import Bar, draw_delegation, draw_size, draw_sqnr, draw_time, draw_traffic
 from ci.report.comparison import compare_case, compare_reports
 from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow
 from ci.report.providers import DROPPED, Provider, mask_secrets
 from ci.report.publishing import compare_base, publish_run
 from ci.report.schema import (
-    Budget,
     Case,
     Digests,
     Footprint,
     Report,
     Status,
-    Threshold,
 )
 from ci.report.write import read_report, write_report
 from provisioning.console.progress import Progress
@@ -126,61 +123,6 @@ CASE = Case(
     footprint=Footprint(read_bytes=300, write_bytes=40, spill_bytes=7, fill_bytes=8),
     recorded_footprint=Footprint(program_bytes=1024, read_bytes=200, write_bytes=30),
 )
-RULE = Threshold(
-    scheme="8a8w",
-    min_sqnr_db=20.0,
-    budget=Budget(program_bytes=4096, read_bytes=500, write_bytes=60),
-)
-
-
-@pytest.mark.parametrize(
-    ("drawn", "bar"),
-    [
-        (
-            draw_sqnr(CASE, RULE),
-            Bar(
-                "41.0",
-                ((41.0, "value"),),
-                limit=20.0,
-                marker=50.0,
-                note="\N{GREATER-THAN OR EQUAL TO} 20",
-                hint="50.0 dB against the quantized model",
-            ),
-        ),
-        *(
-            (
-                draw_sqnr(replace(CASE, status=one, sqnr_db_quantized=None), None),
-                Bar("41.0", ((41.0, tone),)),
-            )
-            for one, tone in ((Status.FAILED, "bad"), (Status.UNSUPPORTED, "value"))
-        ),
-        (
-            draw_size(CASE, RULE),
-            Bar(
-                "2.00 KiB",
-                ((2048, "value"),),
-                limit=4096,
-                marker=1024,
-                hint="2,048 bytes; 1,024 recorded",
-            ),
-        ),
-        (
-            draw_traffic(CASE, RULE),
-            Bar(
-                "340 B",
-                ((340, "value"),),
-                limit=560,
-                marker=230,
-                hint="read 300, write 40, spill 7, fill 8 bytes; 230 recorded",
-            ),
-        ),
-        (draw_delegation(CASE, RULE), Bar("5/7", ((5, "value"), (2, "fallback")))),
-        (draw_time(1.5), Bar("1.50", ((1.5, "value"),))),
-        (draw_time(1.5, cached=True), Bar("1.50", ((1.5, "cached"),), note="cached")),
-    ],
-)
-def test_each_figure_of_a_case_is_drawn_with_its_own_limit_and_marker(drawn: Bar, bar: Bar) -> None:
-    assert drawn == bar
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:

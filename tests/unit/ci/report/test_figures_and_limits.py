@@ -33,10 +33,6 @@ from ci.report.schema import (
     Threshold,
 )
 from ci.report.table import render_table
-from ci.report.text import (
-    name_models,
-    show_bytes,
-)
 from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -186,41 +182,6 @@ def test_the_smallest_margin_is_that_of_its_own_limit(
     case = change(CASE, **figures)  # type: ignore[arg-type]
     report = change(make_report([case]), thresholds=(rule,))
     assert find_margin(report, case) == margin
-
-
-@pytest.mark.parametrize(
-    "shown",
-    [
-        {"zoo/resnet/model.onnx": "resnet/model.onnx", "zoo/vit/model.onnx": "vit/model.onnx"},
-        {"a/net.py:f": "a/net.py:f", "b/net.py:f": "b/net.py:f", "b/net.py:g": "net.py:g"},
-        {"a/b/x": "a/b/x", "c/b/x": "c/b/x", "x": "x", "mlp": "mlp"},
-        {"/far/nets/x": "far/nets/x", "nets/x": "nets/x"},
-        {
-            "zoo/resnet50_quantized_w8a8/model.onnx": "resnet50_q…tized_w8a8/model.onnx",
-            "zoo/vit/model.onnx": "vit/model.onnx",
-        },
-        {f"{'x' * 10}{one}{'y' * 40}": f"{'x' * 10}{one}{'y' * 40}" for one in "ab"},
-    ],
-)
-def test_a_model_is_shown_by_its_shortest_path_without_its_middle(shown: dict[str, str]) -> None:
-    assert name_models(shown) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "0.98 KiB"),
-        (10 << 10, "10.0 KiB"),
-        (100 << 10, "100 KiB"),
-        (999 << 10, "999 KiB"),
-        (1000 << 10, "0.98 MiB"),
-        (2000 << 30, "2000 GiB"),
-    ],
-)
-def test_units_change_at_a_thousand(value: int, shown: str) -> None:
-    assert show_bytes(value) == shown
 
 
 def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:

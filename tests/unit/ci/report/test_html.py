@@ -223,17 +223,3 @@ def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) 
     names = {one.text for one in page.find("a") if "make_066" in one.text}
     assert all(name.strip().endswith("net_066.py:make_066") for name in names)
     assert "team/deep" not in "".join(one.text for one in page.find("a"))
-
-
-def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) -> None:
-    rooms = (1.99, 2, 5.99, 6)
-    near, least, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in rooms)
-    noisy = replace(wide, above_noise_db=9.5)
-    free = replace(wide, scheme="other")
-    others = [replace(free, status=one) for one in (Status.FAILED, Status.UNSUPPORTED)]
-    every = (near, least, fair, wide, noisy, free, replace(wide, status=Status.FAILED), *others)
-    cases = [replace(one, model=str(n)) for n, one in enumerate(every)]
-    found = make_map(replace(report, cases=tuple(cases)))
-    tones = [cell.tone for row in found.values() for cell in row.values()]
-    assert tones[:6] == ["near", "fair", "fair", "wide", "near", "free"]
-    assert tones[6:] == ["failed", "failed", "unsupported"]

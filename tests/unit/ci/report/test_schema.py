@@ -22,7 +22,6 @@ from ci.report.schema import (
     Control,
     Report,
     Status,
-    Tool,
     make_json_schema,
     summarize,
 )
@@ -147,26 +146,6 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
     assert (data["max_abs"], data["pte_bytes"], data["model"]) == (0.25, 7, "a?b")
     assert case.status is Status.PASSED
     assert (case.sqnr_db, case.cosine, case.max_abs, case.pte_bytes) == (None, None, 0.25, 7)
-
-
-def test_notes_compare_the_newest_compiler_with_the_runtimes_of_devices(report: Report) -> None:
-    builds = ("2.9.0", "2.10.0", "2.9.0", "")
-    cases = tuple(replace(report.cases[0], compiler=one) for one in builds)
-    phones = tuple(
-        Tool(name=f"phone {one}", version=one) for one in ("2.9.9", "2.10.0", "2.8.0", "2.11.0")
-    )
-    plain = replace(report, cases=cases[:3], runtimes=phones[1:2], unsupported="", remarks=())
-    told = "compiled by QNN 2.10.0, 2.9.0: no QNN before 2.10.0 can load the programs"
-    assert plain.notes == (told,)
-    full = replace(plain, cases=cases, runtimes=phones, unsupported="a pair", remarks=("a", "b"))
-    old = (
-        "warning: these versions of QNN are too old to load the programs: phone 2.9.9 2.9.9, phone"
-        " 2.8.0 2.8.0"
-    )
-    assert full.notes == ("warning: a pair", told, old, "a", "b")
-    assert replace(full, cases=cases[3:]).notes == ("warning: a pair", "a", "b")
-    failed = tuple(replace(one, status=Status.FAILED) for one in plain.cases)
-    assert replace(plain, cases=failed).notes == (told,)
 
 
 def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(

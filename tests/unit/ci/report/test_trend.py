@@ -40,29 +40,6 @@ def runs(report: Report, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_trend_shows_each_case_over_the_runs_those_that_fail_first(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--trend", str(runs)]) == ExitCode.OK
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("3 reports, 2026-11-01T08:00:00Z to 2026-11-03T08:00:00Z")
-    rows = [line.split("  ")[1] + line[-24:].partition("dB")[0] for line in lines[1:]]
-    assert [one.split()[:3] for one in rows] == [
-        ["mlp", "16a8w", "SM8650"],
-        ["mlp", "8a8w", "SM8650"],
-        ["mlp", "fp16", "SM8650"],
-        ["mlp", "16a16w", "SM8650"],
-    ]
-    assert "..F" in lines[1]
-    assert ".F." in lines[2]
-    assert lines[3].endswith("...  62.0 to 50.0 dB")
-    assert not any("test_emulator" in line for line in lines), "there is one session"
-    page = (runs / "trend.html").read_text("utf-8")
-    assert page.count('class="spark"') == 4 * 5
-    assert page.count('class="failed"') == 2 * 5
-    assert f"commit {'2' * 10}" in page
-
-
 def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_path: Path) -> None:
     case = replace(report.cases[0], delegated_nodes=18, fallback_nodes=0)
     failed = replace(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)

@@ -23,12 +23,6 @@ from tests.stand_ins.shards import make_cases, make_shards
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
 
 
-def test_the_schema_of_a_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--json"]):
-        assert main(["report", "--schema", *words]) == ExitCode.OK
-        assert json.loads(capsys.readouterr().out) == make_json_schema()
-
-
 def test_a_report_is_shown_again_and_written_anew(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,6 @@ from ci.signing.plan import (
     SignPlan,
     SignRequest,
     find_roots,
-    list_version_notes,
     make_plan,
 )
 from ci.signing.selection import (
@@ -201,26 +200,6 @@ def test_a_selection_needs_an_sdk_from_its_own_version_on(
 ) -> None:
     said = outcome(lambda: check_sdk_version(version, selection, POLICY))
     assert (needs in said and version in said) if needs else said is None
-
-
-@pytest.mark.parametrize(
-    ("arch", "sdk", "tools", "noted"),
-    [
-        ("v81", "6.0.0.2", "19.0.04", ["Hexagon SDK 6.0.0.2"]),
-        ("v81", "6.4.0.2", "19.0.04", []),
-        ("v81", "6.4.0.2", "8.8.02", ["Hexagon tools 8.8.02"]),
-        ("v79", "6.0.0", "8.8", []),
-        ("v75", "1.0", "8.6.02", ["Hexagon SDK 1.0", "Hexagon tools 8.6.02"]),
-        ("v73", "1.0", "8.6.02", []),  # no SDK is known to be the first
-        ("", "1.0", "1.0", []),
-    ],
-)
-def test_an_sdk_or_tools_older_than_the_first_known_are_noted(
-    tmp_path: Path, arch: str, sdk: str, tools: str, noted: list[str]
-) -> None:
-    roots = Roots(hexagon_sdk=tmp_path / sdk, hexagon_tools=tmp_path / tools)
-    notes = list_version_notes(arch, roots)
-    assert [note.partition(":")[0] for note in notes] == noted
 
 
 # The target

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import platform
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +10,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
 from ci.signing.mbn import parse_image
 from ci.signing.plan import Roots, SignPlan, SignRequest
-from ci.signing.record import check_record, digest_of, read_record
 from ci.signing.selection import Selection, Wanted, read_signing_policy
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
-from ci.signing.verdict import Verdict
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UsageError
 from tests.build.signing import show
@@ -93,52 +87,6 @@ def plan(tmp_path: Path, library: bytes) -> Plan:
 
 def list_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def test_a_whole_run(
-    plan: Plan, signer: Signer, write: Write, tmp_path: Path, key: Key, library: bytes
-) -> None:
-    """The signer works on a copy in its own directory; a test signature has no input."""
-    signed, testsig = sign_elf(library, key, 5, "sha256"), sign_elf(library, key, serial=0xBADCAFE)
-    write({"liba": signed, "testsig-0xbadcafe": testsig})
-    (tmp_path / "store/testsig-0xbadcafe.so").chmod(0o600)
-    script = tmp_path / "signer.sh"
-    script.write_text(f"{SIGNER}\ncmp in/liba.so {tmp_path}/liba.so && echo same; ls in out\n")
-    stream = io.StringIO()
-
-    done = sign(plan("liba.so", serial="0xbadcafe"), signer, Progress(stream))
-
-    out = tmp_path / "signed"
-    names = ["liba.so", "signer.log", "signing.json", "statement.intoto.json"]
-    assert list_names(out) == [*names, "testsig-0xbadcafe.so"]
-    assert (out / "liba.so").read_bytes() == signed
-    assert (out / "testsig-0xbadcafe.so").stat().st_mode & 0o777 == 0o644
-    assert stream.getvalue().splitlines() == [
-        "signing liba.so (1 of 2)",
-        "signing testsig-***.so (2 of 2)",
-    ]
-    log = (out / "signer.log").read_text()
-    assert log.startswith("# liba.so\n-i liba.so y . ***\nsame\nin:\nliba.so\n\nout:\nliba.so\n")
-    assert "# testsig-***.so\n-t *** y . ***\n" in log
-    assert log.endswith("in:\n\nout:\ntestsig-***.so\n")
-    assert check_record(out) == ()  # the digests of all outputs
-    first, second = done.record.libraries
-    assert (first.input, first.output) == (digest_of(library), digest_of(signed))
-    assert second.input == digest_of(b"")
-    (program,) = done.record.signer
-    assert (program.path, program.sha256) == (str(script), digest_of(script.read_bytes()).sha256)
-    chain = tuple(one.fingerprint for one in parse_chain(key.chain))
-    assert first.certificates == second.certificates == chain
-    shown = re.sub(r"[0-9a-f]{64}", "SHA256", (out / "signing.json").read_text())
-    shown = shown.replace(platform.python_version(), "VERSION").replace(str(tmp_path), "TMP")
-    check_snapshot(
-        SNAPSHOTS / "signing.txt", re.sub(r'"size_bytes": \d\d+', '"size_bytes": N', shown)
-    )
-    assert read_record(out) == done.record
-    assert {name: one.verdict for name, one in done.reports.items()} == {
-        "liba.so": Verdict.PROVEN,
-        "testsig-***.so": Verdict.PROVEN,
-    }
 
 
 def refuse(plan: SignPlan, signer: Signer) -> SignerError:
