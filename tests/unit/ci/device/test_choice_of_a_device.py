@@ -16,7 +16,7 @@ from ci.cases.engine import RunError
 from ci.cases.runners import SPEED
 from ci.device import connection, runner
 from ci.device.bundle import Bundle, BundleFile, Target
-from ci.device.connection import Answer, Device, DeviceFacts, identify, open_device
+from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
 from ci.device.runner import (
     AFTER,
     BEFORE,
@@ -29,6 +29,7 @@ from ci.report.schema import Heat
 from ci.verbs import deploy
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError, UsageError
+from provisioning.files import hash_file
 
 BOARD = DeviceFacts("aarch64", "QCS9100", user="me", free_bytes=1 << 30, dsp=("/dev/a",))
 PHONE = replace(BOARD, soc="SM8650", android="16", model="Pixel")
@@ -306,6 +307,56 @@ def tell(call: Any) -> tuple[str, str, str]:
     with pytest.raises(QnnCiError) as caught:
         call()
     return caught.value.what, caught.value.why, caught.value.fix
+
+
+def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
+    for name, path in files.items():
+        path.write_text(f"bytes of {name}")
+    digests = {name: hash_file(path) for name, path in files.items()}
+    target = f"{here.place}/x y"
+    assert here.push(target, files, digests) == 3 * len("bytes of a")
+    assert here.list_digests(target) == digests
+    Path(target, "b").write_text("other")
+    Path(target, ".part.1").mkdir()
+    assert here.push(target, files, digests) == len("bytes of b")
+    assert {path.name: path.read_text() for path in Path(target).iterdir()} == {
+        name: path.read_text() for name, path in files.items()
+    }
+    for name in ("a b", "$(a)", "$a", "a;b", "-rf", ".hidden", "../a", "a/b", "", "a\n"):
+        with pytest.raises(UsageError, match="is not a valid file name"):
+            here.push(f"{target}.new", {**files, name: files["a"]}, {**digests, name: "0"})
+    assert not Path(f"{target}.new").exists()
+    wrong = {**digests, "a": digests["b"]}
+    what, why, fix = tell(lambda: here.push(target, files, wrong))
+    assert "a did not arrive completely" in what
+    assert "SHA-256" in why
+    assert "again" in fix
+
+
+def test_only_lacking_files_are_sent_and_large_ones_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"there": 1, "a": LARGE_BYTES // 2, "b": LARGE_BYTES, "large": LARGE_BYTES + 1}
+    for name, size in sizes.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    files = {name: tmp_path / name for name in sizes}
+    answers = [Answer(0, b"", ""), Answer(0, b"", ""), Answer(1, b"", "the device's words")]
+    times: list[float] = []
+    monkeypatch.setattr(Device, "list_digests", lambda *_: {"there": "1", "a": "0"})
+    monkeypatch.setattr(
+        Device,
+        "call",
+        lambda *_, timeout_s, **__: times.append(timeout_s) or answers[len(times) - 1],
+    )
+    device = Device("adb:1", (), "/p")
+    assert device.push("/d", files, dict.fromkeys(sizes, "1")) == sum(sizes.values()) - 1
+    assert times == pytest.approx([140, 180], abs=0.01)  # each with its size's time
+    del files["large"]
+    with pytest.raises(ToolError, match="adb:1: a, b did not arrive") as caught:
+        device.push("/d", files, dict.fromkeys(sizes, "1"))
+    assert caught.value.why == "the device's words"
 
 
 def test_what_a_device_says_is_told_with_what_to_do(
