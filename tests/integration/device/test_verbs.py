@@ -18,7 +18,6 @@ import pytest
 from ci.__main__ import main
 from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts
-from ci.device.provenance import BY_HAND
 from ci.device.runner import DeviceRunner, lease_first
 from ci.verbs.deploy import ROOM
 from provisioning.artifacts.environment import provision_profile
