@@ -258,10 +258,12 @@ class _Reader:
         import torch
         from torch.fx.node import map_arg
 
+        from ci.models.eager import list_tensors
+
         if any(one not in self.values for one in node.all_input_nodes):
             return False
         tags = getattr(node.target, "tags", ())
-        small = all(one.numel() <= MOST_ELEMENTS for one in _list_tensors(node.meta.get("val")))
+        small = all(one.numel() <= MOST_ELEMENTS for one in list_tensors(node.meta.get("val")))
         if torch.Tag.nondeterministic_seeded in tags or not small:
             return False
         try:
@@ -348,16 +350,11 @@ def _is_view(node: Any) -> bool:
 
 
 def _find_shape(node: Any) -> tuple[int, ...]:
-    tensors = _list_tensors(node.meta.get("val"))
+    from ci.models.eager import list_tensors  # it imports torch
+
+    tensors = list_tensors(node.meta.get("val"))
     sizes = tensors[0].shape if tensors else ()
     return tuple(size if isinstance(size, int) else 0 for size in sizes)
-
-
-def _list_tensors(value: Any) -> list[Any]:
-    from torch import Tensor
-    from torch.utils._pytree import tree_leaves
-
-    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
 
 
 def _measure(value: Any) -> float:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.report.text import name_some
 from ci.signing.mbn import MalformedError
+from provisioning.elf.catalog import is_issued_by
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
 MAX_CERTIFICATES = 20
@@ -62,6 +63,10 @@ class Certificate:
         checked.)
         """
         return self.parsed.subject == self.parsed.issuer
+
+    def is_issued_by(self, issuer: Certificate) -> bool:
+        """Return whether ``issuer`` signed this certificate."""
+        return is_issued_by(self.parsed, issuer.parsed)
 
     def describe(self) -> str:
         """Return the subject, the key and the dates of validity on one line."""
@@ -180,7 +185,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     """
     path = find_path(chain)
     if len(path) == 1:
-        signs_itself = _is_issued_by(chain[0], chain[0])
+        signs_itself = chain[0].is_issued_by(chain[0])
         alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
         return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
     errors = [
@@ -197,7 +202,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     ]
     others = set(range(len(chain))) - set(path)
     last = chain[path[-1]]
-    if last.is_root and not _is_issued_by(last, last):
+    if last.is_root and not last.is_issued_by(last):
         errors.append(f"certificate {path[-1]} is not signed by its own key: {last.subject}")
     if not last.is_root and (others or _is_nearly_root(last)):
         errors.append(
@@ -207,7 +212,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         f"certificate {index} is neither part of the leaf's chain nor a root: "
         f"{chain[index].subject}"
         for index in sorted(others)
-        if not (_is_issued_by(chain[index], chain[index]) and _is_authority(chain[index], 0))
+        if not (chain[index].is_issued_by(chain[index]) and _is_authority(chain[index], 0))
     ]
 
 
@@ -219,7 +224,7 @@ def find_path(chain: Sequence[Certificate]) -> list[int]:
     path = [0]
     while not chain[path[-1]].is_root:
         above = range(path[-1] + 1, len(chain))
-        issuer = next((i for i in above if _is_issued_by(chain[path[-1]], chain[i])), None)
+        issuer = next((i for i in above if chain[path[-1]].is_issued_by(chain[i])), None)
         if issuer is None:
             break
         path.append(issuer)
@@ -283,11 +288,3 @@ def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
             f"{chain[last].issuer} cannot be verified here"
         )
     return notes
-
-
-def _is_issued_by(one: Certificate, issuer: Certificate) -> bool:
-    try:
-        one.parsed.verify_directly_issued_by(issuer.parsed)
-    except (InvalidSignature, *UNREADABLE):
-        return False
-    return True

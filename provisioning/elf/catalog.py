@@ -279,7 +279,7 @@ def _require_chain(
     """
     path = [signer]
     while path[-1] != root:
-        above = [one for one in (root, *certificates) if _is_issued_by(path[-1], one)]
+        above = [one for one in (root, *certificates) if is_issued_by(path[-1], one)]
         if not above or len(path) == MAX_CHAIN:
             raise CatalogError("its chain does not end at the trusted root")
         path.append(above[0])
@@ -301,7 +301,8 @@ def _is_authority(one: x509.Certificate, below: int) -> bool:
     return basic.ca and usage.key_cert_sign and is_short
 
 
-def _is_issued_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
+def is_issued_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Return whether ``issuer`` signed ``one``."""
     try:
         one.verify_directly_issued_by(issuer)
     except (InvalidSignature, *UNREADABLE):

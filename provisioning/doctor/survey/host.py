@@ -23,6 +23,7 @@ from typing import Any
 from provisioning.artifacts.sources.local import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
 from provisioning.console.process import run_process
+from provisioning.console.usage import measure_memory
 from provisioning.doctor.facts import (
     HOST_DIRECTORY,
     CheckoutFacts,
@@ -41,8 +42,6 @@ from provisioning.elf.loader import find_libraries
 from provisioning.errors import ToolError, UnfitError
 from provisioning.files import free_bytes, has_files
 
-MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
 
 def survey_host(
     disk: Path,
@@ -59,7 +58,7 @@ def survey_host(
         machine=platform.machine(),
         glibc=_glibc(),
         cores=usable_cores(),
-        memory_gb=round(_memory_bytes() / 1e9, 1),
+        memory_gb=round(measure_memory()[1] / 1e9, 1),
         disk_free_gb=round(free_bytes(disk) / 1e9, 1),
         disk_path=str(disk),
         cpu_flags=frozenset(line[1].split() if line else []),
@@ -79,15 +78,6 @@ def _glibc() -> str | None:
     """Return glibc's version, such as 2.36; None for another C library."""
     name, version = platform.libc_ver()
     return version if name == "glibc" else None
-
-
-def _memory_bytes() -> int:
-    """Return the machine's memory, or the limit of the control group if that is lower; 0 if neither
-    is known."""
-    total = re.search(r"^MemTotal:\s+(\d+) kB", read_window(Path("/proc/meminfo")), re.MULTILINE)
-    limits = [text.strip() for path in MEMORY_LIMITS if (text := read_window(Path(path)))]
-    known = [int(total[1]) * 1024] if total else []
-    return min([*known, *(int(text) for text in limits if text.isdecimal())], default=0)
 
 
 VERSION = re.compile(r"\d+(?:\.\d+)+")

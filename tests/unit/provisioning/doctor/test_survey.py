@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from provisioning.artifacts.choice import OverlayRecord, write_overlay
+from provisioning.console import usage
 from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import (
@@ -73,10 +74,11 @@ def program(path: Path, text: str) -> Path:
 def test_memory_is_what_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, ...], memory_gb: float
 ) -> None:
-    places = [tmp_path / str(number) for number in range(len(limits))]
-    for place, text in zip(places, limits, strict=True):
-        place.write_text(text)
-    monkeypatch.setattr(host, "MEMORY_LIMITS", [str(tmp_path / "none"), *map(str, places)])
+    monkeypatch.setattr(usage, "GROUP_ROOT", tmp_path)
+    for (limit, used, *_), text in zip(usage.GROUPS, limits, strict=False):
+        (tmp_path / limit).parent.mkdir(exist_ok=True)
+        (tmp_path / limit).write_text(text)
+        (tmp_path / used).write_text("1\n")
     assert survey_host(tmp_path, {}, (), {}).memory_gb == memory_gb
 
 
@@ -94,6 +96,7 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
     assert (found.libraries, found.cpu_flags) == ({"libnone.so": None}, {"fpu", "avx2"})
     assert (found.glibc, found.disk_free_gb, found.disk_path) == ("2.36", 2.5, str(tmp_path))
     files.clear()
+    monkeypatch.setattr(usage, "read_window", lambda _: "")
     monkeypatch.setattr(host.platform, "libc_ver", lambda: ("musl", "1.2"))
     bare = survey_host(tmp_path, {}, (), variables)
     assert (bare.tools, bare.cpu_flags, bare.glibc, bare.memory_gb) == ((), set(), None, 0)
