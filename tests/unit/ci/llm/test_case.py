@@ -98,6 +98,16 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert case.warnings == ()
 
 
+def test_where_the_text_leaves_that_of_float32_is_noted(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    tokens = own.runs.model.run.tokens
+    other = judge(right, replace(own.runs, text=(*tokens[:3], 0, *tokens[4:])))
+    assert "the text differs from float32's after 3 tokens" in other.noted
+    longer = judge(right, replace(own.runs, text=(*tokens, 0)))
+    assert "differs from float32" not in longer.noted
+
+
 EXPLAIN = (
     *((llm_case, one) for one in ("describe_speed", "compare_float", "count_same")),
     *((LlmRun, one) for one in ("describe", "note_agreement", "find_faults")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,23 @@ def test_a_text_ends_with_any_of_several_tokens(own: Tiny) -> None:
     for stop in ((tokens[3], 56), (56, tokens[3])):
         made = run_free(Loop(own.interface, own.step(make(own))), own.runs.prompt, 40, stop)
         assert made.tokens == tokens[: tokens.index(tokens[3]) + 1]
+
+
+def test_controls_of_inputs_change_what_their_names_say() -> None:
+    """Two layers: a cache of keys, [1, 1, 2, 3], then one of values, [1, 1, 3, 2], for each."""
+    mask, place = np.array([0, -65535.0], np.float32), np.full((1,), 7, np.int32)
+    keys = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
+    caches = [keys, keys, keys.reshape(1, 1, 3, 2), keys.reshape(1, 1, 3, 2)]
+    shifted = [np.roll(one, 1, axis) for one, axis in zip(caches, (3, 3, 2, 2), strict=True)]
+    token = np.ones((1, 1), np.int32)
+    for kind, changed in (
+        (ControlKind.MASK_INVERTED, [token, mask[::-1], place, *caches]),
+        (ControlKind.MASK_INFINITE, [token, mask - np.inf, place, *caches]),
+        (ControlKind.POSITION_OFF, [token, mask, place + 1, *caches]),
+        (ControlKind.CACHES_SHIFTED, [token, mask, place, *shifted]),
+    ):
+        asked: list[Any] = []
+        one: Any = SimpleNamespace(repeat=lambda spoil, asked=asked, **_: asked.append(spoil))
+        MAKERS[kind](one)
+        made = asked[0]([token, mask, place, *caches], 2)
+        assert [array.tolist() for array in made] == [array.tolist() for array in changed], kind
