@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ci.report.comparison import compare_reports
 from ci.report.html import render_html
 from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
-from ci.report.trend import follow_cases, write_trend
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report, say
 
@@ -125,25 +124,6 @@ def test_a_link_opens_a_case_with_scripts_and_without(
     assert browser.ask("document.title").startswith("FAILED")
 
 
-def test_a_click_on_a_closed_case_shows_it_and_another_hides_it(
-    browser: Browser, report: Report, tmp_path: Path
-) -> None:
-    show(browser, report, tmp_path)
-    browser.click("#details ~ details:nth-of-type(2) summary")
-    assert browser.ask("location.hash") == ""
-    (text,) = browser.ask(SHOWN % "details[open].case > div")
-    assert "input set 1" in text
-    browser.click("#details ~ details:nth-of-type(2) summary")
-    assert browser.ask(SHOWN % "details[open].case > div") == []
-
-
-def test_a_fragment_opens_a_case_of_a_page_that_is_sent_to_somebody(
-    browser: Browser, report: Report, tmp_path: Path
-) -> None:
-    show(browser, report, tmp_path, "#open-1")
-    assert len(browser.ask(SHOWN % "details[open].case > div")) == 1
-
-
 def test_without_scripts_everything_is_there_but_the_tools(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
@@ -214,16 +194,3 @@ def test_its_policy_lets_its_own_script_run_and_no_other(
     assert browser.ask("document.title").startswith("FAILED: test_emulator")
     assert browser.ask(SHOWN % "thead button")
     assert "Content Security Policy" in "".join(browser.console)
-
-
-def test_a_trend_is_sorted_and_filtered_as_a_report_is(
-    browser: Browser, report: Report, tmp_path: Path
-) -> None:
-    later = [replace(report, started=f"2026-11-{day}T08:00:00Z") for day in (21, 22)]
-    reports = [report, *later]
-    browser.open(write_trend(reports, follow_cases(reports), tmp_path))
-    assert browser.ask("document.querySelectorAll('.spark').length") == 4 * 5
-    browser.click("#filter")
-    browser.type("beta")
-    assert browser.ask(SHOWN % "#case-table tbody th") == ["beta"]
-    assert browser.console == []

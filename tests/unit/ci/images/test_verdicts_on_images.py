@@ -10,7 +10,6 @@ import io
 import json
 import shutil
 import tarfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,17 +41,13 @@ from ci.images.normalize import normalize_image, read_layers, saved_layers
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
-from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack, unpack
+from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
 
 ROOT = find_checkout()
 IMAGES = read_images()
 ROW = IMAGES.bases[IMAGES.default_base]
 OWN = "team/debian:12"
 LOW = pack({"low": b"l"})
-
-
-def name_layer(layer: bytes) -> str:
-    return f"sha256:{hashlib.sha256(layer).hexdigest()}"
 
 
 @pytest.fixture
@@ -300,53 +295,6 @@ def save(folder: Path, layers: list[bytes], config: Mapping[str, Any]) -> Path:
     saved = folder / "saved.tar"
     saved.write_bytes(pack({**texts, **dict(zip(names, layers, strict=True))}))
     return saved
-
-
-def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it is made: times are UTC."""
-    top = write_layer(
-        {**PLAIN, "mtime": 9, "uname": "me", "gname": "us"},
-        {**LINK, "name": "link"},
-        {"name": "folder", "type": tarfile.DIRTYPE, "mode": 0o750},
-    )
-    own = {"Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
-    given = {**own, "Cmd": [], "Hostname": "h", "Labels": {"one": "1", "l": "base"}}
-    config = {"architecture": "arm64", "os": "linux", "config": given, "x": 1}
-    target = tmp_path / "image.tar"
-    saved = save(tmp_path, [LOW, top], config)
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "XXX-9")
-        time.tzset()
-        digests = normalize_image(saved, target, keep_layers=1, time_s=3600, labels={"l": "1"})
-    time.tzset()
-    files = unpack(target.read_bytes())
-    (row,) = json.loads(files["manifest.json"])
-    assert digests == tuple(name_layer(files[name]) for name in row["Layers"])
-    assert [f"sha256:{name.removesuffix('.tar')}" for name in row["Layers"]] == [*digests]
-    assert files[row["Layers"][0]] == LOW
-    text = files[row["Config"]]
-    assert row == {**row, "Config": f"{hashlib.sha256(text).hexdigest()}.json", "RepoTags": None}
-    when = "1970-01-01T01:00:00Z"
-    wanted = {
-        "architecture": "arm64",
-        "os": "linux",
-        "created": when,
-        "config": {**own, "Labels": {"one": "1", "l": "1"}},
-        "history": [{"created": when, "created_by": "docker/Dockerfile"}] * 2,
-        "rootfs": {"type": "layers", "diff_ids": [*digests]},
-    }
-    assert text.decode() == json.dumps(wanted, sort_keys=True)
-    assert list(files) == [*row["Layers"], row["Config"], "manifest.json"]
-    assert not (tmp_path / "layer.tar").exists()
-    with tarfile.open(fileobj=io.BytesIO(files[row["Layers"][1]])) as layer:
-        members = {one.name: one for one in layer}
-        assert layer.extractfile("f").read() == b"1"  # type: ignore[union-attr]
-    assert {one.mtime for one in members.values()} == {3600}
-    assert (members["f"].mode, members["f"].uid) == (0o644, 1)
-    assert (members["f"].uname, members["f"].gname) == ("", "")
-    assert (members["link"].linkname, members["folder"].mode) == ("a", 0o750)
 
 
 def test_layers_of_equal_contents_become_equal_bytes(tmp_path: Path) -> None:

@@ -161,20 +161,6 @@ def test_a_target_of_other_sources_is_another() -> None:
     ]
 
 
-def test_one_of_two_files_of_a_name_is_no_move() -> None:
-    """With two candidates nobody knows which has moved."""
-    base = {**BASE, "p/s/x.cpp": "int one;\n", "p/t/x.cpp": "int two;\n", "p/s/y.cpp": ""}
-    listed = base | {
-        "p/BUCK": BASE["p/BUCK"] + library("s", 's/y.cpp", "t/z.cpp'),
-        "CMakeLists.txt": BASE["CMakeLists.txt"] + "add_library(s p/s/y.cpp p/t/z.cpp)\n",
-        "p/t/z.cpp": "int z;\n",
-    }
-    head = {k: v for k, v in listed.items() if not k.endswith("/x.cpp")}
-
-    report = change({**head, "q/x.cpp": "int three;\n"}, listed)
-    assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/x.cpp")]
-
-
 def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:
     """A folder without Buck, and a directory that is not there, are notes where they are old."""
     cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"

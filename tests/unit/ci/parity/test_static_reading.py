@@ -291,27 +291,6 @@ def test_links_to_nothing_are_files_without_content(plant: Callable[[Files], Pat
     assert facts.submodules == ()
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        *("READ", "STRINGS", "SIZE", "MD5", "TIMESTAMP", "READ_SYMLINK", "SHA1"),
-        *(f"SHA{kind}{bits}" for kind in ("", "3_") for bits in (224, 256, 384, 512)),
-    ],
-)
-def test_what_is_read_from_a_file_is_unknown_and_no_longer_the_old_value(
-    read: Callable[[Files], CMakeFacts], action: str
-) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "set(found no)\n"
-            f"file({action} a.cpp found)\n"
-            "if(found)\n  add_library(lib a.cpp)\nendif()\n",
-            "a.cpp": "",
-        }
-    )
-    assert sources(facts) == {("", "lib"): {"a.cpp"}}
-
-
 def test_targets_of_commands(read: Callable[[Files], CMakeFacts]) -> None:
     facts = read(
         {
@@ -429,21 +408,6 @@ include_directories(AFTER inc SYSTEM)
     ]  # fmt: skip
     assert [one.text for one in lib.directory_defines] == ["D"]
     assert facts.include_directories == ("inc",)
-
-
-def test_files_that_commands_mention_are_known(read: Callable[[Files], CMakeFacts]) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": """add_custom_command(OUTPUT made DEPENDS p/1.cpp $ENV{X}.cpp)
-add_custom_target(all DEPENDS p/2.py)
-install(FILES p/3.h)
-set_source_files_properties(p/4.cpp PROPERTIES COMPILE_FLAGS -g)
-message(p/5.cpp)
-"""
-        }
-    )
-
-    assert facts.mentioned == ("p/1.cpp", "p/2.py", "p/3.h", "p/4.cpp")
 
 
 def test_file_sets_of_a_target_are_its_files(read: Callable[[Files], CMakeFacts]) -> None:

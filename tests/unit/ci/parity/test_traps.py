@@ -104,18 +104,6 @@ TRAPS = [
         {("cmake-only-source", "p/sub/s.cpp")},
     ),
     Trap(
-        "glob with an exclude",
-        package(
-            library('glob(["*.cpp"], exclude = ["c.cpp"])'),
-            "add_library(lib p/a.cpp)\nadd_library(c p/c.cpp)\n",
-            "a.cpp",
-            "c.cpp",
-        )
-        | {"p/BUCK": MACRO + LOAD + 'runtime.cxx_library(name = "c", srcs = ["c.cpp"])\n'},
-        {"p/BUCK": MACRO},
-        {("cmake-only-source", "p/c.cpp")},
-    ),
-    Trap(
         "name from a concatenation and a loop",
         package(
             f"{LOAD}\nOPS = {{'add': 1, 'mul': 2}}\n\ndef define_common_targets():\n"
@@ -155,28 +143,6 @@ TRAPS = [
         gone=("p/b.cpp",),
     ),
     Trap(
-        "the directory of an included file",
-        BOTH
-        | {
-            "CMakeLists.txt": "add_library(lib p/a.cpp)\ninclude(p/more.cmake)\n",
-            "p/more.cmake": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/b.cpp)\n",
-        },
-        {"p/more.cmake": ""},
-        {("buck-only-source", "p/b.cpp")},
-    ),
-    Trap(
-        "source without its extension",
-        package(library('["a.cpp"]'), "add_library(lib p/a)\n", "a.cpp"),
-        {"CMakeLists.txt": "add_library(lib p/b)\n"},
-        {("buck-only-source", "p/a.cpp")},
-    ),
-    Trap(
-        "source twice in a Buck target",
-        BOTH,
-        {"p/targets.bzl": library('["a.cpp", "b.cpp", "a.cpp"]')},
-        {("duplicate-source", "p/a.cpp")},
-    ),
-    Trap(
         "source twice in a CMake target",
         BOTH,
         {
@@ -200,25 +166,6 @@ TRAPS = [
         {("duplicate-source", "p/b.cpp")},
     ),
     Trap(
-        "two Buck targets of one name",
-        BOTH,
-        {"p/BUCK": MACRO + LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'},
-        {("duplicate-target", "p/BUCK")},
-    ),
-    Trap(
-        "both worlds of one file are not two targets",
-        BOTH
-        | {
-            "p/BUCK": 'load("@fbcode_macros//build_defs:build_file_migration.bzl",'
-            ' "fbcode_target", "non_fbcode_target")\n'
-            'load(":targets.bzl", "define_common_targets")\n'
-            "non_fbcode_target(_kind = define_common_targets,)\n"
-            "fbcode_target(_kind = define_common_targets,)\n"
-        },
-        {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
-        {("buck-only-source", "p/b.cpp")},
-    ),
-    Trap(
         "two CMake targets of one name",
         BOTH,
         {
@@ -233,34 +180,10 @@ TRAPS = [
         {("empty-glob", "p/gone/*.cpp")},
     ),
     Trap(
-        "listed file that is not there",
-        BOTH,
-        {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp p/z.cpp)\n"},
-        {("missing-file", "p/z.cpp")},
-    ),
-    Trap(
-        "generated sources are not missing",
-        BOTH
-        | {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp ${CMAKE_BINARY_DIR}/gen/g.cpp)\n"},
-        {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp p/g.cpp)\n"},
-        {("missing-file", "p/g.cpp")},
-    ),
-    Trap(
         "new file that neither side lists",
         BOTH,
         {"p/new.cpp": "int n;\n"},
         {("unlisted-file", "p/new.cpp")},
-    ),
-    Trap(
-        "sources added in a subdirectory to a library without sources",
-        BOTH
-        | {
-            "CMakeLists.txt": "add_library(lib)\nadd_subdirectory(p)\n",
-            "p/CMakeLists.txt": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/a.cpp\n"
-            "  ${CMAKE_CURRENT_LIST_DIR}/b.cpp)\n",
-        },
-        {"p/CMakeLists.txt": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/a.cpp)\n"},
-        {("buck-only-source", "p/b.cpp")},
     ),
     Trap(
         "source list in an included file, filtered",
@@ -273,12 +196,6 @@ TRAPS = [
         },
         {"lists.cmake": "set(SRCS a.cpp skip.cpp)\n"},
         {("buck-only-source", "p/b.cpp")},
-    ),
-    Trap(
-        "file(GLOB)",
-        BOTH | {"CMakeLists.txt": "file(GLOB SRCS p/*.cpp)\nadd_library(lib ${SRCS})\n"},
-        {"p/targets.bzl": library('["a.cpp"]')},
-        {("cmake-only-source", "p/b.cpp")},
     ),
     Trap(
         "list of an outer directory, changed below an unknown condition",
@@ -340,28 +257,6 @@ TRAPS = [
         },
         {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
         {("buck-only-source", "p/b.cpp")},
-    ),
-    Trap(
-        "generator expression",
-        BOTH
-        | {
-            "CMakeLists.txt": "add_library(lib p/a.cpp $<$<NOT:$<PLATFORM_ID:Windows>>:p/b.cpp>)\n"
-        },
-        {"p/targets.bzl": library('["a.cpp"]')},
-        {("cmake-only-source", "p/b.cpp")},
-    ),
-    Trap(
-        "filegroup of another package",
-        package(library('["a.cpp"]'), "", "a.cpp")
-        | {
-            "p/targets.bzl": library('["a.cpp", "//executorch/q:rest"]'),
-            "q/BUCK": LOAD + 'runtime.filegroup(name = "rest", srcs = ["c.cpp"])\n',
-            "q/c.cpp": "int c;\n",
-            "CMakeLists.txt": "add_library(lib p/a.cpp q/c.cpp)\n",
-        },
-        {"q/BUCK": LOAD + 'runtime.filegroup(name = "rest", srcs = [])\n'
-         + 'runtime.cxx_library(name = "other", srcs = [])\n'},
-        {("cmake-only-source", "q/c.cpp")},
     ),
     Trap(
         "Python file beside listed ones",

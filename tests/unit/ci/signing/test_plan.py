@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ci.signing.inputs import check_sdk_version
 from ci.signing.mbn import parse_image
 from ci.signing.plan import (
     VARIABLES,
@@ -181,25 +180,6 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
 
 
 # The SDKs
-
-
-@pytest.mark.parametrize(
-    ("version", "selection", "needs"),
-    [
-        ("2.30.0", FILE, ""),
-        ("2.38.9", Selection("v6"), "LPAI libraries need QNN SDK 2.39"),
-        ("2.39.0", Selection("v6"), ""),
-        ("2.48.0", Selection(op_package=Path("p")), "LPAI op packages need QNN SDK 2.49"),
-        ("2.49.0", Selection(op_package=Path("p")), ""),
-        ("2.48.0", Selection("v6", op_package=Path("p")), "LPAI op packages need QNN SDK 2.49"),
-        ("", Selection("v6", op_package=Path("p")), ""),
-    ],
-)
-def test_a_selection_needs_an_sdk_from_its_own_version_on(
-    version: str, selection: Selection, needs: str
-) -> None:
-    said = outcome(lambda: check_sdk_version(version, selection, POLICY))
-    assert (needs in said and version in said) if needs else said is None
 
 
 # The target

@@ -26,7 +26,7 @@ from ci.signing.signer import (
     parse_signer,
     run_signer,
 )
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UnfitError
 from tests.build.signing import outcome, show
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -116,20 +116,6 @@ def test_the_sdk_s_signer_runs_in_its_own_python_and_another_as_it_is(
     assert resolve_signer(plan) == expected
     other = Signer((str(python), "-c", "a b"), 7.0)
     assert resolve_signer(make_plan(signer_command=f"{python} -c 'a b'")) == other
-
-
-def test_places_in_a_command_are_filled() -> None:
-    plain = Signer(("sign", "-v"), 1.0)
-    placed = Signer(("sign", "--in={input}", "{output}/x", "{input}{input}"), 1.0)
-    half = Signer(("sign", "{output}"), 1.0)
-    source, output = Path("/a/in"), Path("/a/out")
-    assert plain.argv(source, output) == ["sign", "-v", "-i", "/a/in", "-o", "/a/out"]
-    assert placed.argv(source, output) == ["sign", "--in=/a/in", "/a/out/x", "/a/in/a/in"]
-    assert half.argv(source, output) == ["sign", "/a/out"]
-    assert plain.testsig_argv("0x1", output) == ["sign", "-v", "-t", "0x1", "-o", "/a/out"]
-    for one in (Signer(("sign", "{input}"), 1.0), half):
-        with pytest.raises(UsageError):
-            one.testsig_argv("0x1", output)
 
 
 def test_files_of_a_command_are_programs_and_the_rest_arguments(tmp_path: Path) -> None:
