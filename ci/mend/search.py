@@ -131,7 +131,8 @@ class Search:
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
                 answer = yield mix
                 for parts in answer.parts if isinstance(answer, Mixtures) else ():
-                    case = yield from self.judge(Recipe(rewrites=mix.rewrites, parts=parts))
+                    recipe = Recipe(rewrites=mix.rewrites, parts=parts)
+                    case = yield from self.judge(recipe, whole=mix.faulty)
                     if case.status is Status.PASSED:
                         return
         for scheme in self.schemes:
@@ -160,7 +161,7 @@ class Search:
                 break
             if not self.is_green:
                 applicable = yield from self.survey(self.best.recipe.rewrites)
-        if not self.is_green and len(applicable) > 1:
+        if not self.is_green and applicable:
             yield from self.combine(applicable)
 
     def survey(self, names: tuple[str, ...]) -> Generator[Question, Answer, list[str]]:
@@ -192,14 +193,14 @@ class Search:
         self.attempts |= {one.names: one for one in answer}
         return answer
 
-    def judge(self, recipe: Recipe) -> Generator[Question, Answer, Case]:
-        """Ask for the verdict on a recipe, and keep it if it is better than the best one. Another
-        scheme for the whole model is kept only if it passes, also by the limit of the case's own
-        scheme."""
+    def judge(self, recipe: Recipe, *, whole: bool = False) -> Generator[Question, Answer, Case]:
+        """Ask for the verdict on a recipe, and keep it if it is better than the best one. With
+        ``whole``, it is kept only if it passes, and so is another scheme for the whole model, which
+        must reach the limit of the case's own scheme, too."""
         case = yield Judge(recipe)
         if not isinstance(case, Case):
             raise TypeError("a recipe was not answered with a verdict")
-        kept = is_better(case, self.best.case)
+        kept = is_better(case, self.best.case) and (not whole or case.status is Status.PASSED)
         if recipe.scheme:
             enough = case.sqnr_db is None or case.sqnr_db >= self.floor_db
             kept = case.status is Status.PASSED and enough
@@ -209,12 +210,18 @@ class Search:
         return case
 
     def combine(self, applicable: Sequence[str]) -> Generator[Question, Answer, None]:
-        """Try all applicable rewrites together. If that is green, drop one after the other, as long
-        as the case stays green."""
+        """Try all applicable rewrites together, and those that they make applicable. If that is
+        green, drop one after the other, as long as the case stays green."""
         names = self.best.recipe.rewrites
-        for name in applicable:  # one may remove what another one changes
-            (found,) = yield from self.ask(Survey(((*names, name),)))
-            names = (*names, name) if found.applies and not found.fault else names
+        least = len(names) + 1  # has been tried
+        while applicable:
+            before = names
+            for name in applicable:  # one may remove what another one changes
+                (found,) = yield from self.ask(Survey(((*names, name),)))
+                names = (*names, name) if found.applies and not found.fault else names
+            applicable = (yield from self.survey(names)) if names != before else []
+        if len(names) <= least:
+            return
         case = yield from self.judge(Recipe(rewrites=names))
         if case.status is not Status.PASSED:
             return

@@ -13,7 +13,7 @@ from ci.mend.rewrite import Change
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
-LEAST_THRESHOLD = 15.0  # above it, a softplus is its operand
+MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
 FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 
 
@@ -109,27 +109,32 @@ def join_softplus(model: onnx.ModelProto) -> tuple[Change, ...]:
     return graph.finish()
 
 
-def drop_threshold(model: onnx.ModelProto) -> tuple[Change, ...]:
-    """Leave out the choice of x itself above a threshold, which torch.onnx.export adds to a
-    softplus."""
+def join_gelu(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Replace ``x * 0.5 * (1 + erf(x / sqrt(2)))`` by one Gelu of onnxruntime's own domain."""
     graph = Graph(model)
-    for node in graph.find("Where"):
-        above, x, rest = node.input
-        test, quotient = graph.maker(above, "Greater"), graph.maker(rest, "Div")
-        softplus = graph.maker(quotient.input[0] if quotient else rest, "Softplus")
-        if not test or not softplus or test.input[0] != softplus.input[0]:
+    for node in graph.find("Erf"):
+        scaled, plus = graph.maker(node.input[0], "Div", "Mul"), graph.reader(node.output[0], "Add")
+        found = graph.operands(scaled) if scaled else None
+        product = plus and graph.reader(plus.output[0], "Mul")
+        if not found or not product or found[1].size != 1 or not graph.is_float(found[0]):
             continue
-        scaled, beta = softplus.input[0], graph.number(quotient.input[1]) if quotient else 1.0
-        product = graph.makers.get(scaled) if quotient else None
-        factors = [*product.input] if product and product.op_type == "Mul" else ["", ""]
-        is_scaled = factors[0] == x and beta == graph.number(factors[1])
-        limit = graph.number(test.input[1])
-        if not (is_scaled if quotient else scaled == x) or not limit or limit < LEAST_THRESHOLD:
+        x, factor = found[0], float(found[1].reshape(-1)[0])
+        factor = 1 / factor if scaled.op_type == "Div" else factor
+        made = plus.output[0], product.output[0]
+        other = next((one for one in product.input if one not in made), "")
+        half, last = graph.maker(other, "Mul"), graph.reader(product.output[0], "Mul")
+        factors = [*half.input] if half else [other, *(last.input if last else ())]
+        factors = [one for one in factors if one not in made]
+        if factors.count(x) != 1 or [graph.number(one) for one in factors if one != x] != [0.5]:
             continue
-        result = graph.add("Softplus", scaled)
-        result = graph.add("Div", result, beta) if quotient else result
-        old = [one for one in (test, softplus, quotient, node) if one]
-        graph.replace(old, [result], f"Where(x > {limit:g}, x, softplus(x))", "softplus(x)")
+        nodes = [half, scaled, node, plus, product] if half else [scaled, node, plus, product, last]
+        is_one = 1.0 in [graph.number(one) for one in plus.input]
+        if is_one and scaled.input[0] == x and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
+            result = graph.add("Gelu", x, domain=MICROSOFT)
+            told = "x * 0.5 * (1 + erf(x / sqrt(2)))"
+            graph.replace(nodes, [result], told, "Gelu(x)")
+    if graph.changes and all(one.domain != MICROSOFT for one in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
     return graph.finish()
 
 

@@ -39,23 +39,6 @@ def lower_rank(model: onnx.ModelProto) -> tuple[Change, ...]:
     return graph.finish()
 
 
-def gather_rows(model: onnx.ModelProto) -> tuple[Change, ...]:
-    """Compute a GatherND with constant places as a Gather of rows."""
-    graph = Graph(model)
-    for node in graph.find("GatherND"):
-        (x, _), places = node.input, graph.constant(node.input[1])
-        if places is None or read(node, "batch_dims", 0) or not graph.is_float(x, node.output[0]):
-            continue
-        count, shape = places.shape[-1], graph.shape(x)
-        wrapped = [places[..., one] % shape[one] for one in range(count)]
-        rows = np.ravel_multi_index(wrapped, shape[:count]).reshape(-1)
-        flat = graph.add("Reshape", x, np.array([math.prod(shape[:count]), -1]))
-        found = graph.add("Gather", flat, rows, axis=0)
-        result = graph.add("Reshape", found, np.array(graph.shape(node.output[0])))
-        graph.replace([node], [result], f"GatherND of {count} axes", "Gather of rows")
-    return graph.finish()
-
-
 def lower_transpose(graph: Graph, node: Any, value: str, shape: Sequence[int]) -> str:
     """Add the nodes of a Transpose of ``value``, seen as ``shape``, and return their result."""
     order = read(node, "perm", [*range(len(shape))][::-1])

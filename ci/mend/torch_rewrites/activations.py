@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
+import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ci.mend.torch_rewrites.editing import (
@@ -21,6 +25,17 @@ ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
 LEAST_THRESHOLD = 15.0
 # Activations that QNN approximates in float16 behind a layer or one of SUMS.
 FUSED = {aten.tanh.default, aten.sigmoid.default, aten.gelu.default, aten.silu.default}
+DEEPEST = 5  # operators of a GELU before and after its erf or tanh
+ELEMENTWISE = {
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.mul.Tensor,
+    aten.div.Tensor,
+    aten.pow.Tensor_Scalar,
+    aten.square.default,
+    aten.erf.default,
+    aten.tanh.default,
+}
 SUMS = {aten.add.Tensor, aten.cat.default}
 
 
@@ -89,38 +104,65 @@ def separate_activation(edit: Editor) -> None:
 
 
 @rewrites
-def gelu_of_erf(edit: Editor) -> None:
-    """Write x * 0.5 * (1 + erf(x / sqrt(2))) as a GELU."""
-    for node in edit.find(aten.erf.default):
-        scaled = edit.source(node.args[0])
-        factor = _factor_of(scaled)
-        if factor is None or not math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
-            continue
-        x, add = edit.source(scaled.args[0]), edit.user(node)
-        if add is None or add.target is not aten.add.Tensor or add.kwargs:
-            continue
-        if [one for one in add.args if edit.source(one) is not node] not in ([1], [1.0]):
-            continue
-        end, half, times = add, 1.0, 0  # what multiplies the sum: half * x ** times
-        while times < 1 or half != 0.5:
-            user = edit.user(end)
-            own = _factor_of(user) if user is not None else None
-            if own is not None:
-                half *= own
-            elif user is not None and user.target is aten.mul.Tensor:
-                (other,) = [one for one in map(edit.source, user.args) if one is not end] or [None]
-                scale = _factor_of(other) if isinstance(other, Node) else None
-                if other is not x and (scale is None or edit.source(other.args[0]) is not x):
-                    break
-                half, times = half * (1.0 if other is x or scale is None else scale), times + 1
-            else:
+def name_gelu(edit: Editor) -> None:
+    """Write GELUs that are written out with erf or tanh as one operator. They are recognized by
+    their values."""
+    points = torch.linspace(-8, 8, 257)
+    forms = {one: torch.nn.functional.gelu(points, approximate=one) for one in ("none", "tanh")}
+    for node in edit.find(aten.erf.default, aten.tanh.default):
+        inner, ends = {edit.source(node.args[0]): None}, list[Node]()
+        for _ in range(DEEPEST):
+            inner |= dict.fromkeys(
+                edit.source(other)
+                for one in inner
+                if one.target in ELEMENTWISE
+                for other in one.all_input_nodes
+            )
+            if end := edit.user(ends[-1] if ends else node):
+                ends.append(end)
+        for x, end in itertools.product(inner, ends):
+            made = _evaluate(edit, end, x, points)
+            found = [one for one, wanted in forms.items() if _is_close(made, wanted)]
+            if found:
+                with edit.at(end):
+                    new = edit.call(aten.gelu.default, x, approximate=found[0])
+                edit.replace(end, new, f"F.gelu(x, approximate={found[0]!r})")
                 break
-            end = user
-        if times != 1 or half != 0.5:
+
+
+def _evaluate(edit: Editor, given: Any, x: Node, points: Tensor) -> Any:
+    """Return what operators on single elements make of ``points`` as the value of ``x``, or None if
+    the result depends on other tensors, too."""
+    given = edit.source(given)
+    if given is x or not isinstance(given, Node):
+        return points if given is x else given
+    stored = edit.value(given)
+    if stored is not None:
+        return stored.item() if stored.numel() == 1 else None
+    if given.target not in ELEMENTWISE or given.kwargs:
+        return None
+    args = [_evaluate(edit, one, x, points) for one in given.args]
+    return None if any(one is None for one in args) else given.target(*args)
+
+
+def _is_close(made: Any, wanted: Tensor) -> bool:
+    same = isinstance(made, Tensor) and made.shape == wanted.shape
+    return same and torch.allclose(made, wanted, atol=1e-5)
+
+
+@rewrites
+def split_prelu(edit: Editor) -> None:
+    """Compute a PReLU as relu(x) - slope * relu(-x)."""
+    for node in edit.find(aten.prelu.default):
+        x, slope = node.args[0], edit.value(node.args[1])
+        if slope is None:
             continue
-        with edit.at(end):
-            made = edit.call(aten.gelu.default, x)
-        edit.replace(end, made, "F.gelu(x)")
+        with edit.at(node):
+            factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
+            below = edit.call(aten.relu.default, edit.call(aten.neg.default, x))
+            below = edit.call(aten.mul.Tensor, below, factor)
+            new = edit.call(aten.sub.Tensor, edit.call(aten.relu.default, x), below)
+        edit.replace(node, new, "x.relu() - slope * (-x).relu()")
 
 
 @rewrites
@@ -156,19 +198,6 @@ def raise_log_floor(edit: Editor) -> None:
             )
             made = edit.call(node.target, clamped)
         edit.replace(node, made, "a floor of 1e-6 under the logarithm")
-
-
-def _factor_of(node: Node) -> float | None:
-    """Return c of ``x * c`` or ``x / c``, or None for another node."""
-    if (
-        not isinstance(node, Node)
-        or len(node.args) < 2
-        or not isinstance(node.args[1], (int, float))
-    ):
-        return None
-    if node.target is aten.mul.Tensor:
-        return float(node.args[1])
-    return 1 / node.args[1] if node.target is aten.div.Tensor else None
 
 
 def _floor_of(node: Node) -> float | None:

@@ -124,7 +124,21 @@ def separate_maximum(edit: Editor) -> None:
 
 @rewrites
 def slice_windows(edit: Editor) -> None:
-    """Write F.unfold as a concatenation of one slice of the image per position of the window."""
+    """Write F.unfold as a concatenation of one slice of the image per position of the window, and
+    x.unfold as a selection of places."""
+    for node in edit.find(aten.unfold.default):
+        operand, axis, size, step = node.args
+        rank = len(shape_of(operand))
+        axis, count = axis % rank, shape_of(node)[axis % rank]
+        places = torch.arange(count)[:, None] * step + torch.arange(size)
+        with edit.at(node):
+            rows = edit.constant(places.flatten())
+            turns = [axis, rank - 1] if axis < rank - 1 else []
+            new = edit.call(aten.transpose.int, operand, *turns) if turns else operand
+            new = edit.call(aten.index_select.default, new, rank - 1, rows)
+            new = edit.call(aten.reshape.default, new, [*shape_of(new)[:-1], count, size])
+            new = edit.call(aten.transpose.int, new, *turns) if turns else new
+        edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
     for node in edit.find(aten.im2col.default):
         operand, *given = node.args
         kernel, dilation, padding, stride = (per_axis(one, 2) for one in given)

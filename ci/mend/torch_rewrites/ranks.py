@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from itertools import groupby
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 
@@ -57,7 +58,11 @@ def lower_rank(edit: Editor) -> None:
 @rewrites
 def repeat_by_expand(edit: Editor) -> None:
     """Write repeat_interleave by a fixed number, and that of grouped attention, as an expansion of
-    rank 4."""
+    rank 4, and expand_as as expand."""
+    for node in edit.find(aten.expand_as.default):
+        with edit.at(node):
+            new = edit.call(aten.expand.default, node.args[0], [*shape_of(node)])
+        edit.replace(node, new, "x.expand(other.shape)")
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, *pair = node.args[:3]
         heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
@@ -79,6 +84,29 @@ def repeat_by_expand(edit: Editor) -> None:
                 operand = edit.call(aten.reshape.default, operand, [*shape])
             new = _repeat(edit, operand, times, axis % len(shape))
         edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
+
+
+@rewrites
+def select_places(edit: Editor) -> None:
+    """Write an index of one or more neighbouring axes by constants as a selection of rows."""
+    for node in edit.find(aten.index.Tensor):
+        operand, given = node.args
+        axes = [axis for axis, one in enumerate(given) if one is not None]
+        stored = [one for axis in axes if (one := edit.value(given[axis])) is not None]
+        start, stop = axes[0], axes[-1] + 1
+        is_whole = len(stored) == len(axes) == stop - start
+        if not is_whole or any(one.dtype != torch.int64 for one in stored):
+            continue
+        shape, places = shape_of(operand), torch.zeros((), dtype=torch.int64)
+        for axis, one in zip(axes, stored, strict=True):
+            places = places * shape[axis] + one % shape[axis]
+        with edit.at(node):
+            flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
+            new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
+            rows = edit.constant(places.flatten())
+            new = edit.call(aten.index_select.default, new, start, rows)
+            new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+        edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
 
 def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:

@@ -199,6 +199,8 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 8, 9), lambda x: F.unfold(x, 3, padding=1)),
         (1, (2, 3, 8, 9), lambda x: F.unfold(x, (2, 3), dilation=2, stride=(2, 1))),
         (0, (3, 8, 9), lambda x: F.unfold(x, 2)),
+        (1, (2, 3, 20), lambda x: x.unfold(-1, 6, 3)),
+        (1, (2, 9, 3, 4), lambda x: x.unfold(1, 2, 2)),
     ],
     "separate-maximum": [
         (2, (3, 6), lambda x: [*x.max(-1)]),
@@ -249,7 +251,15 @@ ROWS: dict[str, list[Row]] = {
         (0, [(2, 3, 4), (3, 4)], lambda x, y: torch.einsum("...b,...b->...", x, y)),
         (0, (2, 3), lambda x: torch.einsum("ab->ba", x)),
     ],
+    "select-places": [
+        (1, (2, 4, 5), lambda x: x[:, torch.tensor([1, 0, -1]), torch.tensor([4, 0, 2])]),
+        (1, (4, 5), lambda x: x[torch.tensor([[1, 0], [2, 2]])]),
+        (1, (2, 4, 5), lambda x: x[..., torch.tensor([[1], [0]]), torch.tensor([4, 0, 2])]),
+        (0, (2, 4, 5), lambda x: x[torch.tensor([1, 0]), :, torch.tensor([4, 0])]),
+        (0, (2, 4, 5), lambda x: x[x.argmax(0)[:, 0] % 2]),
+    ],
     "repeat-by-expand": [
+        (1, [(2, 1, 5), (2, 4, 5)], lambda x, y: x.expand_as(y)),
         (1, (2, 4, 5, 6), lambda x: x.repeat_interleave(3, 1)),
         (1, (2, 4), lambda x: x.repeat_interleave(2, -1)),
         (1, (2, 4), lambda x: x.repeat_interleave(2)),
@@ -287,7 +297,16 @@ ROWS: dict[str, list[Row]] = {
         (0, (64,), lambda x: x.abs().clamp(min=1e-5).log()),
         (0, (64,), lambda x: x.abs().clamp(max=1e-9).log()),
     ],
-    "gelu-of-erf": [
+    "split-prelu": [
+        (1, (2, 4, 3), Body(lambda layer, x: layer(x), nn.PReLU(4, 0.3))),
+        (1, (2, 4), nn.PReLU()),
+        (0, (2, 4), lambda x: F.prelu(x, x[0, :1])),
+    ],
+    "name-gelu": [
+        (1, (64,), lambda x: 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))),
+        (1, (64,), lambda x: x / 2 * (1 + ((x + 0.044715 * x * x * x) * 0.79788456).tanh())),
+        (0, (64,), lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3)))),
+        (1, [(64,), (64,)], lambda x, y: (z := x + y) * 0.5 * erf(z)),
         (1, (64,), lambda x: x * 0.5 * erf(x)),
         (1, (64,), lambda x: 0.5 * (x * erf(x))),
         (1, (64,), lambda x: x * (torch.erf(x * 0.70710678) + 1) / 2),
