@@ -58,7 +58,7 @@ def lines_of(screen: StringIO) -> list[str]:
     ("unit", "total", "done", "resumed", "columns", "line"),
     [
         ("", 0, 0, 0, None, "  x 10 s"),
-        ("", 0, 3, 0, None, "  x 3, 10 s"),
+        ("files", 0, 3, 0, None, "  x 3 files, 10 s"),
         ("B", 0, 2048, 0, None, "  x 2.0 KiB, 205 B/s, 10 s"),
         ("B", 2048, 1024, 512, 20, "  x  75% 1.5 KiB of 2.0 KiB, 102 B/s, 10 s, 5 s left"),
         ("", 4, 1, 0, LEAST_COLUMNS - 1, "  x  25% 1 of 4, 10 s"),
