@@ -262,11 +262,6 @@ def test_a_private_repository_may_keep_the_rest(tiny: GitHub) -> None:
     assert names == {"llvm.tar.xz", "qairt-2.37.0.250724.zip"}
 
 
-def test_no_cache_where_none_is_wanted(tiny: GitHub) -> None:
-    _, _, result = run_tiny(tiny, cache="off")
-    assert (result, tiny.services.caches) == ("success", [])
-
-
 # -- what is wrong -------------------------------------------------------------------------------
 
 

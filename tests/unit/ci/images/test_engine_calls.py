@@ -30,7 +30,6 @@ from ci.images import wheels as fetching
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
 from ci.images.definition import (
     LABEL,
-    describe_revision,
     plan_image,
     recall_base,
 )
@@ -98,41 +97,6 @@ def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -
     assert len(engine.called("build")) == 1
     build_image(engine, "emulator", Progress(), fresh=True)
     assert [one["nocache"] for one in engine.called("build")] == [False, True]
-
-
-def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
-    checkout: Path,
-) -> None:
-    assert describe_revision(checkout) == ""
-
-    def git(*words: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
-        argv = ["git", "-C", str(checkout), *who, *words]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    git("commit", "-qm", "of something else", "--allow-empty")
-    assert describe_revision(checkout) == ""
-    git("add", ".")
-    git("commit", "-qm", "one")
-    commit = git("rev-parse", "HEAD")
-    (checkout / "other.txt").write_text("more")
-    git("add", ".")
-    git("commit", "-qm", "two")
-    assert describe_revision(checkout) == commit
-    assert describe_revision(checkout) == commit
-    sources = ("docker/Dockerfile", "docker/packages/aot.txt", "nox", "noxfile.py")
-    manifests = ("manifests/images.toml", "manifests/locks/images/python-3.12.txt")
-    for name in (*sources, "pyproject.toml", *manifests):
-        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-        (checkout / name).write_text("more")
-        assert describe_revision(checkout) == f"{commit}+changes", name
-        git("add", ".")
-        git("commit", "-qm", name)
-        commit = git("rev-parse", "HEAD")
-        assert describe_revision(checkout) == commit, name
-    (checkout / "manifests" / "socs.toml").write_text("more")
-    assert describe_revision(checkout) == commit
 
 
 @pytest.mark.usefixtures("wheels")

@@ -35,7 +35,6 @@ from tests.build.apps import (
     SET,
     SKELS,
     Make,
-    add_to_git,
     apk,
     facts,
     judge,
@@ -271,26 +270,6 @@ def test_every_check_has_a_test() -> None:
 
 def context(soc: str, number: int, hexagon: int, vtcm_mb: int = 8) -> bytes:
     return make_binary(soc=(soc, number, hexagon), vtcm_mb=vtcm_mb)
-
-
-NO_SKEL = {name: data for name, data in SET.items() if "Skel" not in name}
-
-
-@pytest.mark.parametrize(
-    ("folder", "stripped"),
-    [("assets", False), ("res/raw", False), ("assets/qnn", False), (f"jniLibs/{ABI}", True)],
-)
-def test_gradle_strips_no_skels_outside_jni_libs(
-    folder: str, stripped: bool, tmp_path: Path
-) -> None:
-    name = f"app/src/main/{folder}/libQnnHtpV75Skel.so"
-    files = {name: SET["libQnnHtpV75Skel.so"]}
-    root = sources(NO_SKEL, files, jni=LEGACY)(tmp_path)
-    add_to_git(root)
-    there = judge(root, tmp_path / "1")
-    (root / name).unlink()  # only git knows it
-    for found in (there, judge(root, tmp_path / "2")):
-        assert ("QNN865" in {one.id for one in found}) is stripped
 
 
 def for_api(level: int) -> bytes:

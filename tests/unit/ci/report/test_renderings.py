@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
-from ci.report.table import render_table, terminal_style
+from ci.report.table import render_table
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
 from tests.stand_ins.reports import say
@@ -303,24 +302,6 @@ def test_every_width_is_kept_and_no_word_is_broken(report: Report, width: int) -
         assert "16a4w_block" in row
         assert ("yes" in row) == (width >= 120)
     assert (f"left out at {width} columns: " in "\n".join(lines)) == (width < 120)
-
-
-@pytest.mark.parametrize(("variable", "value"), [("CI", "1"), ("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_colour_only_on_a_terminal_that_wants_it(
-    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("CI", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "107")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert terminal_style() == (True, 107)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    assert terminal_style() == (False, 120)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("COLUMNS", "20")  # narrower than the table can be
-    assert terminal_style() == (False, 40)
 
 
 # -- JUnit -----------------------------------------------------------------------------------------
