@@ -243,7 +243,10 @@ class Localiser:
             if ran.failure:
                 trial = Trial(refused=ran.failure)
             else:
-                outputs = stack_outputs(ran.outputs, compiled)
+                try:
+                    outputs = stack_outputs(ran.outputs, compiled)
+                except ValueError as error:
+                    return Trial(refused=str(error))
                 judged = judge(references, outputs, compiled.outputs, limits).outputs
                 rows = zip(cut.given, judged, compiled.outputs, strict=True)
                 trial = Trial(

@@ -332,7 +332,10 @@ class CaseRun(CaseJudge):
         run = self.execute(program, read_inputs(place, compiled))
         if run.failure:
             return f"not located: {run.failure}"
-        outputs = stack_outputs(run.outputs, compiled)
+        try:
+            outputs = stack_outputs(run.outputs, compiled)
+        except ValueError as error:
+            return f"not located: {error}"
         limits = structs.replace(limits, outputs=())
         return judge(references, outputs, compiled.outputs, limits), compiled.layers
 

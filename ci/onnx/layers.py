@@ -113,7 +113,7 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
     after its own outputs. Return these nodes, in the same order.
 
     Nodes that only move elements are omitted. If there are more than MOST_LAYERS results, or if
-    their size exceeds MOST_BYTES, only every nth node is included. Raises FailedError if no result
+    their size exceeds MOST_BYTES, only every nth node is included, but at least one. Raises FailedError if no result
     can be returned.
     """
     proto = onnx.load(model)
@@ -130,7 +130,7 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
     layers = [(source, name) for source, name in sources.items() if source not in given]
     size = sum(4 * elements[name] for _, name in layers)
     every = max(-(-len(layers) // MOST_LAYERS), -(-size // MOST_BYTES), 1)
-    chosen = layers[every - 1 :: every]
+    chosen = layers[every - 1 :: every] or layers[-1:]
     for source, name in chosen:
         output = name
         if source != name:  # QNN expects a separate dequantizer for each reader of a quantizer

@@ -209,6 +209,7 @@ def test_a_model_gives_what_its_nodes_give_behind_its_outputs(
         (6, 6 * 64, 1),  # each result has 64 bytes
         (6, 6 * 64 - 1, 2),
         (6, 2 * 64, 3),
+        (6, 20, 6),  # each result is larger than that
     ],
 )
 def test_of_many_or_large_results_every_nth_is_given(
