@@ -113,8 +113,8 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
     after its own outputs. Return these nodes, in the same order.
 
     Nodes that only move elements are omitted. If there are more than MOST_LAYERS results, or if
-    their size exceeds MOST_BYTES, only every nth node is included, but at least one. Raises FailedError if no result
-    can be returned.
+    their size exceeds MOST_BYTES, only every nth node is included, but at least one. Raises
+    FailedError if no result can be returned.
     """
     proto = onnx.load(model)
     graph = proto.graph
