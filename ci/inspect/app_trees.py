@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from ci.inspect.app_archives import ArchiveReader
 from ci.inspect.app_manifest import AppManifest, merge_manifests
 from ci.inspect.apps import (
     ABIS,
     MANIFEST,
     PROGRAMS,
     AppUnit,
+    ArchiveReader,
     Kind,
     PackedFile,
     gather,

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from ci.builds.builder import run_build
+from ci.builds.builder import SCHEMA_VERSION, describe_result, render_result, run_build
 from ci.builds.checkout import LPAI, find_python, prepare_checkout
 from ci.builds.deliver import PLACES, check_delivery, deliver
 from ci.builds.plan import BuildJob, BuildRequest
-from ci.builds.record import SCHEMA_VERSION, describe_result, render_result
 from ci.builds.runner import prepare_runner
 from ci.builds.targets import Origin, Target, find_target, read_targets
 from ci.parity.compare.findings import ParityReport

@@ -23,6 +23,7 @@ from ci.verbs.lanes.steps import (
     add_schemes,
     enter_environment,
     read_limits,
+    require_forward,
     require_packages,
     select_asked,
 )
@@ -76,12 +77,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     args.strict_noise = True
     policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     specs = select_asked(args, policy, EXECUTORCH)
-    for spec in specs:
-        if spec.source.choices.methods:
-            raise UsageError(
-                f"{spec.model} has several methods",
-                fix="select a model whose only method is forward",
-            )
+    require_forward(specs)
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))
     require_packages(("torch", "executorch"), "lowering")

@@ -39,6 +39,7 @@ from ci.verbs.lanes.steps import (
     check_arguments,
     read_limits,
     read_options,
+    require_forward,
     select_asked,
 )
 from ci.verbs.lanes.trials import open_tools, prepare_onnx, prepare_torch
@@ -106,12 +107,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
     policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
     specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
-    for spec in specs:
-        if spec.source.choices.methods:
-            raise UsageError(
-                f"{spec.model} has several methods",
-                fix="select a model whose only method is forward",
-            )
+    require_forward(specs)
     known = check_output(args, specs)
     prepare = partial(prepare_onnx, policy=policy, command="qnn-ci mend")
     specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)

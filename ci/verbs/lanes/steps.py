@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -225,6 +225,16 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
             raise StoreError(f"{args.sarif} cannot be written", why=why, fix=fix)
         if args.sarif and not args.sarif.exists():
             require_writable(args.sarif.parent)
+
+
+def require_forward(specs: Iterable[CaseSpec]) -> None:
+    """Raise UsageError for a model with other methods than forward."""
+    for spec in specs:
+        if spec.source.choices.methods:
+            raise UsageError(
+                f"{spec.model} has several methods",
+                fix="select a model whose only method is forward",
+            )
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from ci.builds import record
+from ci.builds import builder
 from ci.builds.artifacts import SYMBOLS, Judged
-from ci.builds.builder import CacheCounts, Result
-from ci.builds.record import HOST_LIBRARY, describe_result, find_lowering_sdk, render_result
+from ci.builds.builder import (
+    HOST_LIBRARY,
+    CacheCounts,
+    Result,
+    describe_result,
+    find_lowering_sdk,
+    render_result,
+)
 from ci.builds.targets import Artifact
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.elf.facts import AndroidNote, ElfFacts, VersionNeed
@@ -67,7 +73,7 @@ def test_a_build_as_data_and_as_text(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = {"liba.so": "2.49"}
-    monkeypatch.setattr(record, "find_headers_version", lambda path: versions.get(path.name, ""))
+    monkeypatch.setattr(builder, "find_headers_version", lambda path: versions.get(path.name, ""))
     data = describe_result(result)
     assert len(data["settings_sha256"]) == 64
     other = describe_result(replace(result, published=False, cache=None))

@@ -10,11 +10,10 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from ci.inspect import app_archives
-from ci.inspect.app_archives import choose_splits
+from ci.inspect import apps
 from ci.inspect.app_manifest import MAX_BYTES, AppManifest
 from ci.inspect.app_trees import MAX_DEPTH
-from ci.inspect.apps import AppUnit, Kind, PackedFile, read_manifest
+from ci.inspect.apps import AppUnit, Kind, PackedFile, choose_splits, read_manifest
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
@@ -500,7 +499,7 @@ def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> 
     path.write_bytes(data)
     told = f"more than {4 << 30} bytes"
     with pytest.raises(IntegrityError) as caught:
-        app_archives.ArchiveReader(tmp_path).read_file(path)
+        apps.ArchiveReader(tmp_path).read_file(path)
     assert told in caught.value.why
     assert told in inspect_file(path).damage
 
@@ -511,8 +510,8 @@ def test_one_limit_is_for_all_archives_of_an_app(
     sizes: Mapping[str, int] = {"a": 100, "b": 100, "empty": 0, "c": 100}
     for name, size in sizes.items():
         pack(tmp_path / f"{name}.aar", {"R.txt": b"", f"jni/{ABI}/lib{name}.so": bytes(size)})
-    monkeypatch.setattr(app_archives, "MAX_UNPACKED", 200)
-    reader = app_archives.ArchiveReader(tmp_path)
+    monkeypatch.setattr(apps, "MAX_UNPACKED", 200)
+    reader = apps.ArchiveReader(tmp_path)
     for name in ("a", "b", "empty"):  # the limit is met, and an empty file needs no room
         (found,) = reader.read_file(tmp_path / f"{name}.aar").libraries
         assert found.name == f"lib{name}.so"
