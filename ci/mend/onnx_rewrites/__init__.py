@@ -34,7 +34,6 @@ REWRITES: dict[str, OnnxRewrite] = {
     "exp-of-power": elements.exponential_of_power,
     "mish-by-sigmoid": elements.mish_of_sigmoid,
     "join-gelu": elements.join_gelu,
-    "join-softplus": elements.join_softplus,
     "softplus-by-log": elements.softplus_of_relu,
     "scale-log-floor": elements.scale_log_floor,
     "mask-after-softmax": masks.mask_after_softmax,

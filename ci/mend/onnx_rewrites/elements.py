@@ -98,17 +98,6 @@ def softplus_below_zero(model: onnx.ModelProto) -> tuple[Change, ...]:
     return graph.finish()
 
 
-def join_softplus(model: onnx.ModelProto) -> tuple[Change, ...]:
-    """Replace ``log(1 + exp(x))`` by one Softplus."""
-    graph = Graph(model)
-    for node in graph.find("Exp"):
-        nodes = find_softplus(graph, node)
-        if nodes:
-            result = graph.add("Softplus", node.input[0])
-            graph.replace(nodes, [result], "log(1 + exp(x))", "Softplus(x)")
-    return graph.finish()
-
-
 def join_gelu(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Replace ``x * 0.5 * (1 + erf(x / sqrt(2)))`` by one Gelu of onnxruntime's own domain."""
     graph = Graph(model)
