@@ -154,19 +154,21 @@ def draw(column: Sequence[Tensor], generator: torch.Generator) -> Tensor:
 def choose_cuts(
     original: fx.GraphModule, rewritten: fx.GraphModule, replaced: Sequence[str]
 ) -> list[str]:
-    """Return the names of floating-point results that both graphs have and that nodes of
-    ``replaced`` or, if there are none, removed nodes read. These results determine what the
-    replaced nodes compute."""
+    """Return the names of floating-point results that depend on an input, that both graphs have and
+    that nodes of ``replaced`` or, if there are none, removed nodes read. These results determine
+    what the replaced nodes compute."""
     left = {node.name: node.target for node in rewritten.graph.nodes}
     found: dict[str, None] = {}
+    varying: set[Node] = set()
     for node in original.graph.nodes:
+        if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
         if node.name not in replaced and node.name in left:
             continue
         for one in node.all_input_nodes:
             value = one.meta.get("val")
-            computed = one.op in {"call_function", "placeholder"}
             if (
-                computed
+                one in varying
                 and isinstance(value, Tensor)
                 and value.is_floating_point()
                 and left.get(one.name) == one.target

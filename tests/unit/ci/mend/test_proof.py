@@ -173,6 +173,20 @@ def test_operands_of_a_layer_with_a_dropout_may_be_rewritten() -> None:
     assert proof.measure(graph, 0.0, ()) == 0
 
 
+class Alibi(nn.Module):
+    """A bias and a mask of one constant, which has no other values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        far = (torch.arange(4)[None] - torch.arange(4)[:, None]).float()
+        return (x + far).masked_fill(far > 0, -1e9).softmax(-1)
+
+
+def test_constants_keep_their_values() -> None:
+    proof = RewriteProof(Alibi(), [(torch.randn(2, 4, 4),)])
+    graph, (changes,) = proof.rewrite(["mask-after-softmax"])
+    assert proof.measure(graph, 1e-5, [name for one in changes for name in one.nodes]) < 1e-6
+
+
 def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> None:
     inputs = (torch.randn(2, 6, 8),)
     graph = rewrite_module(Block(), inputs, ["scale-batch-norm"])
