@@ -314,7 +314,7 @@ class CaseJudge:
             *(RUNNER.find(one) for one in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
-        lost = [find_lost_types(compiled.retyped)] if compiled.retyped else []
+        lost = find_lost_types(compiled.retyped)
         if not findings and not lost:
             if unmet := [*self.find_unmet()]:
                 return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
@@ -565,11 +565,13 @@ def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     )
 
 
-def find_lost_types(retyped: Sequence[Retyped]) -> Finding:
-    """Return the finding that tensors have fewer bits than requested."""
+def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
+    """Return the finding that tensors have fewer bits than requested, or [] if there are none."""
+    if not retyped:
+        return []
     first = retyped[0]
     more = f", and {len(retyped) - 1} more" if len(retyped) > 1 else ""
-    return RETYPED.find(
+    found = RETYPED.find(
         f"{first.node} was requested in {first.asked}, but its {first.kind} is {first.compiled}"
         f"{more}",
         evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
@@ -582,6 +584,7 @@ def find_lost_types(retyped: Sequence[Retyped]) -> Finding:
             " part, recipe or annotation",
         ),
     )
+    return [found]
 
 
 def find_no_node(left: Sequence[Fallback]) -> Finding:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from ci.cases.engine import Program, RunError, RunNotes
-from ci.cases.judged import CaseResult, Run
+from ci.cases.judged import CaseResult, Run, find_lost_types
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
@@ -94,6 +94,7 @@ class LlmRun(CaseRun):
         self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
         with self.notes.of("the speed of the program"):
             self.remarks.append(describe_speed(notes))
+        findings = [*find_lost_types(program.compiled.retyped), *findings]
         findings += self.find_excesses(program.compiled)
         findings += self.delegation_faults(program.compiled)
         return self.end(Status.FAILED if findings else Status.PASSED, findings)

@@ -18,7 +18,7 @@ from ci.cases.pipeline import RunSetup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
-from ci.facts.kinds import ON_CPU, OVER_BUDGET, PROOFLESS, QUANTIZED_BADLY, TOKENS
+from ci.facts.kinds import ON_CPU, OVER_BUDGET, PROOFLESS, QUANTIZED_BADLY, RETYPED, TOKENS
 from ci.judging.figures import Array
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun
@@ -26,6 +26,7 @@ from ci.llm.decoder import make_decoder
 from ci.llm.generation import Generated, Step
 from ci.llm.lowering import RUNS, ReferenceRuns, Subject
 from ci.models.schemes import Scheme
+from ci.models.tensor_types import Retyped
 from ci.report.schema import ControlKind, Footprint, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
@@ -49,6 +50,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         scheme: Scheme = Scheme.FP16,
         delegation: Delegation = WHOLE,
         footprint: Footprint | None = None,
+        retyped: Sequence[Retyped] = (),
         **text: Any,
     ) -> CaseResult:
         monkeypatch.setattr(llm_case, "program_step", lambda *_: step)
@@ -61,7 +63,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         setup = RunSetup(options=options, engine=engine, runner=runner, pool=pool, work=tmp_path)
         subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
-        compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint)
+        compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint, retyped=retyped)
         program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
         monkeypatch.setattr(one, "_compile_and_run", lambda: one.run_and_judge(program, tmp_path))
         result = one.run()
@@ -96,6 +98,12 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert "250.0 tokens/s on the emulator" in result.noted
     assert (case.run_ms, case.run_s is None) == (4.0, False)
     assert case.warnings == ()
+
+
+def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, right: Step) -> None:
+    lost = Retyped("output", "result", "u16", "u8")
+    case = judge(right, retyped=[lost]).case
+    assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, [RETYPED.id])
 
 
 def test_where_the_text_leaves_that_of_float32_is_noted(
