@@ -328,6 +328,7 @@ ROWS = (
     Row("bench -- (emulator|gate)", "", slow=60),
     Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
     Row("tests -- tests/integration/llm/test_stories.py", "QNN_CI_STORIES260K"),
+    Row("tests -- tests/integration/llm/test_families.py", "QNN_CI_NIGHTLY is not set"),
     Row("nox -s (unit|tests)", " passed", slow=60),
     Row("^pip ", "Successfully installed"),
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),
