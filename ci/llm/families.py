@@ -15,6 +15,7 @@ from ci.llm.config import DecoderConfig, RopeFactors, RopeScaling
 from provisioning.errors import UsageError
 
 Positive = Annotated[int, Meta(ge=1)]
+Factor = Annotated[float, Meta(gt=0)]
 Scaling = RopeScaling | RopeFactors | None
 CONFIG = "config.json"
 # Hugging Face's name for each weight of a layer.
@@ -120,13 +121,13 @@ class HuggingFaceConfig(Struct, frozen=True):
     sliding_window_pattern: Positive | None = None
     no_rope_layers: tuple[int, ...] | None = None
     no_rope_layer_interval: Positive | None = None
-    query_pre_attn_scalar: float | None = None
-    attn_logit_softcapping: float | None = None
-    final_logit_softcapping: float | None = None
-    embedding_multiplier: float = 1.0
-    attention_multiplier: float | None = None
-    residual_multiplier: float = 1.0
-    logits_scaling: float = 1.0
+    query_pre_attn_scalar: Factor | None = None
+    attn_logit_softcapping: Factor | None = None
+    final_logit_softcapping: Factor | None = None
+    embedding_multiplier: Factor = 1.0
+    attention_multiplier: Factor | None = None
+    residual_multiplier: Factor = 1.0
+    logits_scaling: Factor = 1.0
 
     @property
     def family(self) -> Family:
@@ -152,6 +153,11 @@ class HuggingFaceConfig(Struct, frozen=True):
                 f"{CONFIG} has hidden_act {act!r}",
                 why=f"the activation of a {self.model_type} must be {family.activations[0]!r}",
             )
+        for name in ("layer_types", "no_rope_layers"):
+            listed = getattr(self, name)
+            if listed is not None and len(listed) != self.num_hidden_layers:
+                told = f"{CONFIG} has {len(listed)} {name} for {self.num_hidden_layers} layers"
+                raise UsageError(told, why="they must be as many")
         if self.mlp_bias:
             raise UsageError(f"{CONFIG} has mlp_bias", why="such layers are not supported")
         base, scaling, rotated, local = self.read_rope()
@@ -189,12 +195,16 @@ class HuggingFaceConfig(Struct, frozen=True):
         """Return RoPE's base, its scaling, the number of rotated values (None for all of a head),
         and the base of layers with a sliding window."""
         held = dict(self.rope_parameters or {})
-        sliding = held.get("sliding_attention") or {}
-        held = held.get("full_attention") or held
+        sliding = held.get("sliding_attention")
+        full = held.get("full_attention")
+        held = full if isinstance(full, dict) else held
         base = held.get("rope_theta", self.rope_theta) or self.family.rope_base
         share = held.get("partial_rotary_factor", self.partial_rotary_factor)
-        local = sliding.get("rope_theta", self.rope_local_base_freq)
-        for name, number in (("rope_theta", base), ("partial_rotary_factor", share)):
+        local = self.rope_local_base_freq
+        if isinstance(sliding, dict):
+            local = sliding.get("rope_theta", local)
+        numbers = {"rope_theta": base, "partial_rotary_factor": share, "sliding rope_theta": local}
+        for name, number in numbers.items():
             if not isinstance(number, (int, float)) or number <= 0:
                 raise UsageError(f"{CONFIG} has {name} {number!r}", why="it must be above 0")
         rotated = int(self.size_of_head * share)
@@ -207,7 +217,7 @@ class HuggingFaceConfig(Struct, frozen=True):
         if self.layer_types is not None:
             return tuple(
                 one
-                for one, kind in zip(layers, self.layer_types, strict=False)
+                for one, kind in zip(layers, self.layer_types, strict=True)
                 if kind == "sliding_attention"
             )
         period = self.sliding_window_pattern or self.family.sliding_pattern
@@ -218,7 +228,7 @@ class HuggingFaceConfig(Struct, frozen=True):
         layers = range(self.num_hidden_layers)
         if self.no_rope_layers is not None and self.family.unrotated_interval:
             return tuple(
-                one for one, turns in zip(layers, self.no_rope_layers, strict=False) if not turns
+                one for one, turns in zip(layers, self.no_rope_layers, strict=True) if not turns
             )
         period = self.family.unrotated_interval and (
             self.no_rope_layer_interval or self.family.unrotated_interval
@@ -296,7 +306,7 @@ class HuggingFaceConfig(Struct, frozen=True):
         found: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             place, _, kind = name.removesuffix(".weight").rpartition(".")
-            if self.family.fused and kind in cuts and tensor.shape[0] == sum(cuts[kind][0]):
+            if self.family.fused and kind in cuts and tensor.shape[:1] == (sum(cuts[kind][0]),):
                 sizes, parts = cuts[kind]
                 for part, one in zip(parts.split(), tensor.split(sizes), strict=True):
                     found[f"{place}.{part}.weight"] = one
@@ -332,7 +342,7 @@ class HuggingFaceConfig(Struct, frozen=True):
 class FactorFields(Struct, frozen=True):
     """The fields of a rope_scaling of the types linear and longrope."""
 
-    short_factor: tuple[Annotated[float, Meta(gt=0)], ...] = ()
-    factor: Annotated[float, Meta(gt=0)] | None = None
-    attention_factor: float | None = None
+    short_factor: tuple[Factor, ...] = ()
+    factor: Factor | None = None
+    attention_factor: Factor | None = None
     original_max_position_embeddings: Positive | None = None
