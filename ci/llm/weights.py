@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from ci.llm.config import DecoderConfig
-from ci.llm.decoder import pair_to_half
+from ci.llm.decoder import Decoder, pair_to_half
 from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig, ModelType, find_family
 from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
 from provisioning.errors import UsageError
@@ -144,7 +144,8 @@ def _read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     """Read config.json and the tensors, which are in a single safetensors file or in all files of
-    an index. Raises UsageError if a weight is missing."""
+    an index. Raises UsageError if a weight is missing, unknown or of another shape than config.json
+    requires."""
     held, config = _read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
@@ -162,6 +163,14 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
             f"{directory} contains the weight {unknown[0]}",
             why=f"a {held.model_type} as its {CONFIG} describes it has no such weight",
         )
+    with torch.device("meta"):
+        wanted = Decoder(config, 2).state_dict()
+    for ours, theirs in names.items():
+        if tensors[theirs].shape != wanted[ours].shape:
+            raise UsageError(
+                f"{directory} has the weight {theirs} of {list(tensors[theirs].shape)}",
+                why=f"{CONFIG} requires {list(wanted[ours].shape)}",
+            )
     return config, {
         ours: held.adapt(ours, tensors[theirs].float()) for ours, theirs in names.items()
     }

@@ -140,6 +140,12 @@ def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str, mod
         assert read_weights(model)[0].rope_scaling is None
 
 
+def test_a_weight_of_another_shape_is_refused(model: Path) -> None:
+    change(model, intermediate_size=72)
+    with pytest.raises(UsageError, match=r"gate_proj.weight of \[64, 32\]"):
+        read_weights(model)
+
+
 def test_a_weight_that_the_family_lacks_is_refused(model: Path) -> None:
     extra = {"model.layers.0.self_attn.q_norm.weight": torch.ones(8)}
     write_safetensors(
