@@ -317,6 +317,12 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
             fix="pass a shorter prompt, a larger --context or a smaller --prefill",
         )
     windows = find_windows(args, tokenizer) if args.text else ()
+    if (highest := max(max(ids) for ids in (*prompts, *windows))) >= config.vocabulary:
+        raise UsageError(
+            f"a text has the token {highest}, but the model has {config.vocabulary} tokens",
+            why="the tokenizer has tokens that only other models of its family use",
+            fix="leave out such special tokens",
+        )
     subject = Subject(
         weights=weights,
         prompts=prompts,

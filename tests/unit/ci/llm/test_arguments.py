@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import struct
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
+from ci.llm.decoder import Decoder
+from ci.llm.families import HuggingFaceConfig
 from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs.lanes import llm
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
+from tests.stand_ins.safetensors import write_safetensors
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.llm.decoders import PLACE, SIZES
 
@@ -63,6 +70,27 @@ MISTAKES = [
     ["--project", "config.json", "--context", "1"],
     ["--project", "config.json", "--scheme", "u8"],
 ]
+
+
+def test_a_token_that_the_model_lacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tokenizer with one piece more than a model of 100 tokens, of which the prompt has it."""
+    monkeypatch.setattr(llm, "take_steps", None)
+    config = {**LLAMA, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    held = msgspec.convert(config, HuggingFaceConfig)
+    with torch.device("meta"):
+        sizes = {name: one.shape for name, one in Decoder(held.convert(), 2).state_dict().items()}
+    names = held.list_names()
+    weights = {theirs: torch.zeros(sizes[ours]) for ours, theirs in names.items()}
+    write_safetensors(tmp_path / "model.safetensors", weights)
+    pieces = [b"<unk>", b"<s>", b"</s>", b" ", *(chr(number).encode() for number in range(33, 129))]
+    rows = b"".join(struct.pack("<fi", 0.0, len(one)) + one for one in [*pieces, b"\xc3\xa9"])
+    (tmp_path / "t.bin").write_bytes(struct.pack("<i", 5) + rows)
+    words = ["--weights", str(tmp_path), "--tokenizer", str(tmp_path / "t.bin"), "--prompt"]
+    assert main(["test-llm", *words, "\u00e9"]) == ExitCode.USAGE
+    assert "has the token 100, but the model has 100 tokens" in capsys.readouterr().err
 
 
 def test_mistakes_are_named_before_anything_is_fetched(
