@@ -44,9 +44,8 @@ def advise(
     dtype: str = "float32",
     limits: Threshold = LIMITS,
     joined: tuple[int, ...] = (),
-    inputs: tuple[TensorInfo, ...] = (),
 ) -> str:
-    boundary = inputs or (TensorInfo(dtype, (1, 4)),)
+    boundary = (TensorInfo(dtype, (1, 4)),)
     infos = (TensorInfo(str(output.dtype), output.shape[1:], 1, joined),)
     floating = output.dtype.kind == "f"
     references = make_references(eager, quantized, 0.005 if floating else None)
@@ -74,13 +73,6 @@ def test_a_scheme_is_told_from_a_program() -> None:
     assert UINT8 in advise(other, dtype="uint8")
 
 
-ONE, TWO, BYTES = (
-    TensorInfo("float32", (1, 4)),
-    TensorInfo("float32", (2, 4)),
-    TensorInfo("uint8", (2,)),
-)
-
-
 def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None:
     noisy = EAGER + 0.005 * NOISE
     assert FLOAT16 in advise(noisy, limits=Threshold(scheme="fp16", min_sqnr_db_all=60.0))
@@ -93,7 +85,7 @@ def test_a_part_of_a_concatenation_leads_to_separate_outputs() -> None:
     assert APART in advise(coarse, right, coarse, joined=(2, 1))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> None:
     random = np.random.default_rng(seed)
     right = random.standard_normal((4, 3, 50))
@@ -116,27 +108,9 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
     [
         ("lowering: did not end within 300 s", "--timeout-s"),
         ("refused: Unsupported: Data-dependent branching", "torch.where"),
-        ("run: RuntimeError: Failed to load method forward, error: 0x:14", "no kernel"),
-        ("the reference proves nothing: output 0 is near zero (RMS 0 < 0.001)", "trained weights"),
-        ("the gate accepts permuted, gain: this case proves nothing", "set a metric"),
         ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; possibly", "1 x 5"),
-        (
-            "possibly a wrong integer type, such as int32 read as int64",
-            "int32)",
-        ),
-        (
-            "lowering: RuntimeError: Missing out variants: {'quantized_decomposed::add'}",
-            "import executorch.kernels.quantized",
-        ),
         ("RuntimeError: Missing out variants: {'mine::conv'}", "torch.ops.load_library"),
-        ("native_layer_norm: Only supports normalization with last input dimension.", "flatten"),
-        ("refused: Unsupported datatypes requested for the HTP Op 'Batchnorm' in", "product"),
-        ("refused: aten_mul_tensor_4:qti.aisw:ElementWiseMultiply failed 3110", "these types"),
-        ("refused: aten.gru.input is not quantized: ExecuTorch has no rule for it", "nn.GRU"),
-        ("refused: aten.fmod.Scalar is not quantized: ExecuTorch has no rule for it", "mixture"),
         ("<- KeyError: 'scale' [x/_passes/annotate_quant_attrs.py])", "query is not its key"),
-        ("(aten._transformer_encoder_layer_fwd.default: No node visitor)", "set_fastpath_enabled"),
-        ("refused: aten.lstm_cell.default is not quantized: ExecuTorch has no rule", "linear"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],

@@ -103,43 +103,27 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     assert read_baselines(newer) == {}
 
 
-def test_a_policy_s_models_have_their_figures_next_to_it(
+def test_figures_of_a_policy_s_models_and_of_another_backend_are_recorded_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
     folder = users_folder(tmp_path / "qnn.toml")
     assert folder == tmp_path / "qnn-baselines"
-    case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
-    suite = msgspec.structs.replace(case, model="mlp", sqnr_db=31.0)
-    exact = msgspec.structs.replace(case, scheme="fp16", sqnr_db=None)
-    for one in (case, msgspec.structs.replace(case, model="other")):
-        written = record_baselines(make_report([one, suite, exact], toolchain=TOOLS), folder)
-        assert {path.parent for path in written} == {folder, tmp_path / "manifests/baselines"}
+    for backend, model, sqnr_db in (
+        *(("htp", "net", 30.0), ("htp", "other", 30.5), ("gpu", "net", 60.0)),
+        *(("htp", "net", None), ("gpu", "mlp", 61.0), ("htp", "mlp", 31.0)),
+    ):
+        scheme = "8a8w" if sqnr_db else "fp16"
+        case = Case(model=model, scheme=scheme, soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
+        report = msgspec.structs.replace(make_report([case], toolchain=TOOLS), backend=backend)
+        record_baselines(report, folder)
     assert read_baselines(TOOLS, folder=folder) == {
         "net 8a8w SM8650": Baseline(30.0),
-        "other 8a8w SM8650": Baseline(30.0),
+        "other 8a8w SM8650": Baseline(30.5),
     }
     assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(31.0)}
-
-
-def test_a_backend_s_figures_are_recorded_together_and_apart_from_those_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    for backend, scheme, sqnr_db in (
-        ("htp", "8a8w", 30.0),
-        ("gpu", "fp16", 60.0),
-        ("gpu", "16a8w", 50.0),
-    ):
-        case = Case(model="mlp", scheme=scheme, soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
-        report = msgspec.structs.replace(make_report([case], toolchain=TOOLS), backend=backend)
-        (path,) = record_baselines(report)
-        assert path.stem.endswith("-gpu") is (backend == "gpu")
-    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(30.0)}
-    assert read_baselines(TOOLS, "gpu") == {
-        "mlp fp16 SM8650": Baseline(60.0),
-        "mlp 16a8w SM8650": Baseline(50.0),
-    }
+    assert read_baselines(TOOLS, "gpu") == {"mlp 8a8w SM8650": Baseline(61.0)}
+    assert read_baselines(TOOLS, "gpu", folder) == {"net 8a8w SM8650": Baseline(60.0)}
 
 
 def make_session(folder: Path, *models: str, record: bool = False) -> Session:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,19 +79,26 @@ def test_no_bit_of_the_record_can_flip_unnoticed(staging: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"{", b"[" * 100_000, b'{"key": "\xff"}', b'{"key": 1}', b"null"]
+    "harm",
+    [
+        *(
+            lambda place, text=text: (place / RECORD).write_bytes(text)
+            for text in (b"", b"[" * 100_000, b'{"key": "\xff"}', b'{"key": 1}', b"null")
+        ),
+        lambda place: os.mkfifo(place / "special"),
+        lambda place: (place / "special").symlink_to("gone"),
+        lambda place: (place / "options.json").write_text("{}"),
+        lambda place: (place / "model").mkdir() or (place / "model/a.txt").write_text("{}"),
+        lambda place: place.rename(place.with_name("f" * 8)).rename(place.with_name("e" * 8)),
+    ],
 )
-def test_a_record_that_is_none_is_a_miss(staging: Path, record: bytes) -> None:
-    (staging / RECORD).write_bytes(record)
-    assert read_artifact(staging) is None
-
-
-@pytest.mark.parametrize("add", [os.mkfifo, lambda path: path.symlink_to("gone")])
-def test_an_artifact_with_a_special_file_is_a_miss(
-    staging: Path, add: Callable[[Path], None]
+def test_an_artifact_that_is_not_the_one_of_its_record_and_key_is_a_miss(
+    staging: Path, harm: Callable[[Path], object]
 ) -> None:
-    add(staging / "special")
-    assert read_artifact(staging) is None
+    assert read_artifact(staging)
+    harm(staging)
+    (place,) = staging.parent.iterdir()
+    assert read_artifact(place) is None
 
 
 @pytest.mark.parametrize("link", ["gone", KEY])
@@ -100,20 +108,6 @@ def test_a_broken_link_is_replaced_by_an_artifact(tmp_path: Path, staging: Path,
     entry.symlink_to(link)
     assert publish_artifact(staging, entry)
     assert read_artifact(entry) is not None
-
-
-@pytest.mark.parametrize("name", ["options.json", "model/artifact.txt"])
-def test_an_artifact_with_another_file_than_those_of_its_record_is_a_miss(
-    staging: Path, name: str
-) -> None:
-    file = staging / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("{}")
-    assert read_artifact(staging) is None
-
-
-def test_an_artifact_under_another_key_is_a_miss(staging: Path) -> None:
-    assert read_artifact(staging.rename(staging.with_name("f" * 8))) is None
 
 
 def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, staging: Path) -> None:
@@ -127,33 +121,26 @@ def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, sta
     assert (entry / PROGRAM).read_bytes() == b"new"
 
 
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [(b"good", None), (b"rust", FileExistsError), (None, PermissionError)],
+)
 def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
-    tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    staging: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: bytes | None,
+    error: type[OSError] | None,
 ) -> None:
-    entry = artifact_path(tmp_path, KEY)
-    assert entry == tmp_path / "01" / KEY
-
     def lose(staged: Path, target: Path) -> None:
-        make_artifact(target)
+        if program is None:
+            raise PermissionError(str(target))
+        (make_artifact(target) / PROGRAM).write_bytes(program)
         raise FileExistsError(str(target))
 
     monkeypatch.setattr(cache, "publish_directory", lose)
-    assert not publish_artifact(staging, entry)
-
-    def damage(staged: Path, target: Path) -> None:
-        (make_artifact(target) / PROGRAM).write_bytes(b"rust")
-        raise FileExistsError(str(target))
-
-    monkeypatch.setattr(cache, "publish_directory", damage)
-    with pytest.raises(FileExistsError):
-        publish_artifact(staging, artifact_path(tmp_path, "eeee"))
-
-    def fail(staged: Path, target: Path) -> None:
-        raise PermissionError(str(target))
-
-    monkeypatch.setattr(cache, "publish_directory", fail)
-    with pytest.raises(PermissionError):
-        publish_artifact(staging, artifact_path(tmp_path, "ffff"))
+    with pytest.raises(error) if error else nullcontext():
+        assert not publish_artifact(staging, artifact_path(tmp_path, KEY))
 
 
 class ChangingEngine:
@@ -220,10 +207,6 @@ def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damag
     assert (entry / PROGRAM).stat().st_ino == first
     (entry / PROGRAM).write_bytes(b"rust")
     assert lower() == (entry, False, True)
-
-
-def test_words_that_only_read_alike_one_after_another_have_other_digests() -> None:
-    assert len({hash_words("ab", "c"), hash_words("a", "bc"), hash_words("abc")}) == 3
 
 
 def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

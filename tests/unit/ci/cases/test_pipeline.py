@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +16,6 @@ import pytest
 from ci.cases.cache import Artifact
 from ci.cases.engine import (
     NOISE,
-    Program,
-    RunError,
-    RunNotes,
     Sets,
     Staging,
 )
@@ -36,15 +30,13 @@ from ci.cases.outputs import (
     stack_outputs,
 )
 from ci.cases.policy import read_emulator_policy
-from ci.cases.pool import Ended
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
-from ci.cases.runners import INPUT_LIST, PooledRunner
+from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
 from ci.models.tensor_types import Retyped
 from ci.models.tensors import write_sets
 from ci.models.user_models import (
     ModelEntry,
-    Source,
 )
 from ci.report.columns import show_types
 from ci.report.schema import (
@@ -102,28 +94,8 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     assert show_types(case, lambda one: one.weight_bytes) == "-"
 
 
-def link_to_a_twin(file: Path) -> None:
-    twin = file.rename(file.parents[1] / "twin")
-    file.symlink_to(twin)
-
-
-def link_to_nothing(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("gone")
-
-
-def share_with_a_twin(file: Path) -> None:
-    (file.parents[1] / "twin").hardlink_to(file)
-
-
-def make_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def make_directory(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
+def replace_file(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda file: (file.unlink(), make(file))
 
 
 @pytest.mark.parametrize(
@@ -132,11 +104,10 @@ def make_directory(file: Path) -> None:
         (lambda file: file.unlink(), "output_3_2.raw was not written"),
         (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw is 5 bytes long instead of 6"),
         (lambda file: file.write_bytes(b"\0" * 9), "output_3_2.raw is 9 bytes long instead of 6"),
-        (link_to_a_twin, "output_3_2.raw is a symbolic link"),
-        (link_to_nothing, "output_3_2.raw is a symbolic link"),
-        (share_with_a_twin, "output_3_2.raw"),
-        (make_pipe, "output_3_2.raw is not a regular file"),
-        (make_directory, "output_3_2.raw is not a regular file"),
+        (replace_file(lambda file: file.symlink_to("gone")), "output_3_2.raw is a symbolic link"),
+        (lambda file: (file.parents[1] / "twin").hardlink_to(file), "output_3_2.raw"),
+        (replace_file(os.mkfifo), "output_3_2.raw is not a regular file"),
+        (replace_file(Path.mkdir), "output_3_2.raw is not a regular file"),
         (lambda file: file.with_name("output_0_3.raw").touch(), "output_0_3.raw"),
         (lambda file: file.with_name("output_4_0.raw").touch(), "output_4_0.raw"),  # of a 5th set
         (lambda file: file.with_name(".hidden").mkdir(), ".hidden"),
@@ -255,62 +226,3 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
     assert len([*(place / "outputs").iterdir()]) == 4 * len(RIGHT)
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
-
-
-@dataclass
-class AnsweringPool:
-    """Leases a worker that answers with these, one after the other."""
-
-    answers: list[Ended]
-    leased: list[tuple[Any, ...]] = field(default_factory=list)
-    used: bool = True
-
-    @contextmanager
-    def lease(
-        self, kind: str, log: Path, timeout_s: float, *, fresh: bool, max_bytes: int
-    ) -> Iterator[Any]:
-        self.leased.append((kind, log, timeout_s, fresh))
-        yield self
-
-    def call(self, job: Any) -> Ended:
-        return self.answers.pop(0)
-
-
-@pytest.mark.parametrize("good", [0, 1, 2])
-def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
-    dead = Ended(None, "was killed by SIGKILL", "", used=True)
-    pool = AnsweringPool([*[Ended([], "", "")] * good, dead])
-    runner = PooledRunner("python", pool, lambda program: None, lambda *_: RunNotes())
-    program = Program(SPEC, tmp_path / "p", COMPILED, tmp_path, tmp_path / "log")
-
-    def run() -> None:
-        with runner.open(program, 3.0) as opened:
-            opened.run([])
-            opened.finish()
-
-    with pytest.raises(RunError, match="was killed by SIGKILL") as caught:
-        run()
-    assert caught.value.used
-    assert pool.leased == [("python", tmp_path / "log", 3.0, False)]
-
-
-@pytest.mark.parametrize(
-    ("model", "reference", "place"),
-    [
-        ("mlp", "", "suite/mlp.py"),
-        ("mine", "lstm", "suite/lstm.py"),  # an entry of a policy for a model of the suite
-        ("mine", "mlp:make_row", "suite/mlp.py"),
-        ("mine", "/nets/net.py:f", "net.py"),
-        ("/nets/net.py:f", "", ""),
-        ("mine", "/nets/net.onnx", ""),
-    ],
-)
-def test_a_failure_without_a_line_is_placed_at_the_factory(
-    model: str, reference: str, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge = SimpleNamespace(spec=replace(SPEC, model=model, source=Source(reference)))
-    found = CaseJudge.find_factory(judge)  # type: ignore[arg-type]
-    assert [one.file.endswith(place) for one in found] == [True] * bool(place)
-    monkeypatch.setattr("ci.models.source_lines.is_installed", lambda _: True)
-    installed = CaseJudge.find_factory(judge)  # type: ignore[arg-type]
-    assert installed == (() if "suite" in place else found)

@@ -16,7 +16,6 @@ from ci.cases.policy import (
     Unsupported,
     read_emulator_policy,
 )
-from ci.cases.spec import find_models
 from ci.explain.rules import Advice
 from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET
@@ -91,60 +90,39 @@ def test_the_first_advice_that_fits_is_given() -> None:
     assert ask(OVER_BUDGET.find("9 bytes")) == ([], ["five"])
 
 
-def test_a_row_names_a_finding_or_a_pattern() -> None:
-    for given in ({}, {"id": "QNN9999"}, {"pattern": "("}):
-        with pytest.raises(ValueError, match=r"finding|regular"):
-            Advice(fix="x", **given)
-        with pytest.raises(ValueError, match=r"finding|regular"):
-            Unsupported(reason="x", **given)
-
-
 def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> None:
     lpai = Unsupported(pattern="l", reason="l", backends=(LPAI,))
     several = Unsupported(pattern="s", reason="s", backends=(Backend.GPU, Backend.HTP, LPAI))
-    own = {A8W8: Limits(min_sqnr_db=3.0, full_delegation=True)}
     policy = msgspec.structs.replace(
         DEFAULT,
-        backends={LPAI: own},
+        backends={LPAI: {A8W8: Limits(min_sqnr_db=3.0, full_delegation=True)}},
         models={"m": ModelEntry("net.py:f", limits={A8W8: Limits(min_sqnr_db=90.0)})},
         override=(Override("mlp", A8W8, Limits(min_sqnr_db=80.0), "why"),),
         unsupported=(ROW, lpai, several),
     )
-    htp = policy.for_backend(Backend.HTP)
-    assert htp.unsupported == (ROW, several)
-    assert (htp.models, htp.override) == (policy.models, policy.override)
-    assert htp.limits_of("mlp", A8W8).min_sqnr_db == 80.0
-    assert htp.limits_of("m", A8W8).min_sqnr_db == 90.0
-    other = policy.for_backend(LPAI)
-    assert other.unsupported == (lpai, several)
-    assert [other.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == [3.0, 3.0]
-    with pytest.raises(ManifestError) as caught:
-        other.limits_of("mlp", FP16)
-    assert caught.value.what == "no limits for scheme fp16"
-    assert caught.value.why == "a case without limits proves nothing"
-    assert caught.value.fix == "add [schemes.fp16] to the policy"
-    with pytest.raises(UsageError) as refused:
+    for backend, rows, limits in (
+        (Backend.HTP, (ROW, several), [80.0, 90.0]),
+        (LPAI, (lpai, several), [3.0, 3.0]),
+    ):
+        own = policy.for_backend(backend)
+        assert own.unsupported == rows
+        assert [own.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == limits
+    with pytest.raises(ManifestError, match=r"no limits for scheme fp16(.|\n)*\[schemes.fp16\]"):
+        policy.for_backend(LPAI).limits_of("mlp", FP16)
+    with pytest.raises(UsageError, match=rf"no limits for backend {LPAI.value}"):
         msgspec.structs.replace(policy, backends={}).for_backend(LPAI)
-    assert refused.value.what == f"the policy has no limits for backend {LPAI.value}"
-    assert refused.value.why == "a case without limits proves nothing"
-    assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to the policy"
 
 
 # -- a user's policy -----------------------------------------------------------------------------
 
 
 def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError) as caught:
+    with pytest.raises(ManifestError, match=r"no policy .*gone.toml(.|\n)*--policy; `qnn-ci init "):
         read_emulator_policy(tmp_path / "gone.toml")
-    assert caught.value.what == f"there is no policy {tmp_path / 'gone.toml'}"
-    assert caught.value.why == "it is not a file"
-    assert caught.value.fix.startswith("pass an existing file to --policy; `qnn-ci init ")
     file = tmp_path / "qnn.toml"
     file.write_text('extends = "default"\nruntimes = ["gone"]\n', "utf-8")
-    with pytest.raises(ManifestError) as caught:
+    with pytest.raises(ManifestError, match=r"'gone' is neither(.|\n)*emulator, "):
         read_emulator_policy(file)
-    assert caught.value.what.startswith(f"{file}: 'gone' is neither")
-    assert "emulator, " in caught.value.fix
 
 
 # -- recorded figures, tensors, words --------------------------------------------------------------
@@ -179,17 +157,6 @@ def test_a_tensor_is_one_that_a_program_has(changes: dict[str, Any], good: bool)
     else:
         with pytest.raises(ValueError, match="tensor"):
             check_tensor(tensor(**changes))
-
-
-def test_only_a_model_of_a_policy_is_relative_to_it(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.toml"
-    policy.write_text('extends = "default"\n[models.own]\npath = "nokws.py:f"\n')
-    with pytest.raises(ManifestError) as of_policy:
-        read_emulator_policy(policy)
-    with pytest.raises(UsageError) as of_command:
-        find_models(f"{tmp_path / 'nokws.py'}:f", {})
-    assert "relative to the policy file" in of_policy.value.fix
-    assert "policy" not in of_command.value.fix
 
 
 @pytest.mark.parametrize("name", ["max_abs", "max_above_noise_db", "min_equal"])

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -53,21 +53,20 @@ def rest() -> int:
     return 0
 
 
-def answer() -> int:
-    return len(b"x" * (64 << 20))
-
-
-def test_a_worker_that_grows_too_large_is_given_up(
+def test_a_worker_that_grows_too_large_or_is_late_is_given_up(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
     most = worker.size_bytes() + (256 << 20)
     lease = Lease(worker, tmp_path / "log", Allowance(60, most))
-    assert lease.call(answer).result == 64 << 20
-    ended = lease.call(grow)
-    assert "GiB" in ended.failure
+    assert lease.call(partial(bytes, 64 << 20)).failure == ""
+    assert "GiB" in lease.call(grow).failure
     assert not lease.reusable
     assert worker.size_bytes() < most + (1 << 30)
+    late = Worker(multiprocessing.get_context("fork"))
+    lease = Lease(late, tmp_path / "log", Allowance(0.05))
+    assert lease.call(rest).failure.startswith(f"{LATE} 0.05 s: it used")
+    assert not lease.reusable
 
 
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
@@ -236,21 +235,6 @@ def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_
     assert len(first) == len(second)
 
 
-@pytest.mark.parametrize(
-    ("job", "how"),
-    [
-        (partial(os._exit, 3), "exited with 3"),
-        (partial(signal.raise_signal, signal.SIGKILL), "was killed by SIGKILL"),
-    ],
-)
-def test_a_worker_that_dies_is_described(
-    worker: Worker, tmp_path: Path, job: Any, how: str
-) -> None:
-    lease = Lease(worker, tmp_path / "log", Allowance(60))
-    assert lease.call(job) == Ended(None, f"the process {how} without a result", "")
-    assert worker.size_bytes() == 0
-
-
 def test_a_worker_that_died_before_its_job_is_described(worker: Worker, tmp_path: Path) -> None:
     worker.process.kill()
     worker.process.join()
@@ -267,30 +251,3 @@ def test_a_process_that_ignores_its_end_is_killed(
     worker.end()
     worker.process.join(60)
     assert worker.process.exitcode == -signal.SIGKILL
-
-
-class StubPool:
-    """Notes its arguments, and whether it was closed."""
-
-    made: ClassVar[list[StubPool]] = []
-
-    def __init__(self, *given: Any) -> None:
-        self.given, self.closed = given, False
-        self.made.append(self)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[StubPool]:
-    monkeypatch.setattr(pool_module, "Pool", StubPool)
-    monkeypatch.setattr(StubPool, "made", [])
-    return StubPool.made
-
-
-def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:
-    lease = Lease(worker, tmp_path / "log", Allowance(0.05))
-    ended = lease.call(rest)
-    assert ended.failure.startswith(f"{LATE} 0.05 s: it used")
-    assert not lease.reusable

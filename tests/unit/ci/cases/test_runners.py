@@ -43,18 +43,13 @@ def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) 
     found = find_program(word, {"A": "b"})
     assert isinstance(found, ProgramRunner)
     assert found.environment == {"A": "b"}
-    words = [one for one in found.argv if "run.sh" in one]
-    assert set(words) == {str(runner)}
+    assert {one for one in found.argv if "run.sh" in one} == {str(runner)}
     assert Path(found.argv[0]).is_absolute()
-
-
-def test_a_virtual_environment_s_python_is_not_the_one_it_was_made_of(runner: Path) -> None:
-    for place in (runner.parent / "venv-python", runner.parent / "link.sh"):
-        place.symlink_to(sys.executable if place.name == "venv-python" else runner)
-    found = find_program("./venv-python link.sh", {})
+    python = runner.parent / "venv-python"  # which is not the one that it was made of
+    python.symlink_to(sys.executable)
+    found = find_program("./venv-python x", {})
     assert isinstance(found, ProgramRunner)
-    assert [*found.argv] == [str(runner.parent / name) for name in ("venv-python", "link.sh")]
-    assert found.name == "venv-python"
+    assert [*found.argv] == [str(python), "x"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +181,6 @@ def is_running(pid: int) -> bool:
     ("ending", "told"),
     [
         ("kill -SEGV $$", "was killed by SIGSEGV"),
-        ("exit 1", "exited with 1"),
         ("trap 'exit 0' TERM; sleep 60 & wait", "did not end within 2 s"),
     ],
 )

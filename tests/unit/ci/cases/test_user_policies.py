@@ -122,29 +122,16 @@ WRONG = {
     "a type": (WHOLE.replace("= 0.5", '= "half"'), 14, "max_abs: Expected `float | null`, got"),
     "a list": (WHOLE.replace('["8a8w", "fp16"]', '"fp16"'), 8, "schemes: Expected `array`"),
     "a range": (WHOLE.replace("= 0.02", "= -0.02"), 19, "max_drop: Expected `float` >= 0"),
-    "a cosine": (EXTENDS + "[schemes.fp16]\nmin_cosine = 1.5\n", 3, "min_cosine: .*<= 1"),
     "NaN": (WHOLE.replace("= 25.0", "= nan"), 4, "min_sqnr_db: nan"),
     "infinity": (WHOLE.replace("= 0.5", "= -inf"), 14, "max_abs: -inf"),
-    "NaN of a budget": (WHOLE.replace("= 0.02", "= nan"), 19, "max_drop: nan"),
     "a missing key": (WHOLE.replace("max_drop = 0.02\n", ""), 16, "metric: the key max_drop is"),
     "what it extends": (WHOLE.replace('"default"', '"defualt"'), 1, "mean default"),
-    "a list of tables": (
-        EXTENDS + '[[advice]]\npattern = "a"\n[[override]]\n',
-        2,
-        r"advice\[0\]: .*fix",
-    ),
     "a table for a value": (EXTENDS + "models = 3\n", 2, "models: Expected `object`, got `int`"),
     "the second of several": (
         EXTENDS + '[[advice]]\npattern = "a"\nfix = "b"\n[[advice]]\npattern = 3\nfix = "b"\n',
         6,
         r"advice\[1\].pattern: Expected `str`",
     ),
-    "a table before the one that it is in": (
-        EXTENDS + '[models.net.limits.8a8w]\nmax_ab = 1\n[models.net]\npath = "a.py:b"\n',
-        3,
-        "max_ab",
-    ),
-    "limits of nothing": (EXTENDS + "[models.net]\nlimits = 3\n", 3, "limits: Expected `object`"),
 }
 
 
@@ -205,9 +192,7 @@ def test_a_limit_that_was_dropped_is_accepted_and_named(repository: Path) -> Non
 extends = "default"
 [schemes.8a8w]
 min_sqnr_db_channel = 10.0
-max_gain_error = 0.007
 max_nearer_db = 6.0
-max_offset = 0.02
 [models.net]
 path = "nets/net.py:factory"
 [models.net.limits.8a8w]
@@ -217,24 +202,13 @@ min_sqnr_db_all = 25.0
 min_sqnr_db_all = 15.0
 """
     policy = read(repository, text)
-    assert policy.dropped == (
-        "max_gain_error",
-        "max_nearer_db",
-        "max_offset",
-        "min_sqnr_db_channel",
-    )
+    assert policy.dropped == ("max_nearer_db", "max_offset", "min_sqnr_db_channel")
     limits = policy.limits_of("net", Scheme.A8W8)
     assert (limits.min_sqnr_db_all, limits.of_output(1).min_sqnr_db_all) == (25.0, 15.0)
     assert limits.of_output(0) == limits
-    assert not read_emulator_policy().dropped
-
-
-@pytest.mark.parametrize("wrong", ["[A]", "-1", "1.min_sqnr_db = nan", "1.full_delegation = true"])
-def test_limits_of_an_output_are_checked(repository: Path, wrong: str) -> None:
-    table = "models.net.limits.8a8w.outputs"
-    lines = f"[{table}]\n{wrong}" if "=" in wrong else f"[{table}.{wrong}]\nmax_abs = 1"
-    with pytest.raises(ManifestError):
-        read(repository, f'extends = "default"\n[models.net]\npath = "nets/net.py:f"\n{lines}\n')
+    for wrong in ("outputs.A", "outputs.-1"):
+        with pytest.raises(ManifestError):
+            read(repository, text.replace("outputs.1", wrong))
 
 
 BUDGET = """
@@ -261,12 +235,3 @@ def test_a_budget_is_the_default_s_then_the_model_s_then_the_scheme_s(repository
     assert policy.limits_of("net", Scheme.A8W8).budget == own.merge(narrow)
     assert policy.budget_of("net", Scheme.FP16) == Budget(spill_bytes=0, operators=operators)
     assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
-
-
-@pytest.mark.parametrize("name", [one for one in Budget.__struct_fields__ if one != "operators"])
-def test_a_merged_budget_has_the_limits_of_both_and_its_own_first(name: str) -> None:
-    common = Budget(**{name: 5}, operators={"a": 1, "b": 2})
-    for own, merged in ((None, 5), (0, 0), (9, 9)):
-        assert common.merge(Budget(**{name: own}, operators={"b": 3, "c": 4})) == Budget(
-            **{name: merged}, operators={"a": 1, "b": 3, "c": 4}
-        )
