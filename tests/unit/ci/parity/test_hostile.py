@@ -110,18 +110,6 @@ def test_a_cycle_is_named_without_the_files_that_lead_to_it(
     assert "bad/a.bzl -> " not in said
 
 
-def test_a_file_that_two_others_load_is_no_cycle(
-    report: Callable[[Mapping[str, str]], ParityReport],
-) -> None:
-    files = {
-        "bad/BUCK": 'load(":a.bzl", "x")\n',
-        "bad/a.bzl": 'load(":b.bzl", "x")\nload(":c.bzl", y = "x")\n',
-        "bad/b.bzl": "x = 1\n",
-        "bad/c.bzl": 'load(":b.bzl", "x")\n',
-    }
-    assert reasons(report({**GOOD, **files})) == ""
-
-
 @pytest.mark.parametrize("name", CMAKE)
 def test_cmake_that_does_not_evaluate_is_named(
     name: str, report: Callable[[Mapping[str, str]], ParityReport]
@@ -134,26 +122,6 @@ def test_cmake_that_does_not_evaluate_is_named(
     assert all(row.place.path for row in result.not_evaluated)
 
 
-def test_an_included_file_that_is_nested_too_deeply_is_named(
-    report: Callable[[Mapping[str, str]], ParityReport],
-) -> None:
-    deep = "if(X)\n" * 3000 + "endif()\n" * 3000
-    result = report({**GOOD, "CMakeLists.txt": "include(a.cmake)\nadd_library(lib p/a.cpp)\n",
-                     "a.cmake": deep})  # fmt: skip
-    assert reasons(result) == "a.cmake: blocks are nested too deeply"
-    assert result.counts["cmake_targets"] == 1
-
-
-def test_a_target_with_unknown_sources_is_named(
-    report: Callable[[Mapping[str, str]], ParityReport],
-) -> None:
-    cmake = "find_library(WHERE z)\nadd_library(lib p/a.cpp ${WHERE}/z.cpp)\n"
-
-    result = report({**GOOD, "CMakeLists.txt": cmake})
-
-    assert "the sources of lib depend on WHERE" in reasons(result)
-
-
 def deep(text: str) -> dict[str, str]:
     """A tree with one more package."""
     return {**GOOD, "bad/BUCK": text}
@@ -164,16 +132,12 @@ def deep(text: str) -> dict[str, str]:
     [
         "x = " + "[" * 30_000 + "]" * 30_000 + "\n",
         "x = " + "-" * 30_000 + "1\n",
-        "x = " + "not " * 30_000 + "1\n",
         "x = " + "+".join(["1"] * 30_000) + "\n",
-        "x = " + "1 if 1 else " * 30_000 + "1\n",
         "x = str" + "()" * 30_000 + "\n",
-        "x = str" + ".a" * 30_000 + "\n",
-        "x = " + "lambda: " * 30_000 + "1\n",
         "def f():\n if 1:\n  pass\n" + " elif 1:\n  pass\n" * 30_000,
         "def f():\n" + "".join(" " * i + "if 1:\n" for i in range(1, 3000)) + " " * 3000 + "pass\n",
     ],
-    ids=["brackets", "signs", "not", "sum", "if", "calls", "members", "lambda", "elif", "indent"],
+    ids=["brackets", "signs", "sum", "calls", "elif", "indent"],
 )
 def test_deep_starlark_does_not_end_the_reader(
     text: str, report: Callable[[Mapping[str, str]], ParityReport]
@@ -203,14 +167,11 @@ def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
     "command",
     [
         'string(REGEX REPLACE "(a+)+$" "" X "{}")',
-        'string(REGEX MATCH "(a+)+$" X "{}")',
-        'set(X "{}")\nlist(FILTER X INCLUDE REGEX "(a+)+$")',
-        'set(X "{}")\nlist(TRANSFORM X REPLACE "(a+)+$" "")',
         'if("{}" MATCHES "(a+)+$")\n  set(X 1)\nendif()',
         'set(X "{}")\nlist(TRANSFORM X APPEND x REGEX "(a|a)*$")',
         f"if(O)\n  set(X a)\nelse()\n  set(X b)\nendif()\nstring(CONCAT Y {'${X} ' * 18})",
     ],
-    ids=["replace", "match", "filter", "transform", "if", "selector", "alternatives"],
+    ids=["replace", "if", "selector", "alternatives"],
 )
 def test_an_endless_expression_ends(
     command: str, pairs: Callable[..., set[tuple[str, str]]]

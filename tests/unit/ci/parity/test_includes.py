@@ -10,7 +10,6 @@ from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.uses import find_includes, group_includes
-from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.sides import buck
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD
@@ -75,13 +74,6 @@ def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
     assert findings(files, POLICY) == []
 
 
-@pytest.mark.parametrize("suffix", ["Apple", "AppleMac", "Android", "_static"])
-def test_the_names_that_metas_macros_make_are_known(suffix: str, findings: Findings) -> None:
-    policy = read_policy("parity", ParityPolicy)
-    assert findings(tree(f'"//executorch/q:q{suffix}"'), policy) == []
-    assert findings(tree(f'"//executorch/q:q{suffix}2"'), policy)
-
-
 @pytest.mark.parametrize(
     "deps",
     ['"//executorch/q:q"', '":x"', '"//executorch/q:q_static"', '":y"'],
@@ -139,47 +131,6 @@ def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None
         rules = tree('":x"')["p/BUCK"] + x.format(own, attribute)
         every = findings({**files, "p/x.h": "", "p/BUCK": rules})
         assert [row for row in details(every) if row != "header "] == found
-
-
-def test_a_header_of_what_depends_on_its_library_belongs_there(findings: Findings) -> None:
-    files = tree('"//executorch/q:q", "//executorch/r:r"')
-    files["q/q.h"] = "#include <executorch/r/r.h>\n"
-    files["r/BUCK"] = LOAD + R.replace(")", ', exported_deps = ["//executorch/q:q"])')
-
-    [found] = findings(files)
-    assert found.fix == "list q/q.h in //r:r, which depends on //q:q (q/BUCK:2)"
-
-
-COPY = (
-    'runtime.genrule(name = "copy", cmd = "cp $(location //executorch/p:all) $OUT", '
-    'outs = {"p.cpp": ["p.cpp"]})\n'
-    'runtime.cxx_library(name = "all_deps", exported_deps = [%s])\n'
-    'runtime.cxx_library(name = "again", srcs = [":copy[%s]"], deps = %s)\n'
-)
-
-
-@pytest.mark.parametrize(
-    ("collected", "name", "deps", "expected"),
-    [
-        ("", "p.cpp", '[":all_deps"]', ["dependency //c:all_deps -> //q:q"]),
-        ("", "p.cpp", "[]", ["dependency //c:again -> //q:q"]),
-        ('"//executorch/q:q"', "p.cpp", '[":all_deps"]', []),
-        ("", "x.cpp", '[":all_deps"]', []),
-        ("", "two.cpp", '[":all_deps"]', []),
-    ],
-    ids=["collected", "own", "complete", "another name", "two of a name"],
-)
-def test_what_collects_dependencies_has_those_of_copied_sources(
-    collected: str, name: str, deps: str, expected: list[str], findings: Findings
-) -> None:
-    files = tree('"//executorch/q:q"')
-    files["p/BUCK"] += (
-        'runtime.filegroup(name = "all", srcs = ["p.cpp", "1/two.cpp", "2/two.cpp"])\n'
-    )
-    files |= {"p/1/two.cpp": files["p/p.cpp"], "p/2/two.cpp": files["p/p.cpp"]}
-    files["c/BUCK"] = LOAD + COPY % (collected, name, deps)
-
-    assert [r for r in details(findings(files)) if r.startswith("dependency")] == expected
 
 
 @pytest.mark.parametrize(

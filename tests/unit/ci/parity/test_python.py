@@ -32,21 +32,6 @@ def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
     }
 
 
-def test_of_a_package_a_function_is_imported_with_a_module(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    """``help`` is in the package itself, which is in another library than its module."""
-    more = 'runtime.python_library(name = "whole", srcs = ["__init__.py"])\n'
-    for text, missed in (
-        ("from executorch.q import x\n", []),
-        ("from executorch.q import help\n", ["//p:p -> //q:whole"]),
-        ("from executorch.q import x, help\n", ["//p:p -> //q:whole"]),
-    ):
-        files = tree(text, "//executorch/q:q") | {"q/__init__.py": "def help(): ...\n"}
-        files["q/BUCK"] += more
-        assert [one.detail for one in findings(files, POLICY)] == missed
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -91,16 +76,6 @@ def test_what_need_not_be_there_is_no_dependency(
     text: str, findings: Callable[..., list[Finding]]
 ) -> None:
     assert findings(tree(text), POLICY) == []
-
-
-def test_a_module_that_nobody_imports_is_a_note(findings: Callable[..., list[Finding]]) -> None:
-    files = tree("", more=rule("b", "b.py")) | {"p/z.py": ""}
-    used = {**files, "p/b.py": "from .z import a\n"}
-
-    (idle,) = findings(files, POLICY)
-    (missed,) = findings(used, POLICY)
-    assert (idle.path, idle.level.value) == ("p/z.py", "note")
-    assert (missed.path, missed.level.value) == ("p/z.py", "warning")
 
 
 def test_a_module_that_listed_files_import_is_missed_wherever_it_is(

@@ -28,6 +28,9 @@ DEPS = 'deps = ["//executorch/q:q"]'
 # What p has of Buck's and of CMake's, and what is found.
 RELATIONS: dict[str, tuple[str, str, set[tuple[str, str]]]] = {
     "a dependency of Buck": (DEPS, "", {("dependency", BUCK)}),
+    "a dependency of one platform": (
+        'deps = select({"DEFAULT": [], "os:android": ["//executorch/q:q"]})', "", set(),
+    ),
     "a link of CMake": ("", "target_link_libraries(p PRIVATE q)", {("dependency", CMAKE)}),
     "both": (DEPS, "target_link_libraries(p PRIVATE q)", set()),
     "an alias": (DEPS, "add_library(x ALIAS q)\ntarget_link_libraries(p x)", set()),

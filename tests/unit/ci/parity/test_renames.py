@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity import run
 from ci.parity.compare.findings import Kind, ParityReport
-from ci.parity.facts import WHOLE, NotEvaluated, Place
 from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.run import (
-    Compared,
     ParityRequest,
     compare_trees,
 )
@@ -73,22 +70,6 @@ def test_old_findings_stay_old(old: str, new: str) -> None:
     assert report.old == 4
 
 
-def test_a_renamed_cmake_target_keeps_its_findings() -> None:
-    cmake = BASE["CMakeLists.txt"].replace("(p ", "(other ")
-
-    report = change({**BASE, "CMakeLists.txt": cmake})
-    assert (report.findings, report.old) == ((), 4)
-
-
-def test_a_finding_that_a_rename_leaves_as_it_is_stays_old() -> None:
-    """The folder of a missing file is renamed, and the list still has the file's old name."""
-    files = moved("p/", "r/")
-    files["CMakeLists.txt"] = files["CMakeLists.txt"].replace("r/gone.cpp", "p/gone.cpp")
-
-    report = change(files)
-    assert (report.findings, report.old) == ((), 4)
-
-
 def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
     files = {**BASE, "CMakeLists.txt": "add_subdirectory(s)\n", "s/CMakeLists.txt": ""}
     for root, found in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
@@ -100,14 +81,6 @@ def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
     report = change({**files, "CMakeLists.txt": "", "q/BUCK": "def (\n"}, files)
     paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
     assert paths == {"s/CMakeLists.txt", "q/BUCK"}
-
-
-def test_a_side_that_is_not_read_is_part_of_every_scope(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = (NotEvaluated("cmake", WHOLE, "why"), NotEvaluated("buck", Place("q/BUCK"), "why"))
-    monkeypatch.setattr(run, "compare_whole", lambda *_: Compared((), rows, {}, {}, {}, set()))
-    request = ParityRequest(Path(), scope=("p",))
-    report = compare_trees(TextTree(BASE, LAYOUT), None, request, POLICY)
-    assert report.not_evaluated == rows[:1]
 
 
 def test_a_copy_is_no_move() -> None:
@@ -123,17 +96,6 @@ def test_a_new_finding_beside_a_move_is_new() -> None:
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/new.cpp")]
 
 
-def test_a_note_that_a_change_introduces_counts() -> None:
-    cmake = BASE["CMakeLists.txt"]
-    for row, kind in (
-        ("add_library(n new/a.cpp)\n", "cmake-only-source"),
-        ("add_subdirectory(nowhere)\n", "unread-file"),
-    ):
-        files = {**BASE, "new/a.cpp": "", "CMakeLists.txt": cmake + row}
-        report = change(files)
-        assert {f.kind.value for f in report.failing} == {kind}
-
-
 def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
     entry = Allowance(kinds=("header",), files=("**",), reason="old", until=date(2020, 1, 1))
     policy = ParityPolicy(allow=(entry,), written_for="1.5.0")
@@ -143,22 +105,6 @@ def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
         tree = TextTree({**BASE, "version.txt": version}, LAYOUT)
         report = compare_trees(tree, None, ParityRequest(Path()), policy)
         assert ("stale-allowance" in report.by_kind()) is stale, version
-
-
-def test_a_target_of_other_sources_is_another() -> None:
-    """A target that goes and one that comes with another's drift are no rename."""
-    files = {name: text for name, text in BASE.items() if not name.startswith("p/")}
-    files |= {
-        "r/BUCK": LOAD + library("p2", 'c.cpp", "d.cpp', 'deps = ["//executorch/q:q"]'),
-        "r/c.cpp": "int c;\n",
-        "r/d.cpp": "int d;\n",
-        "CMakeLists.txt": "add_library(p2 r/c.cpp r/d.cpp)\nadd_library(q q/b.cpp)\n",
-    }
-
-    report = change(files)
-    assert [(f.kind.value, f.detail) for f in report.findings] == [
-        ("dependency", "//r:p2 -> //q:q")
-    ]
 
 
 def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:

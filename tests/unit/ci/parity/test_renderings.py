@@ -14,6 +14,7 @@ from ci.parity.compare.findings import Finding, Kind, Level, ParityReport
 from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
 from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import changed_lines
+from ci.report.annotation import render_artifact, render_location, render_log
 from ci.report.providers import Provider
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.parity.conftest import LOAD
@@ -49,42 +50,10 @@ def render_annotations(report: ParityReport, changed: Changes | None = None) -> 
     return provider.annotate(make_annotations(replace(report, changed=changed)))
 
 
-def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
-    first = render_annotations(drifted)
-    second = render_annotations(drifted, changed={"CMakeLists.txt": {3, 9}})
-    moved = render_annotations(drifted, changed={"CMakeLists.txt": {5}})
-    nearer = render_annotations(drifted, changed={"CMakeLists.txt": {9}, "p/BUCK": {3}})
-    (line,) = {one.buck_place.line for one in drifted.failing if one.buck_place}
-    around = render_annotations(drifted, changed={"p/BUCK": {line - 2, line + 1, line + 9}})
-    before = render_annotations(drifted, changed={"p/BUCK": {line - 2, line - 1, line + 9}})
-    (other,) = {one.cmake_place.line for one in drifted.failing if one.cmake_place}
-    equal = render_annotations(
-        drifted, changed={"CMakeLists.txt": {other + 1}, "p/BUCK": {line + 1}}
-    )
-
-    assert first.startswith("::error file=p/BUCK,line=3,title=parity%3A cmake-only-source::p/b.cpp")
-    assert second.startswith("::error file=CMakeLists.txt,line=3,")
-    assert moved.startswith("::error file=CMakeLists.txt,line=5,")
-    assert nearer.startswith("::error file=p/BUCK,line=3,")
-    assert equal.startswith(f"::error file=p/BUCK,line={line + 1},")
-    assert around.startswith(f"::error file=p/BUCK,line={line + 1},")
-    assert before.startswith(f"::error file=p/BUCK,line={line - 1},")
-
-
 def test_changed_lines_are_those_that_are_new_or_where_some_went_away() -> None:
     assert changed_lines("a\nb\nc\n", "a\nb\nc\n") == frozenset()
     assert changed_lines("a\nb\nc\n", "a\nx\nb\ny\n") == {2, 4}
     assert changed_lines("a\nb\nc\n", "a\nc\n") == {2}
-
-
-def test_what_was_not_evaluated_is_shown(
-    report: Callable[[Mapping[str, str]], ParityReport], tmp_path: Path
-) -> None:
-    failing = report(DRIFTED | {"x/BUCK": 'fail("why")\n'})
-    for one in (failing, replace(failing, findings=())):
-        text = render_table(one)
-        assert "not evaluated (1)" in text
-        assert "buck x/BUCK:1: x/BUCK: fail: why" in text
 
 
 def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
@@ -94,6 +63,47 @@ def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
     jsonschema.validate(render_document(drifted), schema)
     kinds = schema["$defs"]["finding"]["properties"]["kind"]["enum"]
     assert set(kinds) == {kind.value for kind in Kind}
+
+
+def test_sarif_is_what_the_standard_wants(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    """The schema in tests/artifacts is the part of OASIS's that concerns our documents."""
+    library = 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"] + glob(["{x}*.cpp"]))\n'
+    files = {
+        "p/BUCK": LOAD + library,
+        **dict.fromkeys(("p/a.cpp", "p/b c#ü%20.cpp"), "int a;\n"),
+        "CMakeLists.txt": 'add_library(lib p/a.cpp "p/b c#ü%20.cpp" p/gone.cpp)\n',
+    }
+    log = json.loads(json.dumps(render_sarif(report(files), "1.0")))
+    path = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
+    jsonschema.validate(log, json.loads(path.read_text("utf-8")))
+    (run,) = log["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert {one["ruleId"] for one in run["results"]} == {
+        *("cmake-only-source", "missing-file", "empty-glob")
+    }
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
+    assert render_artifact("/usr/share/cmake/My Module.cmake") == {
+        "uri": "file:///usr/share/cmake/My%20Module.cmake"
+    }
+    assert render_location("p/b c.cpp", 3)["physicalLocation"]["artifactLocation"] == {
+        "uri": "p/b%20c.cpp",
+        "uriBaseId": "%SRCROOT%",
+    }
+    (run,) = render_log("name", "1", "root", {"R": "rule"}, [{}] * 25_001)["runs"]
+    assert len(run["results"]) == 25_000  # GitHub takes no more
+
+
+def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
+    for changed, place in (
+        (None, "p/BUCK,line=3"),
+        ({"CMakeLists.txt": {3, 9}}, "CMakeLists.txt,line=3"),
+        ({"CMakeLists.txt": {5}}, "CMakeLists.txt,line=5"),
+        ({"CMakeLists.txt": {9}, "p/BUCK": {3}}, "p/BUCK,line=3"),
+    ):
+        text = render_annotations(drifted, changed=changed)
+        assert text.startswith(f"::error file={place},title=parity%3A cmake-only-source::p/b.cpp")
 
 
 PLACES = [Place("p/BUCK", 4), Place("CMakeLists.txt", 7), Place("q/BUCK")]

@@ -31,9 +31,9 @@ from ci.parity.facts import (
     ParityFacts,
     Place,
 )
-from ci.parity.policy import Allowance, ParityPolicy
+from ci.parity.policy import ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
-from provisioning.errors import MissingToolError, ToolError, UsageError
+from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.text_tree import TextTree
@@ -92,19 +92,6 @@ def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(
 
     assert sources(absent) == sources(present) == {("", "lib"): {"a.cpp"}}
     assert absent.not_evaluated == present.not_evaluated == ()
-
-
-def test_list_files_that_include_each_other_are_all_named(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    files = {"CMakeLists.txt": "include(a.cmake)\nadd_library(lib a.cpp)\n"}
-    files |= {f"{one}.cmake": f"\ninclude({other}.cmake)\n" for one, other in ("ab", "bc", "ca")}
-    facts = read(files)
-    (row,) = facts.not_evaluated
-    chain = "a.cmake -> b.cmake -> c.cmake -> a.cmake"
-    assert (str(row.place), row.folder, row.is_broken) == ("c.cmake:2", "", True)
-    assert row.reason == f"list files include each other: {chain}"
-    assert sources(facts) == {("", "lib"): {"a.cpp"}}
 
 
 def test_a_target_is_known_by_its_name_and_its_aliases(
@@ -246,17 +233,6 @@ def test_a_define_of_a_directory_is_for_it_and_those_below(
         "below": ["ONE"],
         "one2": [],
     }
-
-
-def test_a_variable_that_an_option_sets_may_be_unset(read: Callable[[Files], CMakeFacts]) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  set(name fast)\nendif()\n"
-            "if(name)\n  add_library(${name} a.cpp)\nelse()\n  add_library(slow b.cpp)\nendif()\n"
-        }
-    )
-
-    assert sources(facts) == {("", "fast"): {"a.cpp"}, ("", "slow"): {"b.cpp"}}
 
 
 def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[..., Path]) -> None:
@@ -424,19 +400,6 @@ def test_file_sets_of_a_target_are_its_files(read: Callable[[Files], CMakeFacts]
     assert [one.path for one in lib.srcs] == ["c.cpp", "d.cpp"]
 
 
-def test_a_project_starts_at_its_own_directory(read: Callable[[Files], CMakeFacts]) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "project(whole)\nadd_subdirectory(part)\n",
-            "part/CMakeLists.txt": "project(part)\nset(made ${PROJECT_BINARY_DIR}/x.cpp)\n"
-            "add_library(${PROJECT_NAME} ${PROJECT_SOURCE_DIR}/1.cpp ${part_SOURCE_DIR}/2.cpp\n"
-            "  ${whole_SOURCE_DIR}/3.cpp ${CMAKE_SOURCE_DIR}/4.cpp ${made})\n",
-        }
-    )
-
-    assert sources(facts) == {("part", "part"): {"part/1.cpp", "part/2.cpp", "3.cpp", "4.cpp"}}
-
-
 def test_an_included_file_is_run_once_if_it_guards_itself(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -552,18 +515,6 @@ def test_a_revision_that_git_cannot_read_is_not_called_missing(
     with pytest.raises(UsageError, match=told) as caught:
         open_tree(tmp_path, "main")
     assert caught.value.why == why
-
-
-def test_without_git_no_revision_is_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise MissingToolError("git is not on PATH")
-
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(trees, "read_commit", fail)
-    with pytest.raises(MissingToolError):
-        open_tree(tmp_path, "main")
 
 
 LISTS = """NAMES = ["", 'q']
@@ -784,18 +735,6 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
     assert read_again == (2 if is_whole else 1)
     run.compare_whole(tree, ParityPolicy(tests=("x",)), tmp_path)
     assert read_again == (3 if is_whole else 2)
-
-
-@pytest.mark.parametrize("side", ["buck", "cmake"])
-def test_an_entry_is_not_stale_where_a_side_could_not_be_read(
-    monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
-    unread = (NotEvaluated(side, WHOLE, "it ended"),)
-    monkeypatch.setattr(run, "read_tree", lambda *_: make_facts(not_evaluated=unread))
-    entry = Allowance(("header",), ("p/**",), "it is right", absent="gone")
-    files = TextTree(dict.fromkeys(("p/BUCK", "CMakeLists.txt"), ""), LAYOUT)
-    report = run.compare_trees(files, None, run.ParityRequest(Path()), ParityPolicy(allow=(entry,)))
-    assert (report.findings, report.unread) == ((), unread)
 
 
 @pytest.mark.parametrize(

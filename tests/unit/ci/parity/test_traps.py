@@ -259,6 +259,34 @@ TRAPS = [
         {("buck-only-source", "p/b.cpp")},
     ),
     Trap(
+        "folder with sources that cannot be told",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_subdirectory(p)\n",
+            "p/CMakeLists.txt": "find_library(WHERE z)\nadd_library(lib a.cpp ${WHERE}/z.cpp)\n",
+        },
+        {"p/CMakeLists.txt": "add_library(lib a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "file of a submodule",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp third/x.cpp)\n",
+            ".gitmodules": '[submodule "t"]\n\tpath = third\n\turl = x\n',
+        },
+        {".gitmodules": ""},
+        {("missing-file", "third/x.cpp")},
+    ),
+    Trap(
+        "file in two choices",
+        BOTH
+        | {"p/targets.bzl": library('["b.cpp"] + select({"DEFAULT": ["a.cpp"], '
+                                    '"ovr_config//os:linux": ["a.cpp"]})')},
+        {"p/targets.bzl": library('["b.cpp", "a.cpp"] + ["a.cpp"]')},
+        {("duplicate-source", "p/a.cpp")},
+    ),
+    Trap(
         "Python file beside listed ones",
         BOTH
         | {
@@ -314,19 +342,13 @@ def as_id(trap: Trap) -> str:
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=as_id)
-def test_the_clean_version_is_silent(
+def test_the_clean_version_is_silent_and_the_drifted_one_found(
     trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
+    drifted = {k: v for k, v in {**trap.clean, **trap.drifted}.items() if k not in trap.gone}
+
     assert pairs(trap.clean) == set()
-
-
-@pytest.mark.parametrize("trap", TRAPS, ids=as_id)
-def test_the_drifted_version_is_found(
-    trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
-) -> None:
-    files = {k: v for k, v in {**trap.clean, **trap.drifted}.items() if k not in trap.gone}
-
-    assert pairs(files) == trap.found
+    assert pairs(drifted) == trap.found
 
 
 def test_a_load_of_a_folder_that_is_not_here_is_one_of_metas(
