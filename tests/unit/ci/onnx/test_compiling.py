@@ -202,22 +202,19 @@ class Restarting:
         return "profile.json"
 
 
-@pytest.mark.parametrize("times", [0, 1, engine.MAX_RESTARTS, engine.MAX_RESTARTS + 1])
+@pytest.mark.parametrize("times", [0, engine.MAX_RESTARTS, engine.MAX_RESTARTS + 1])
 def test_a_session_is_made_again_when_the_subsystem_restarts(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr(Restarting, "left", times)
     monkeypatch.setattr(engine, "read_profile", lambda path: {str(path): ("a",)})
     session = engine.RecoveringSession(Restarting)
-    first = session.session
     sets: Any = [(1, 2), (3, 4)]
     if times > engine.MAX_RESTARTS:
-        with pytest.raises(FailedError, match="restarted 4 times") as caught:
+        with pytest.raises(FailedError, match="restarted 4 times"):
             session.run(sets)
-        assert caught.value.why == "crashed. SSR detected."
         return
     assert session.run(sets) == [[1, 2], [3, 4]]
-    assert (session.session is first) is (times == 0)
     assert session.finish() == Executed({"profile.json": ("a",)}, times)
 
 
@@ -225,12 +222,11 @@ def test_an_export_is_compared_in_each_output_of_each_set() -> None:
     wanted = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
     source: Any = SimpleNamespace(reference=wanted)
     compiling.require_export(source, wanted)
-    for number, index in ((0, 0), (0, 1), (1, 0), (2, 1)):
+    for number, index, factor, told in ((0, 0, 1.1, r"20\.0 dB .* 60 dB"), (2, 1, np.nan, "nan")):
         made = [[*one] for one in wanted]
-        for factor, told in ((1.1, r"20\.0 dB .* 60 dB"), (np.nan, "nan dB")):
-            made[number][index] = wanted[number][index] * np.float32(factor)
-            with pytest.raises(FailedError, match=f"output {index} has an SQNR of {told}"):
-                compiling.require_export(source, made)
+        made[number][index] = wanted[number][index] * np.float32(factor)
+        with pytest.raises(FailedError, match=f"output {index} has an SQNR of {told}"):
+            compiling.require_export(source, made)
 
 
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
@@ -352,41 +348,28 @@ def test_notes_on_a_run_are_its_restarts_lies_and_profile(tmp_path: Path) -> Non
 
 
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered: list[Any] = []
     found = [SimpleNamespace(ep_name=name) for name in (session.CPU, session.PROVIDER)]
     stand_in = SimpleNamespace(
-        register_execution_provider_library=lambda *given: registered.append(given),
-        get_ep_devices=lambda: found,
+        register_execution_provider_library=lambda *_: None, get_ep_devices=lambda: found
     )
     monkeypatch.setattr(session, "onnxruntime", stand_in)
     assert session.find_device.__wrapped__() is found[1]
-    assert registered == [(session.PROVIDER, session.onnxruntime_qnn.get_library_path())]
     found.pop()
-    with pytest.raises(FailedError, match="no device for QNN's provider") as caught:
+    with pytest.raises(FailedError, match=r"no device for QNN's provider(.|\n)*fix: "):
         session.find_device.__wrapped__()
-    assert caught.value.fix
 
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
-    """Versions of other domains do not count."""
     parts = [make_node("Relu", ["x"], ["y"])], [tensor("x", (1, 3))], [tensor("y", (1, 3))]
     for opset, same in ((12, False), (13, True), (21, True), (22, False)):
         path = write_model(tmp_path / f"{opset}.onnx", *parts, opset=opset)
         model = load(path)
-        model.opset_import.reverse()
-        model.opset_import[0].version = 30
+        model.opset_import.add(domain="my.ops", version=30)  # which does not count
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
-        for shapes in ((), [("x", (1, 3))]):
-            made = load(write_normal_form(path, tmp_path / "other.onnx", shapes))
-            assert made.opset_import[-1].version == min(max(opset, 13), 21)
-            assert made.ir_version == model.ir_version > OLDEST_IR
-        model.opset_import[-1].domain = "ai.onnx"
-        save(model, path)
-        assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
-        del model.opset_import[-1]
-        save(model, path)
-        assert write_normal_form(path, tmp_path / "other.onnx") == path
+        made = load(write_normal_form(path, tmp_path / "other.onnx", [("x", (1, 3))]))
+        assert {one.domain: one.version for one in made.opset_import}[""] == min(max(opset, 13), 21)
+        assert made.ir_version == model.ir_version > OLDEST_IR
 
 
 def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
@@ -463,15 +446,6 @@ def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path
         assert held["bias_weight"] == [1.0, 65504.0, 2.0]
 
 
-def write_product(path: Path) -> Path:
-    """y = x w and z = x / u: two inputs, two outputs and a weight."""
-    nodes = [make_node("Gemm", ["x", "w"], ["y"], "first"), make_node("Div", ["x", "u"], ["z"])]
-    weights = [constant("w", np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))]
-    inputs = [tensor(name, (2, 4)) for name in ("x", "u")]
-    save(build_model(nodes, inputs, [tensor("y", (2, 3)), tensor("z", (2, 4))], weights), path)
-    return path
-
-
 def ramp(top: float) -> Any:
     return np.linspace(-top, top, 8, dtype=np.float32).reshape(2, 4)
 
@@ -480,21 +454,23 @@ def ramp(top: float) -> Any:
     ("scheme", "activations", "weights", "scales"),
     [
         (Scheme.U8, "uint8", "uint8", 1),
-        (Scheme.U8_CHANNEL, "uint8", "int8", 3),
-        (Scheme.U16A8W, "uint16", "uint8", 1),
         (Scheme.U16A8W_CHANNEL, "uint16", "int8", 3),
-        (Scheme.U16A16W, "uint16", "int16", 1),
         (Scheme.U16A4W, "uint16", "int4", 3),
     ],
 )
 def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_set(
     tmp_path: Path, scheme: Scheme, activations: str, weights: str, scales: int
 ) -> None:
+    """Of y = x w and z = x / u."""
+    nodes = [make_node("Gemm", ["x", "w"], ["y"], "first"), make_node("Div", ["x", "u"], ["z"])]
+    kept = [constant("w", np.random.default_rng(1).standard_normal((4, 3)))]
+    inputs = [tensor(name, (2, 4)) for name in ("x", "u")]
+    outputs = [tensor("y", (2, 3)), tensor("z", (2, 4))]
+    model = write_model(tmp_path / "m.onnx", nodes, inputs, outputs, kept)
     sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
-    quantize_file(write_product(tmp_path / "m.onnx"), tmp_path / "q.onnx", scheme, sets)
+    quantize_file(model, tmp_path / "q.onnx", scheme, sets)
     made = {one.name: to_array(one) for one in load(tmp_path / "q.onnx").graph.initializer}
-    assert made["w_scale"].size == scales
-    assert made["w_quantized"].dtype.name == weights
+    assert (made["w_scale"].size, made["w_quantized"].dtype.name) == (scales, weights)
     levels = 255 if activations == "uint8" else 65535
     for name, top in (("x", 4), ("u", 20)):
         assert made[f"{name}_zero_point"].dtype.name == activations

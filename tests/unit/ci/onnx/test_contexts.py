@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
-import onnx
 
 from ci.__main__ import main
 from ci.onnx.contexts import (
     check_context,
-    measure_constant,
     read_context,
     seal_context,
 )
@@ -33,7 +31,6 @@ from tests.qnn_provider.contexts import (
     write_nodes,
 )
 from tests.stand_ins.snapshots import check_results
-from tests.stand_ins.users import unprivileged
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 NEWER = "v2.60.0.270101000000"
@@ -140,14 +137,6 @@ def fit(path: Path, soc: str) -> str:
     return f"fits {soc}"
 
 
-def test_a_binary_that_cannot_be_read(tmp_path: Path) -> None:
-    path = write_context(tmp_path)
-    (tmp_path / BINARY).chmod(0)
-    with unprivileged(tmp_path), pytest.raises(FailedError, match="cannot be loaded") as caught:
-        read_context(path)
-    assert "Permission denied" in caught.value.why
-
-
 def test_a_binary_of_many_beginnings_is_read_once(tmp_path: Path) -> None:
     """Read anew from each beginning, it would take hours."""
     path = write_context(tmp_path, make_blob(graph="soc_type=a;arch=1;" * 100_000))
@@ -177,14 +166,11 @@ def test_two_graphs_share_a_binary(tmp_path: Path) -> None:
     write_nodes(path, nodes)
     assert read_context(path).partitions == ("first", "second")
     write_nodes(path, [nodes[0], nodes[0]])
-    with pytest.raises(FailedError) as caught:
+    with pytest.raises(FailedError, match="2 EPContext nodes"):
         read_context(path)
-    assert "2 EPContext nodes" in caught.value.why
     (tmp_path / BINARY).unlink()
-    write_nodes(path, nodes)
-    with pytest.raises(FailedError) as caught:
-        read_context(path)
-    assert "ep.stop_share_ep_contexts=1" in caught.value.fix
+    with pytest.raises(FailedError, match=r"ep.stop_share_ep_contexts=1"):
+        read_context(write_nodes(path, nodes))
 
 
 @pytest.mark.parametrize("claimed", ["2.49.40", ""])
@@ -220,18 +206,6 @@ def test_without_the_onnx_package_the_verb_names_it(
     said = capsys.readouterr().err
     assert "'onnx'" in said
     assert "[onnx]" in said
-
-
-def test_the_size_of_a_constant_is_that_of_its_values_wherever_they_are() -> None:
-    make = onnx.helper.make_tensor
-    beside = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT16, dims=[5])
-    for tensor, size in (
-        (make("a", onnx.TensorProto.INT4, [3], b"\x21\x03", raw=True), 2),
-        (make("b", onnx.TensorProto.FLOAT, [2, 3], [1.0] * 6), 24),
-        (make("c", onnx.TensorProto.STRING, [2], [b"ab", b"c"]), 3),
-        (beside, 10),
-    ):
-        assert measure_constant(tensor) == size
 
 
 def test_no_damage_gives_anything_but_an_error(tmp_path: Path) -> None:

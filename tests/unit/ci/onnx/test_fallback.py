@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import msgspec
 import pytest
 
-from ci.cases.engine import Compiled, Delegation, Fallback
+from ci.cases.engine import Delegation, Fallback
 from ci.onnx import fallback
 from ci.onnx.engine import Executed, find_lies
 from ci.onnx.fallback import (
@@ -148,47 +150,26 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
     ]
 
 
-OF_CPU = "QNN executed nothing, according to the session's profile: CPUExecutionProvider ran a"
-OTHERS_RAN = (
-    "3 nodes ran on other providers, but only 2 were compiled for them: {CPU} ran a; Dml ran b, c"
-)
-RUNS: list[tuple[dict[str, tuple[str, ...]], int, list[str]]] = [
-    ({QNN: ("fused",)}, 0, []),
-    ({QNN: ("fused",), CPU: ("erf1",)}, 1, []),
-    ({QNN: ("fused",), CPU: ("erf1",)}, 3, []),  # nodes may be joined to one
-    (
-        {QNN: ("fused",), CPU: ("a",)},
-        0,
-        ["1 node ran on other providers, but only 0 were compiled for them: {CPU} ran a"],
-    ),
-    (
-        {QNN: ("fused",), CPU: ("a", "b")},
-        1,
-        ["2 nodes ran on other providers, but only 1 was compiled for them: {CPU} ran a, b"],
-    ),
-    (
-        {CPU: ("a",), "Dml": ("b", "c"), QNN: ("fused",)},
-        2,
-        [OTHERS_RAN],
-    ),
-    ({CPU: ("a",)}, 0, [OF_CPU]),
-    ({}, 0, ["QNN executed nothing, according to the session's profile: it lists no nodes"]),
-]
-COMPILED = Compiled(
-    program="net.onnx",
-    binary="net.onnx",
-    size_bytes=9,
-    sets=4,
-    inputs=(),
-    outputs=(),
-    delegation=Delegation(3, 0, 2),
-)
+NOTHING = "QNN executed nothing, according to the session's profile: "
 
 
-@pytest.mark.parametrize(("providers", "left", "lies"), RUNS)
+@pytest.mark.parametrize(
+    ("providers", "left", "lies"),
+    [
+        ({QNN: ("fused",)}, 0, ""),
+        ({QNN: ("fused",), CPU: ("erf1",)}, 1, ""),
+        ({QNN: ("fused",), CPU: ("erf1",)}, 3, ""),  # nodes may be joined to one
+        ({QNN: ("fused",), CPU: ("a",)}, 0, f"1 node ran on other providers.*only 0.*{CPU} ran a"),
+        ({QNN: ("f",), CPU: ("a", "b")}, 1, f"2 nodes ran on other.*only 1 was.*{CPU} ran a, b"),
+        ({CPU: ("a",), "Dml": ("b", "c"), QNN: ("f",)}, 2, f"{CPU} ran a; Dml ran b, c"),
+        ({CPU: ("a",)}, 0, f"{NOTHING}{CPU} ran a"),
+        ({}, 0, f"{NOTHING}it lists no nodes"),
+    ],
+)
 def test_a_profile_that_contradicts_the_compilation_is_a_lie(
-    providers: dict[str, tuple[str, ...]], left: int, lies: list[str]
+    providers: dict[str, tuple[str, ...]], left: int, lies: str
 ) -> None:
-    compiled = msgspec.structs.replace(COMPILED, delegation=Delegation(1, left, 1))
-    wanted = [one.replace("{CPU}", CPU) for one in lies]
-    assert list(find_lies(Executed(providers), compiled)) == wanted
+    compiled: Any = SimpleNamespace(delegation=Delegation(1, left, 1))
+    found = [*find_lies(Executed(providers), compiled)]
+    assert len(found) == bool(lies)
+    assert all(re.search(lies, one) for one in found)

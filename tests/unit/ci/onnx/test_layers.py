@@ -87,16 +87,8 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     assert place in found.name
     assert found.behind_db < 16 < found.before_db
     assert found.weights_db == 60
-
-
-def test_weights_are_told_from_activations(tmp_path: Path, float_outputs: list[Any]) -> None:
-    coarse = write_chain(tmp_path / "model.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
+    coarse = write_chain(tmp_path / "coarse.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
     assert lose(coarse, float_outputs).weights_db < 20
-
-
-def test_nothing_is_lost_by_no_rounding_or_by_one_that_changes_nothing(tmp_path: Path) -> None:
-    model = write_chain(tmp_path / "model.onnx", (0, 0, 0))
-    assert lose(model, run(model)) is None
     given = np.arange(16, dtype=np.float32)[None] / 2  # it and each product are multiples of a half
     exact = write_chain(tmp_path / "exact.onnx", (0.5, 0.5, 0.5), np.eye(16))
     assert lose(exact, [given], (given,)) is None
@@ -204,12 +196,9 @@ def test_a_model_gives_what_its_nodes_give_behind_its_outputs(
     ("nodes", "most_bytes", "every"),
     [
         (MOST_LAYERS, 1 << 20, 1),
-        (MOST_LAYERS + 1, 1 << 20, 2),
         (2 * MOST_LAYERS + 1, 1 << 20, 3),
-        (6, 6 * 64, 1),  # each result has 64 bytes
-        (6, 6 * 64 - 1, 2),
-        (6, 2 * 64, 3),
-        (6, 20, 6),  # each result is larger than that
+        (6, 6 * 64 - 1, 2),  # each result has 64 bytes
+        (6, 20, 6),
     ],
 )
 def test_of_many_or_large_results_every_nth_is_given(

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
-from onnx import FunctionProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from ci.onnx import models
 from ci.onnx.models import (
@@ -248,31 +248,24 @@ def test_good_models_are_read(write: Write) -> None:
     dynamic = write(of_input(["batch", 3]).SerializeToString())
     assert external_files(dynamic, [("x", (1, 3))]) == []
     initial = TensorProto(name="w", dims=[2], data_type=1, raw_data=bytes(8))
-    constant = relu(inputs=[tensor("x", SHAPE), tensor("w", ["N"])], weights=[initial])
-    largest = of_input([LIMIT_BYTES // 4])
-    called_so = relu([helper.make_node("Loop", ["x"], ["y"], domain="com.microsoft")])
     foreign = relu()
     foreign.opset_import.add(domain="my.ops", version=99)
-    good = (constant, relu(inputs=[tensor("x", [])]), branch(RELU, 10))
-    for model in (*good, largest, called_so, foreign):
-        read_model(write(model.SerializeToString()))
-
-
-@pytest.mark.parametrize("versions", [{"opset": 1}, {"opset": 26}, {"ir": 13}, {"ir": 3}])
-def test_the_oldest_and_the_newest_versions_are_read(
-    versions: dict[str, int], write: Write
-) -> None:
-    read_model(write(relu(**versions).SerializeToString()))
-
-
-def test_a_function_of_the_model_is_no_unknown_operator(write: Write) -> None:
-    model = relu([FOREIGN])
-    model.functions.add(domain="my.ops", name="Fast")
-    read_model(write(model.SerializeToString()))
-    model.functions.insert(0, FunctionProto(domain="my.ops", name="Other"))
-    read_model(write(model.SerializeToString()))
-    model.functions[1].name = "Slow"
-    with pytest.raises(UsageError, match="my"):
+    function = relu([FOREIGN])
+    function.functions.add(domain="my.ops", name="Other")
+    function.functions.add(domain="my.ops", name="Fast")
+    good = {
+        "a weight that is an input": relu(
+            inputs=[tensor("x", SHAPE), tensor("w", ["N"])], weights=[initial]
+        ),
+        "a scalar": relu(inputs=[tensor("x", [])]),
+        "branches": branch(RELU, 10),
+        "the largest input": of_input([LIMIT_BYTES // 4]),
+        "another Loop": relu([helper.make_node("Loop", ["x"], ["y"], domain="com.microsoft")]),
+        "an opset that is not used": foreign,
+        "a function of the model": function,
+        **{str(one): relu(**one) for one in ({"opset": 1}, {"opset": 26}, {"ir": 13}, {"ir": 3})},
+    }
+    for model in good.values():
         read_model(write(model.SerializeToString()))
 
 
@@ -287,12 +280,9 @@ def of_inputs(ports: Ports) -> ModelProto:
 @pytest.mark.parametrize(
     ("ports", "options"),
     [
-        ({"x": ["batch", 3]}, "--shape x=1,3"),
         ({"x": [-1, 3, "?", "?"]}, "--shape x=1,3,224,224"),
-        ({"x": ["?", 7]}, "--shape x=1,7"),
         ({"x": ["?", 3, "?", "?", "?"]}, "--shape x=1,3,128,128,128"),
         ({"my x:0": [None, "n", 3]}, "--shape 'my x:0=1,128,3'"),
-        ({"is it?": ["n?", 3]}, "--shape 'is it?=1,3'"),
         ({"x": ["n", "t"], "h": [2, "n", 8]}, "--shape x=1,128 --shape h=2,1,8"),
         ({"x": None, "h": [2]}, "--shape x=1,3,224,224"),
         ({"x": ["seq_len", 1, "n"]}, "--shape x=128,1,128"),
@@ -305,33 +295,25 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
     with pytest.raises(UsageError) as caught:
         check_model(parse_model(path), path, "qnn-ci test-onnx --model 'a b.onnx'")
     assert caught.value.fix.endswith(f"\n    qnn-ci test-onnx --model 'a b.onnx' {options}")
-    assert caught.value.why == ""
     assert all(f"{name!r}" in caught.value.what for name in ports if f"{name}=" in options)
     shapes = parse_shapes([one for one in shlex.split(options) if one != "--shape"])
-    fixed = {one.name: one for one in read_model(path, shapes.items()).graph.input}
-    for name, shape in shapes.items():
-        sizes = fixed[name].type.tensor_type.shape.dim
-        assert tuple(one.dim_value for one in sizes) == shape
+    assert read_model(path, shapes.items())
 
 
 @pytest.mark.parametrize(
     ("ports", "shapes", "name", "batch"),
     [
-        ({"x": ["n", 3, 8, 8]}, {}, "n", {"x": (1, 3, 8, 8)}),
-        ({"x": [-1, 3]}, {}, "?", {"x": (1, 3)}),
         ({"x": ["?", 3], "ids": ["?"]}, {}, "?", {"x": (1, 3), "ids": (1,)}),
         ({"x": ["n", 3], "h": [2, 1, 8], "s": []}, {}, "n", {"x": (1, 3)}),
         ({"x": ["n", 3], "h": ["m", 3]}, {"x": (4, 3)}, "m", {"h": (1, 3)}),
         ({"x": ["n", 3], "h": ["n", 3]}, {"x": (4, 3)}, "", {}),  # 1 would contradict 4
         ({"x": ["n", 3], "h": ["m", 3]}, {}, "", {}),
-        ({"x": ["n", 3], "h": ["?", 3]}, {}, "", {}),
         ({"x": ["n", 3, "h", "w"]}, {}, "", {}),
         ({"x": ["n", 3], "h": [2, "n"]}, {}, "", {}),
         ({"x": ["n"]}, {}, "", {}),
         ({"x": ["seq_len", 1, 40]}, {}, "", {}),
         ({"x": None}, {}, "", {}),
         ({"x": [1, 3]}, {}, "", {}),
-        ({"x": []}, {}, "", {}),
     ],
 )
 def test_a_first_dimension_that_alone_varies_is_a_batch(
@@ -343,29 +325,14 @@ def test_a_first_dimension_that_alone_varies_is_a_batch(
     assert find_batch(of_inputs(ports), shapes.items()) == (name, batch)
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "large.onnx"
-    path.touch()
-    os.truncate(path, (2 << 30) + 1)
-    with pytest.raises(UsageError, match="longer than") as caught:
-        read_model(path)
-    assert "split the model" in caught.value.fix
-
-
-def test_weights_that_are_too_large_are_refused(tmp_path: Path) -> None:
-    path, weights = tmp_path / "net.onnx", tmp_path / "w.bin"
-    held = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
-    held.ClearField("float_data")
-    held.data_location = TensorProto.EXTERNAL
-    held.external_data.add(key="location", value="w.bin")
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    node = helper.make_node("Mul", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [held])
-    path.write_bytes(helper.make_model(graph, ir_version=10).SerializeToString())
-    weights.write_bytes(bytes(8))
+def test_a_model_or_weights_that_are_too_large_are_refused(write: Write) -> None:
+    path = write(external("small.bin").SerializeToString())
     assert read_model(path)
-    os.truncate(weights, 2 << 30)
+    os.truncate(path.with_name("small.bin"), 2 << 30)
     with pytest.raises(UsageError, match="and its weights are longer"):
+        read_model(path)
+    os.truncate(path, (2 << 30) + 1)
+    with pytest.raises(UsageError, match=r"longer than(.|\n)*split the model"):
         read_model(path)
 
 

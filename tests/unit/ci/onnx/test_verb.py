@@ -19,8 +19,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
-from ci.report.schema import Tool
-from ci.verbs.lanes.onnx import fit_files, fit_schemes, fit_shapes, name_toolchain
+from ci.verbs.lanes.onnx import fit_files, fit_schemes, fit_shapes
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu
@@ -54,19 +53,6 @@ def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
     specs = [CaseSpec(path.name, one, "SM8650", Source(str(path))) for one in schemes]
     words = [*schemes] if asked else []
     return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
-
-
-def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path) -> None:
-    assert fit(quantized, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
-    assert fit(quantized, Scheme.ASIS, Scheme.FP16, asked=True) == ["asis"]
-    with pytest.raises(UsageError, match=r"--scheme: .* is quantized already") as caught:
-        fit(quantized, Scheme.FP16, asked=True)
-    assert "asis" in caught.value.fix
-    plain = write_relu(tmp_path / "plain.onnx")
-    assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
-    assert fit(plain, Scheme.ASIS, Scheme.U8, asked=True) == ["u8"]
-    with pytest.raises(UsageError, match="is not quantized"):
-        fit(plain, Scheme.ASIS, asked=True)
 
 
 def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
@@ -178,24 +164,19 @@ def test_keys_for_onnx_files_are_judged(tmp_path: Path, path: str, line: str, wh
         read_emulator_policy(policy, "onnx")
 
 
-def test_a_model_that_is_quantized_dynamically_runs_as_it_is(tmp_path: Path) -> None:
+def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path) -> None:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
-    path = write_model(tmp_path / "dynamic.onnx", nodes, *ends((1, 3)))
-    assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
-
-
-def test_the_content_of_packages_is_in_the_keys_next_to_their_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = [Tool(name="onnx-ir", version="1.1.0"), Tool(name="qnn-runtime", version="2.49.40")]
-    before = name_toolchain(parts, exports=True)
-    assert name_toolchain(parts, exports=True) == before
-    assert name_toolchain(parts[:1], exports=True) != before
-    edited = tmp_path / "onnx_ir/__init__.py"
-    edited.parent.mkdir()
-    edited.write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert name_toolchain(parts, exports=True) != before
+    dynamic = write_model(tmp_path / "dynamic.onnx", nodes, *ends((1, 3)))
+    for path in (quantized, dynamic):
+        assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
+    assert fit(quantized, Scheme.ASIS, Scheme.FP16, asked=True) == ["asis"]
+    with pytest.raises(UsageError, match=r"--scheme: .* is quantized already(.|\n)*asis"):
+        fit(quantized, Scheme.FP16, asked=True)
+    plain = write_relu(tmp_path / "plain.onnx")
+    assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
+    assert fit(plain, Scheme.ASIS, Scheme.U8, asked=True) == ["u8"]
+    with pytest.raises(UsageError, match="is not quantized"):
+        fit(plain, Scheme.ASIS, asked=True)
