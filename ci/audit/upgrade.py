@@ -1,14 +1,12 @@
-"""Compares two versions of QNN or ExecuTorch: the results of two runs, and the headers and exported
-symbols of two QNN trees. The differences are shown in one table, worst first."""
+"""Compares the results of two runs with different versions of QNN or ExecuTorch. The differences
+are shown in one table, worst first."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -20,32 +18,22 @@ from ci.report.comparison import SEEN_DB, compare_cycles
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.table import render_rows
-from ci.report.text import count, name_some, show_decibels
+from ci.report.text import count, show_decibels
 from provisioning.console.terminal import LEAST_COLUMNS, fit_lines
-from provisioning.documents import read_text
-from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
 MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
 NAMES, MOST_ROWS = 4, 40
 WIDTH = 120  # of a table without a terminal
-HEADERS, LIBRARIES = "include", "lib"
-# Only libraries for hosts are compared. Those for devices are built from the same sources.
-HOST = "x86_64-*/libQnn*.so"
-MANGLED = "_Z"
-COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-TYPE = re.compile(r"\btypedef\s+(?:struct|union|enum)\b[^{};]*\{")
-SEPARATOR = re.compile(r"[;,{}]")
-NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
 # Differences in order of importance; figures of the footprint come after these.
 SQNR, SQNR_Q = "SQNR", "SQNR q"  # in dB
-ORDER = ("run", "status", "fault", "CPU", "type", "symbols", SQNR, SQNR_Q, "metric", "cycles")
+ORDER = ("run", "status", "fault", "CPU", SQNR, SQNR_Q, "metric", "cycles")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A difference in one figure or text of a case, a known fault, a library or a header.
+    """A difference in one figure or text of a case, or a known fault.
     ``change`` is the relative change of a footprint's figure, or the change of an SQNR in dB; it is
     None for other differences, or if it is unknown."""
 
@@ -231,81 +219,6 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
             )
 
 
-def read_types(root: Path) -> dict[str, str]:
-    """Return the members of the structs, unions and enums in the headers below ``root``, without
-    comments. The keys have the form ``HEADER TYPE``."""
-    found = {}
-    for path in sorted((root / HEADERS).rglob("*.h")):
-        text = COMMENT.sub(" ", read_text(path, "replace"))
-        for one in TYPE.finditer(text):
-            end = _find_end(text, one.end())
-            name = NAME.match(text, end)
-            if name:
-                members = " ".join(text[one.end() : end - 1].split())
-                found[f"{path.name} {name[1]}"] = members.rstrip(";, ")
-    return found
-
-
-def _find_end(text: str, start: int) -> int:
-    """Return the position after the closing brace that matches the opening brace before
-    ``start``."""
-    depth = 1
-    for one in re.finditer(r"[{}]", text[start:]):
-        depth += 1 if one[0] == "{" else -1
-        if not depth:
-            return start + one.end()
-    return len(text)
-
-
-def read_symbols(root: Path) -> dict[str, frozenset[str]]:
-    """Return the C symbols that each QNN host library below ``root`` exports. C++ symbols are
-    ignored, because they change with every build. Raises ElfError for a damaged library."""
-    paths = sorted((root / LIBRARIES).glob(HOST))
-    return {
-        path.name: frozenset(one for one in read_exports(path) if not one.startswith(MANGLED))
-        for path in paths
-    }
-
-
-def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
-    """Yield differences in types and exported symbols between two QNN trees. A type is worse if it
-    is missing or its members changed, but not if members were only added at the end."""
-    before, now = read_types(old), read_types(new)
-    for name in {**before, **now} if before and now else ():
-        was, own = before.get(name), now.get(name)
-        if was == own:
-            continue
-        members = [one or "" for one in (was, own)]
-        # What follows the old members must be a further member, not the rest of a longer number.
-        grew = was is None or members[1].removeprefix(members[0]).startswith((";", ","))
-        texts = [_tail(one, other) for one, other in (members, members[::-1])]
-        yield note(name, "type", texts, "other" if grew else "worse")
-    yield from _compare_symbols(read_symbols(old), read_symbols(new))
-
-
-def _tail(own: str, other: str) -> str:
-    """Return the members that only the ``own`` version of a type has, such as ``a, b and 3 more``.
-    Return ``-`` if there are none."""
-    parts = [one.strip() for one in SEPARATOR.split(own)]
-    others = {one.strip() for one in SEPARATOR.split(other)}
-    return name_some([one for one in parts if one and one not in others], NAMES) or "-"
-
-
-def _compare_symbols(
-    before: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]
-) -> Iterator[Difference]:
-    for name in {**before, **now}:
-        if name not in before or name not in now:
-            gone = name in before
-            words = ("present", "missing") if gone else ("missing", "present")
-            yield note(name, "symbols", words, "worse" if gone else "other")
-            continue
-        lost, fresh = sorted(before[name] - now[name]), sorted(now[name] - before[name])
-        if lost or fresh:
-            shown = [name_some(each, NAMES) or "-" for each in (lost, fresh)]
-            yield note(name, "symbols", shown, "worse" if lost else "other")
-
-
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     """Return the differences, worst first: by verdict, then by the importance of what differs, then
     by the size of the change."""
@@ -388,12 +301,11 @@ def _show_change(one: Difference) -> str:
 def compare(
     names: tuple[str, str],
     runs: tuple[Report | None, Report | None],
-    trees: tuple[Path | None, Path | None],
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
     """Return the differences between two versions, which are called ``names``. The runs are
-    compared if both exist, and so are the trees. ``failures`` explain why a run is missing. Raises
-    FailedError if the runs have no case in common, and ElfError for a damaged library."""
+    compared if both exist. ``failures`` explain why a run is missing. Raises FailedError if the
+    runs have no case in common."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs
@@ -403,8 +315,6 @@ def compare(
         same = sum(str(one.name) not in changed for one, _ in pair_cases(before, now))
         differences += found
         totals = tuple(add_figures(before, now))
-    if trees[0] and trees[1]:
-        differences += compare_trees(trees[0], trees[1])
     return UpgradeReport(
         old=names[0], new=names[1], differences=rank(differences), totals=totals, same=same
     )

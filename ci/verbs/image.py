@@ -1,12 +1,11 @@
-"""``image build|shell|list|digest|lock|prune``: build and use the images in docker/."""
+"""``image build|shell|list|lock``: build and use the images in docker/."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from docker.client import DockerClient
@@ -19,14 +18,13 @@ from ci.images.definition import (
     recall_base,
     remember_base,
 )
-from ci.images.digest import compare_builds, describe_comparison, describe_digest, write_locks
 from ci.images.engine import connect_engine
-from ci.images.prune import find_bases, find_stale, remove_stale
+from ci.images.locks import write_locks
 from ci.images.shell import ShellRequest, run_shell
 from ci.report.text import count
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, FailedError, UsageError
 
 DEFAULT = "emulator"
 
@@ -63,6 +61,17 @@ def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
     return known
 
 
+def build_twice(client: DockerClient, name: str, base: str, progress: Progress) -> None:
+    """Build an image twice without any cache. Raises FailedError if the two builds differ."""
+    first, second = (build_image(client, name, progress, base=base, fresh=True) for _ in range(2))
+    if first.image_id != second.image_id:
+        raise FailedError(
+            f"two clean builds of {name} are different",
+            why=f"their ids are {first.image_id} and {second.image_id}",
+            fix="compare the files of both, for example with diffoci",
+        )
+
+
 def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
     """Build an image, and remember its base if the user chose one."""
     built = build_image(client, name, progress, base=args.base)
@@ -78,6 +87,8 @@ def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -
         told = f"{count(len(names), 'image')} cannot be pushed as {args.push}"
         raise UsageError(told, fix="push each of them as another TAG, or leave out the tag")
     for name in names:
+        if args.check:
+            build_twice(client, name, args.base, progress)
         built = build(client, name, args, progress)
         plan = plan_image(client, name, args.base)
         if args.with_toolchains:
@@ -135,23 +146,6 @@ def _list(client: DockerClient, args: argparse.Namespace, _progress: Progress) -
     return Outcome(_table(rows), {"images": rows})
 
 
-def _digest(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
-    rows, lines = [], []
-    for name in args.words or [DEFAULT]:
-        if args.check:
-            compared = compare_builds(client, name, progress, base=args.base)
-            rows.append({"name": name, "equal": compared.equal, **asdict(compared)})
-            lines += describe_comparison(compared)
-        else:
-            built = build_image(client, name, progress, base=args.base)
-            rows.append({"name": name, **describe_digest(client, built)})
-            lines += [built.reference, f"  id {built.image_id}"]
-            lines += [f"  layer {layer}" for layer in rows[-1]["diff_ids"]]
-    failed = any(row.get("equal") is False for row in rows)
-    code = ExitCode.FAILED if failed else ExitCode.OK
-    return Outcome("\n".join(lines) + "\n", {"images": rows}, code)
-
-
 def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
     diffs = {
         name: write_locks(client, name, progress, base=args.base, write=args.write)
@@ -159,21 +153,6 @@ def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) ->
     }
     text = "".join(diffs.values()) or "the locks are up to date\n"
     return Outcome(text, {"diffs": diffs, "written": args.write})
-
-
-def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) -> Outcome:
-    names, bases = read_images().images, read_images().bases
-    built_on = find_bases(client) - {one.image for one in bases.values()}
-    current = set()
-    for base in {args.base, *bases, *built_on}:
-        with suppress(UsageError):  # the engine no longer has this base, so no image depends on it
-            current |= {plan_image(client, name, base).reference() for name in names}
-    stale = find_stale(client, current)
-    gone = stale if args.dry_run else remove_stale(client, stale)
-    word = "would be removed" if args.dry_run else "removed"
-    lines = [f"{word}: {one.kind} {one.name} {one.size_bytes / 1e6:.0f} MB" for one in gone]
-    data = {"dry_run": args.dry_run, "stale": [asdict(one) for one in gone]}
-    return Outcome("\n".join(lines or ["nothing is stale"]) + "\n", data)
 
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -214,6 +193,7 @@ ACTIONS = {
         (
             NAMES,
             _argument("--push", type=nonempty_word, metavar="REF", help="push the image as REF"),
+            _switch("--check", "build twice from scratch first, and fail if the builds differ"),
             TOOLCHAINS,
         ),
     ),
@@ -232,17 +212,7 @@ ACTIONS = {
         ),
     ),
     "list": Action("list the images, their tags and sizes", _list),
-    "digest": Action(
-        "print an image's digests; --check builds it twice and compares",
-        _digest,
-        (NAMES, _switch("--check", "build twice without a cache and compare")),
-    ),
     "lock": Action(
         "pin the packages of an image", _lock, (NAMES, _switch("--write", "write the lock files"))
-    ),
-    "prune": Action(
-        "remove outdated images, and containers that shells left behind",
-        _prune,
-        (_switch("--dry-run", "show what would be removed"),),
     ),
 }

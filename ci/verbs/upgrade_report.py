@@ -74,7 +74,7 @@ class Side:
     """One of the two versions: a ``report``, or a ``session`` to run.
 
     The session uses ``sdk``, and searches the directories ``packages`` before the installed
-    packages. ``tree`` is a directory laid out like an SDK, with libraries and possibly headers.
+    packages. ``tree`` is a directory laid out like an SDK, with libraries.
     """
 
     name: str
@@ -133,7 +133,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             for side, qnn in zip((old, new), builds, strict=True)
         ]
         noted += compare_faults(*ends)
-    found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), noted)
+    found = compare((old.name, new.name), (reports[0], reports[1]), noted)
     write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
     progress.step(f"report: {shown_path(args.reports / 'index.html')}")
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK

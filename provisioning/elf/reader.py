@@ -35,7 +35,6 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf import enums
-from elftools.elf.elffile import ELFFile
 from elftools.elf.structs import ELFStructs
 
 from provisioning.documents import open_regular
@@ -112,20 +111,6 @@ def read_elf(path: Path) -> ElfFacts:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
         return _Elf(mapped).facts(path)
-
-
-def read_exports(path: Path) -> frozenset[str]:
-    """Return the names that a library exports. They are found through the section headers; if it
-    has none, the result is empty. Raises ElfError.
-    """
-    with _open_elf(path) as file:
-        table = ELFFile(file).get_section_by_name(".dynsym")
-        found = islice(table.iter_symbols() if table else (), MAX_SYMBOLS)
-        return frozenset(
-            one.name
-            for one in found
-            if one["st_shndx"] != "SHN_UNDEF" and one["st_info"]["bind"] != "STB_LOCAL"
-        )
 
 
 def parse_headers(data: bytes) -> ElfHeaders:

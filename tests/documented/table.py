@@ -178,11 +178,6 @@ ROWS = (
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
     # -- other lanes --
     Row("test_onnx -- --model net.onnx", PASSED, given=(readers.onnx_net,), daily=True),
-    Row(
-        "test_onnx -- --model mlp --compare",
-        "compare",
-        given=("./nox -s test_emulator -- --model mlp --scheme fp16",),
-    ),
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", given=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),

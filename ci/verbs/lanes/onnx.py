@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -39,9 +39,8 @@ from ci.onnx.options import (
     profile_options,
 )
 from ci.report.annotation import choose_case
-from ci.report.schema import Case, Report, Tool
-from ci.report.text import count, name_models, show_bytes, show_decibels, show_seconds, show_share
-from ci.report.write import read_report
+from ci.report.schema import Report, Tool
+from ci.report.text import count, name_models
 from ci.verbs import environments
 from ci.verbs.lanes.steps import (
     add_case_arguments,
@@ -59,10 +58,9 @@ from ci.verbs.lanes.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
+from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
-from provisioning.files import write_whole
 from provisioning.versions import is_older
 
 PROFILE = "onnx"
@@ -77,26 +75,6 @@ DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
 # Packages that compute something in a compilation or, the second ones, in an export.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "sympy")
 EXPORTING_PACKAGES = (*EXPORTING, "onnx_ir")
-
-# Maps schemes of ONNX Runtime to ExecuTorch's schemes with the same number of bits. The latter have
-# one scale per channel of the weights.
-TWINS: Mapping[str, Scheme] = {
-    Scheme.FP16: Scheme.FP16,
-    Scheme.U8: Scheme.A8W8,
-    Scheme.U8_CHANNEL: Scheme.A8W8,
-    Scheme.U16A8W: Scheme.A16W8,
-    Scheme.U16A8W_CHANNEL: Scheme.A16W8,
-    Scheme.U16A16W: Scheme.A16W16,
-    Scheme.U16A4W: Scheme.A16W4,
-}
-FIGURES: dict[str, Callable[[Case], str]] = {
-    "status": lambda case: case.status.value,
-    "SQNR dB": lambda case: show_decibels(case.sqnr_db, case.max_abs),
-    "size": lambda case: show_bytes(case.pte_bytes),
-    "delegated": lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
-    "compile s": lambda case: show_seconds(case.lower_s),
-}
-HEAD = ("model", "SoC", "schemes", *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,14 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shape(parser)
     results = group_options(parser, RESULTS)
-    results(
-        "--compare",
-        type=user_path,
-        nargs="?",
-        const=Path(),
-        metavar="REPORT",
-        help="also compare with a report.json of test_emulator, by default the one below --reports",
-    )
     results(
         "--saver",
         action="store_true",
@@ -173,14 +143,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, given)
         check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
-    other = read_other(args)
     report = run(specs, policy, given, args, progress)
-    outcome = publish(report, args.reports / SESSION, args, progress)
-    if other is None:
-        return outcome
-    table = compare_lanes(other, report)
-    write_whole(args.reports / SESSION / "compare.md", table)
-    return replace(outcome, text=f"{outcome.text}\n{table}")
+    return publish(report, args.reports / SESSION, args, progress)
 
 
 def find_candidates(spec: CaseSpec) -> list[Candidate]:
@@ -341,47 +305,6 @@ def require_python(version: str) -> None:
             why="onnxruntime-qnn has no wheel for this version of Python",
             fix=f"run nox with Python {OLDEST_PYTHON} or later",
         )
-
-
-def read_other(args: argparse.Namespace) -> Report | None:
-    """Return the report of test_emulator to compare with, or None without --compare."""
-    if args.compare is None:
-        return None
-    is_named = args.compare != Path()
-    return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
-
-
-def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
-    """Yield pairs of cases with the same model, SoC and number of bits, in the order of
-    ``onnx``."""
-    known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
-    for case in onnx.cases:
-        scheme = TWINS.get(case.scheme)
-        twin = scheme and known.get((case.model, scheme.value, case.soc))
-        if twin:
-            yield twin, case
-
-
-def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """Return a Markdown table. Each cell contains ExecuTorch's figure and ONNX Runtime's figure,
-    with a slash between them. Return a sentence if no case is in both reports."""
-    rows = [
-        (
-            onnx_case.model,
-            onnx_case.soc,
-            f"{twin.scheme} / {onnx_case.scheme}",
-            *(f"{show(twin)} / {show(onnx_case)}" for show in FIGURES.values()),
-        )
-        for twin, onnx_case in find_pairs(executorch, onnx)
-    ]
-    if not rows:
-        return "No case is in both reports.\n"
-    widths = [max(len(row[column]) for row in [HEAD, *rows]) for column in range(len(HEAD))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in [HEAD, tuple("-" * width for width in widths), *rows]
-    ]
-    return "ExecuTorch / ONNX Runtime\n\n" + "\n".join(lines) + "\n"
 
 
 def name_toolchain(parts: Sequence[Tool], *, exports: bool) -> tuple[str, ...]:

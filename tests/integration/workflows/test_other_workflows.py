@@ -154,7 +154,7 @@ def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Proj
     project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     assert list_results(run(project, "images")) == {"build": "success", "push": "skipped"}
     images = ("emulator", "aot", "android", "full")
-    assert project.ran == [f"qnn_ci image digest {name} --check" for name in images]
+    assert project.ran == [f"docker_build {name} --check" for name in images]
     project.github.github = {"event_name": "workflow_dispatch", "actor": "somebody"}
     built = {"build": JobResult("success")}
     results = run(project, "images", change={"secrets": {"GITHUB_TOKEN": "t0ken"}}, results=built)

@@ -29,11 +29,9 @@ from ci.images import definition, shell
 from ci.images import wheels as fetching
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
 from ci.images.definition import (
-    LABEL,
     plan_image,
     recall_base,
 )
-from ci.images.prune import Stale, find_stale, remove_stale
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from ci.images.wheels import fetch_wheels
 from provisioning.artifacts.environment import Environment
@@ -46,7 +44,6 @@ from provisioning.errors import (
     ToolError,
     UnfitError,
 )
-from tests.stand_ins.docker_engine import FakeImage
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.images.conftest import OWN
 
@@ -209,51 +206,6 @@ def test_a_build_that_fails_is_not_remembered(engine: Any, checkout: Path) -> No
     engine.events = [{"error": "no"}]
     assert main(["image", "build", "--base", OWN]) == ExitCode.TOOL
     assert recall_base(checkout) == ""
-
-
-# -- prune -----------------------------------------------------------------------------------------
-
-
-def test_prune_takes_what_is_dangling_and_ours_and_leaves_what_is_not(engine: Any) -> None:
-    current, old = "executorch-qnn-ci/aot:1", "executorch-qnn-ci/aot:0"
-    today = engine.add(FakeImage([b"1"]), current)
-    baked = engine.add(FakeImage([b"2"]), f"docker.io/{current}-toolchains")
-    before = engine.add(FakeImage([b"3"]), old)
-    dangling = engine.add(FakeImage([b"4"], {f"{LABEL}.image": "aot"}))
-    strange = engine.add(FakeImage([b"5"], {"maker": "somebody"}))
-    stale = find_stale(engine, {current})
-    assert {one.name for one in stale} == {before.id, dangling.id}
-    engine.refused.add(before.id)  # while the image that is built on it is there
-    gone = remove_stale(engine, stale)
-    assert {one.name for one in gone} == {before.id, dangling.id}
-    assert {today.id, baked.id, strange.id} <= engine.store.keys()
-    assert before.id not in engine.store
-
-
-def test_prune_takes_shells_that_never_started_and_their_volumes(engine: Any) -> None:
-    gone: list[str] = []
-    engine.made["c9"] = SimpleNamespace(id="c9", remove=lambda: gone.append("c9"))
-    own = {f"{LABEL}.shell": "aot"}
-    engine.names = {"ours": own, "busy": own, "theirs": {}}
-    engine.refused = {"busy"}
-    stale = find_stale(engine, set())
-    (asked,) = engine.called("list containers")
-    assert asked["filters"]["label"] == f"{LABEL}.shell"
-    assert sorted(asked["filters"]["status"]) == ["created", "exited"]
-    assert [one.kind for one in stale] == ["container", "volume"]
-    remove_stale(engine, stale)
-    assert gone == ["c9"]
-    assert list(engine.names) == ["busy", "theirs"]
-
-
-def test_what_stays_in_use_is_not_called_removed(engine: Any) -> None:
-    from docker.errors import APIError
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise APIError("in use")
-
-    engine.images.remove = refuse
-    assert remove_stale(engine, [Stale("image", "sha256:1")]) == []
 
 
 # -- the shell -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.images import digest
+from ci.images import locks as locking
 from ci.images.build import Built
 from ci.images.definition import find_checkout, recall_base
 from ci.images.shell import ShellRequest
@@ -28,10 +28,8 @@ build aot --base OWN --with-toolchains --push host/me:1
 build aot emulator aot --push host:5000/me --json
 build aot emulator --push host:5000/me:1
 build aot aot --push host:5000/me:1
-digest
-digest emulator aot
-digest emulator aot --check
-UNEQUAL digest emulator aot --check
+build emulator --check
+UNEQUAL build emulator --check
 LOCKS lock
 lock emulator aot --write
 lock emulator aot
@@ -40,10 +38,6 @@ shell aot
 shell aot make aot
 shell make aot --with-toolchains
 shell --with-toolchains --read-only-store aot true
-prune --dry-run
-OLD prune --dry-run
-prune
-prune
 GONE list
 build gone
 build --base gone:1
@@ -73,10 +67,6 @@ def prepare(engine: Any, checkout: Path, manifests: Path, state: str) -> None:
         engine.api.build = build_otherwise
     elif state == "LOCKS":
         (manifests / "locks/images/python-3.11.txt").write_text("a==1\nb==1\n")
-    elif state == "OLD":
-        labels = {"executorch-qnn-ci.image": "aot", "executorch-qnn-ci.base": "gone:2"}
-        engine.add(FakeImage([b"o" * 2_000_000], labels), "executorch-qnn-ci/aot:0")
-        engine.names = {"a volume": {"executorch-qnn-ci.shell": "aot"}}
     elif state == "GONE":
         (checkout / ".nox" / "image-base").write_text("gone:1\n")
     elif state == "LARGE":
@@ -107,7 +97,7 @@ def test_what_each_command_prints_exits_with_and_asks(
     monkeypatch.setattr(verb, "run_shell", note_shell)
     monkeypatch.setattr(verb, "bake_toolchains", bake)
     monkeypatch.setattr(verb, "push_image", lambda _, built, name, __: f"{built.reference} {name}")
-    monkeypatch.setattr(digest, "resolve_lock", lambda *_: "a==1\nb==2\n")
+    monkeypatch.setattr(locking, "resolve_lock", lambda *_: "a==1\nb==2\n")
     shown = []
     for row in COMMANDS.strip().splitlines():
         state, _, rest = row.partition(" ")

@@ -1,4 +1,4 @@
-"""What is decided about images, to the letter: differences, locks, configurations, what may go.
+"""What is decided about images, to the letter: locks, configurations, what may go.
 
 Each test states whole values, so that a small fault anywhere in the deciding modules shows.
 """
@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from ci.images import build as building
-from ci.images import definition, digest
+from ci.images import definition
+from ci.images import locks as locking
 from ci.images.build import TOOLCHAINS_LABEL, Built, find_forbidden, push_image
 from ci.images.definition import (
     LABEL,
@@ -31,12 +32,7 @@ from ci.images.definition import (
     read_images,
     wanted_requirements,
 )
-from ci.images.digest import (
-    Comparison,
-    compare_builds,
-    find_differences,
-    write_locks,
-)
+from ci.images.locks import write_locks
 from ci.images.normalize import normalize_image, read_layers, saved_layers
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError, UsageError
@@ -75,9 +71,6 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "manifests" / "locks" / "images"
 
 
-# -- differences -----------------------------------------------------------------------------------
-
-
 def write_layer(*members: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -95,37 +88,6 @@ PLAIN = {"name": "f", "body": b"1", "mode": 0o644, "uid": 1, "gid": 2}
 LINK = {"name": "f", "type": tarfile.SYMTYPE, "linkname": "a"}
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (PLAIN, {**PLAIN, "body": b"2"}),
-        (PLAIN, {**PLAIN, "mode": 0o755}),
-        (PLAIN, {**PLAIN, "uid": 2}),
-        (PLAIN, {**PLAIN, "gid": 1}),
-        (PLAIN, LINK),
-        (LINK, {**LINK, "linkname": "b"}),
-        (LINK, {**LINK, "type": tarfile.LNKTYPE}),
-    ],
-)
-def test_a_path_differs_by_what_it_is_and_whose(
-    engine: Any, one: Mapping[str, Any], other: Mapping[str, Any]
-) -> None:
-    for name, member in (("a", one), ("b", other)):
-        same = {"name": "same", "body": b"s"}
-        top = write_layer(member, same, {"name": f"only-{name}"})
-        engine.add(FakeImage([LOW, LOW, top], id=name))
-    assert find_differences(engine, "a", "b") == {2: ("f", "only-a", "only-b")}
-
-
-def test_two_builds_are_both_clean_and_on_the_base_that_was_named(built: Any) -> None:
-    compared = compare_builds(built, "emulator", Progress(), base=OWN)
-    builds = built.called("build")
-    assert [one["nocache"] for one in builds] == [True, True]
-    assert {one["buildargs"]["BASE"] for one in builds} == {built.get(OWN).id}
-    image = built.called("tag")[-1]["id"]
-    assert compared == Comparison("emulator", (image, image), 2, {})
-
-
 # -- locks -----------------------------------------------------------------------------------------
 
 
@@ -139,7 +101,7 @@ def test_locks_are_shown_and_written_only_when_told_to(
         plans.append(plan)
         return "a==1\nb==2\n"
 
-    monkeypatch.setattr(digest, "resolve_lock", resolve)
+    monkeypatch.setattr(locking, "resolve_lock", resolve)
     plan = plan_image(built, "emulator", OWN)
     python, apt = plan.python_lock, plan.apt_lock
     assert (python.parent, apt.parent) == (locks, locks)

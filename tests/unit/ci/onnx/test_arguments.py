@@ -22,7 +22,6 @@ from onnx import helper
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Case, Report, Status
-from ci.report.write import write_report
 from ci.verbs.lanes import onnx as verb
 from ci.verbs.lanes.steps import require_packages
 from provisioning.artifacts.choice import SDK_VARIABLE
@@ -140,24 +139,6 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
     assert main([*words, "--model", "mlp"]) == ExitCode.OK
     assert [one.source.shapes for one in steps.session["specs"]] == [(("x", (2, 3)),), ()]
     assert steps.session["engine"].exports  # a model of PyTorch is one of the two
-
-
-def test_a_report_to_compare_with_is_the_named_one_or_the_last(
-    steps: Steps, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--compare") == ExitCode.USAGE  # there is none
-    assert not steps.given
-    table = Path("reports/test_onnx/compare.md")
-    for place, sqnr_db in (("reports/test_emulator", 11.0), ("named", 22.0)):
-        other = replace(CASE, scheme="8a8w", sqnr_db=sqnr_db)
-        write_report(make_report([other]), Path(place))
-    for words, figure in (([], "11.0 / 33.0"), (["named"], "22.0 / 33.0")):
-        assert run("--compare", *words) == ExitCode.OK
-        assert figure in table.read_text("utf-8")
-        assert figure in capsys.readouterr().out
-    steps.report = replace(steps.report, cases=(replace(CASE, status=Status.FAILED),)).recounted
-    assert run("--compare") == ExitCode.FAILED
-    assert "passed / failed" in table.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.elf import loader, reader
+from provisioning.elf import loader
 from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
@@ -108,33 +108,6 @@ def test_an_address_is_that_of_a_segment(tmp_path: Path) -> None:
     for value in (1060, 2_000_000):  # of DT_RUNPATH in the table of strings: behind its segment
         with pytest.raises(ElfError, match="no segment contains address"):
             edit_library(tmp_path / "lib.so", 29, value)
-
-
-DYNSYM = 0x298  # of libx86.so: nothing, "needed", "answer"; 24 bytes each, st_info is the fifth
-
-
-def test_a_library_exports_what_it_defines_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("libx86.so", "libhexagon.so", "libandroid.so"):
-        assert reader.read_exports(LIBRARIES / name) == {"answer"}
-    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
-    path = tmp_path / "lib.so"
-    for info, names in ((0x02, set()), (0x22, {"answer"})):  # local, weak
-        data[DYNSYM + 2 * 24 + 4] = info
-        path.write_bytes(data)
-        assert reader.read_exports(path) == names
-    monkeypatch.setattr(reader, "MAX_SYMBOLS", 2)
-    assert reader.read_exports(path) == frozenset()
-    data[0x28:0x30] = bytes(8)  # e_shoff
-    data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
-    path.write_bytes(data)
-    assert reader.read_exports(path) == frozenset()
-    for text, defect in ((b"no library", Defect.NOT_ELF), (b"\x7fELF\2\1\1", Defect.CORRUPT)):
-        path.write_bytes(text)
-        with pytest.raises(ElfError) as caught:
-            reader.read_exports(path)
-        assert caught.value.defect is defect
 
 
 def test_an_aarch64_library_with_a_search_path() -> None:
