@@ -22,15 +22,11 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
-from provisioning.doctor.checks.coherence import most_common_build
-from provisioning.doctor.checks.elf import LAST_WITHOUT
 from provisioning.doctor.checks.registry import Check, Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.examine import judge_staged
-from provisioning.doctor.facts import parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
-from provisioning.versions import is_older
 
 PAGE, LARGE_PAGE = 4096, 16384
 NOT_EXTRACTED_FROM, DECLARED_FROM = 23, 31  # API levels
@@ -43,11 +39,8 @@ RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
 # Checks for files that may be missing from an incomplete copy or from a part of an app.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
-OF_COPY = frozenset({"QNN853", "QNN854"})
 # The app that uses a library decides what these check.
 OF_APP = frozenset({"QNN856", "QNN860"})
-# Gradle changes what these check when it builds the app.
-OF_BUILD = frozenset({"QNN228"})
 # Checks of the doctor that other checks replace for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
@@ -96,7 +89,7 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
             for program, answer in pairs:
                 found += PAIRINGS.judge(Pairing(program, answer, known, spared))
     texts = (replace(one, where=unit.show(one.where), fix=unit.show(one.fix)) for one in found)
-    return sorted({one for each in texts if (one := _weigh(unit, each))})
+    return sorted({_weigh(unit, one) for one in texts})
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
@@ -120,10 +113,10 @@ def _is_for(answer: Answer) -> bool:
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
-    """Return whether there are errors, and all of them are about files that this copy does not
-    have."""
+    """Return whether there are errors, and all of them are about Git LFS pointers in a
+    directory."""
     errors = {one.id for one in findings if one.severity is Severity.ERROR}
-    return bool(errors) and unit.kind.is_copy and errors <= OF_COPY
+    return unit.kind is Kind.DIRECTORY and errors == {"QNN854"}
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
@@ -140,21 +133,14 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
     return (*backend, *(("libQnnSystem.so",) if needs_system else ()))
 
 
-def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
-    """Return the finding with the severity that it has for this app. Return None if another finding
-    reports its cause, or if Gradle will cure it."""
-    absent = {PurePath(path).name for path in unit.absent}
-    missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
-    if finding.id in ABSENCES and absent.intersection(missing):  # reported by QNN853
-        return None
-    if unit.kind.is_source and finding.id in OF_BUILD:
-        return None
+def _weigh(unit: AppUnit, finding: Finding) -> Finding:
+    """Return the finding with the severity that it has for this app."""
     if finding.id in ABSENCES and not unit.is_complete:
         return replace(finding, severity=Severity.NOTE)
     if finding.severity is not Severity.ERROR:
         return finding
     is_others = finding.id.startswith("QNN2") and not _is_of_qnn(unit, finding.where)
-    if is_others or (unit.kind.is_part and finding.id in OF_APP):
+    if is_others or (unit.kind is Kind.AAR and finding.id in OF_APP):
         return replace(finding, severity=Severity.WARNING)
     return finding
 
@@ -172,12 +158,8 @@ def _qnn_files(unit: AppUnit) -> list[PackedFile]:
 
 def find_extraction(unit: AppUnit) -> bool | None:
     """Return whether the installer extracts the libraries, or None if that is not known."""
-    manifest, gradle = unit.manifest, unit.gradle
+    manifest = unit.manifest
     stated = manifest.extracts if manifest else None
-    if gradle:
-        if gradle.legacy is not None or gradle.is_legacy_computed:
-            return gradle.legacy
-        return stated if stated is not None else (unit.min_sdk or 99) < NOT_EXTRACTED_FROM
     is_known = unit.kind is Kind.APK and manifest and not manifest.fault
     return True if stated is None and is_known else stated
 
@@ -203,10 +185,8 @@ def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
     after=("QNN850",),
 )
 def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
-    filters = unit.gradle.abis if unit.gradle else ()
-    if QNN_ABI not in unit.abis or (filters and QNN_ABI not in filters):
-        left = [abi for abi in unit.abis if not filters or abi in filters]
-        yield seen(unit.name, unit.name, abis=", ".join(left or filters))
+    if QNN_ABI not in unit.abis:
+        yield seen(unit.name, unit.name, abis=", ".join(unit.abis))
 
 
 @APPS.check(
@@ -224,19 +204,6 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 
 
 @APPS.check(
-    "QNN853",
-    "{subject} is missing from this copy of the repository{others}",
-    "its packaging cannot be checked, and an app built from this copy lacks the file",
-    "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
-    "file expects it",
-)
-def see_absent(unit: AppUnit) -> Iterator[Seen]:
-    if unit.absent:
-        names = [PurePath(path).name for path in unit.absent]
-        yield seen(names[0], unit.absent[0], others=_and_so(names[1:]))
-
-
-@APPS.check(
     "QNN854",
     "{subject} is a Git LFS pointer{others}",
     "Gradle packages the pointer itself, which fails to load: 'invalid ELF header'",
@@ -246,17 +213,6 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
     if unit.pointers:
         names = [PurePath(path).name for path in unit.pointers]
         yield seen(names[0], unit.pointers[0], others=_and_so(names[1:]))
-
-
-@APPS.check(
-    "QNN871",
-    "{subject} was not read: {reason}",
-    "the contents of the AAR cannot be checked, and Gradle cannot unpack it either",
-    "get the AAR from its vendor again",
-)
-def see_damaged(unit: AppUnit) -> Iterator[Seen]:
-    for path, reason in unit.damaged.items():
-        yield seen(PurePath(path).name, path, reason=reason)
 
 
 @APPS.check(
@@ -293,7 +249,7 @@ def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN856",
-    "{subject}{others} stays inside the APK: {cause}",
+    '{subject}{others} stays inside the APK: extractNativeLibs is "false"',
     "FastRPC opens a skel as a file, but nativeLibraryDir is empty: runs fail with error 4000, "
     "1008 or 14001",
     "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
@@ -303,10 +259,7 @@ def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     skels = _list_skels(unit)
     if skels and find_extraction(unit) is False:
-        cause = 'extractNativeLibs is "false"'
-        if unit.gradle and unit.gradle.legacy is None:
-            cause = "without useLegacyPackaging, Gradle sets extractNativeLibs to false"
-        yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
+        yield seen(skels[0].name, skels[0].shown, others=_count_others(skels))
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
@@ -432,11 +385,10 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     """Return the device's vendor libraries that the app needs but neither contains nor declares in
     its manifest. The values are the files that need them. Return none if the manifest is missing,
     or if the app targets an API level that needs no declaration."""
-    manifest, gradle = unit.manifest, unit.gradle
+    manifest = unit.manifest
     if not manifest:
         return {}
-    target = (gradle.target_sdk if gradle else None) or manifest.target_sdk
-    if target is not None and target < DECLARED_FROM:
+    if manifest.target_sdk is not None and manifest.target_sdk < DECLARED_FROM:
         return {}
     there = {*manifest.native_libraries, *(one.name for one in _qnn_files(unit))}
     files = [one for one in unit.tree.files if one.elf and one.elf.machine == EM_AARCH64]
@@ -454,9 +406,7 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
 def _find_process(unit: AppUnit) -> str:
     """Return why the app may start a process that uses QNN, or "" if nothing shows it."""
     programs = [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
-    if programs:
-        return f"the app also contains the executable {programs[0]}"
-    return f"{unit.starter} sets LD_LIBRARY_PATH" if unit.starter else ""
+    return f"the app also contains the executable {programs[0]}" if programs else ""
 
 
 def _and_so(names: Sequence[str]) -> str:
@@ -474,52 +424,6 @@ def _count_others(found: Sequence[object]) -> str:
 
 def _join(names: Sequence[str]) -> str:
     return names[0] + _count_others(names)
-
-
-@APPS.check(
-    "QNN865",
-    "Gradle will strip {subject}{others}",
-    "HTP skels of QNN 2.40 and newer contain a checksum that stripping breaks (QNN236): some "
-    "devices reject a stripped skel, some log 'fastrpc_crc_check', and some run it",
-    "add to {file}: android {{ packaging {{ jniLibs {{ keepDebugSymbols += "
-    '"**/libQnnHtpV*Skel.so" }} }} }}',
-    severity=Severity.WARNING,
-)
-def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
-    build = most_common_build(unit.tree.files)
-    if unit.kind is not Kind.SOURCES or not unit.gradle:
-        return
-    if build and build.version and is_older(build.version, LAST_WITHOUT):
-        return
-    packed = (one for one in unit.absent if not {"assets", "raw"} & {*PurePath(one).parts})
-    names = {PurePath(one).name: one for one in packed}
-    places = {**names, **{one.name: one.shown for one in _qnn_files(unit)}}
-    skels = [name for name in sorted(places) if _is_htp_skel(name)]
-    lost = [name for name in skels if not unit.gradle.keeps(f"lib/{QNN_ABI}/{name}")]
-    if lost:
-        others = _count_others(lost)
-        yield seen(lost[0], places[lost[0]], others=others, file=unit.gradle.file)
-
-
-def _is_htp_skel(name: str) -> bool:
-    found = parse_qnn_name(name)
-    return found is not None and (found.backend, found.part) == ("Htp", "Skel")
-
-
-@APPS.check(
-    "QNN866",
-    "{subject} is in several places: {places}",
-    "the build fails with '2 files found with path lib/{abi}/{subject}'",
-    "remove all but one, or, if they are from the same build, add to the app's build file: "
-    'packaging {{ jniLibs {{ pickFirsts += "**/{subject}" }} }}',
-    severity=Severity.WARNING,
-)
-def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
-    for files in unit.duplicates:
-        first = files[0]
-        if unit.gradle and not unit.gradle.picks_first(f"lib/{first.abi}/{first.name}"):
-            places = " and ".join(one.shown for one in files)
-            yield seen(first.name, first.shown, places=places, abi=first.abi)
 
 
 @APPS.check(
@@ -560,30 +464,6 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
         for needed in one.find_needs() if names else ():
             if not names.intersection(needed.split("|")):
                 yield seen(needed.replace("|", " or "), one.shown, program=one.name)
-
-
-@APPS.check(
-    "QNN868",
-    "{subject} was not checked, because it is not in these sources",
-    "Gradle adds its libraries to the app, and they may be from another build of QNN",
-    "build the APK and check it",
-    severity=Severity.NOTE,
-)
-def see_maven(unit: AppUnit) -> Iterator[Seen]:
-    if unit.gradle and unit.brought:
-        yield seen(", ".join(unit.brought), f"{unit.name}: {unit.gradle.file}")
-
-
-@APPS.check(
-    "QNN869",
-    "{subject} sets useLegacyPackaging to a computed value",
-    "the sources do not show whether the skels are files on a device",
-    "build the APK and check it",
-    severity=Severity.NOTE,
-)
-def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
-    if unit.gradle and unit.gradle.is_legacy_computed and _list_skels(unit):
-        yield seen(unit.gradle.file, f"{unit.name}: {unit.gradle.file}")
 
 
 @PAIRINGS.check(

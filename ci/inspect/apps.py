@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ci.inspect.app_manifest import MAX_BYTES, AppManifest, merge_manifests, parse_manifest
-from ci.inspect.gradle import Gradle
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
     STORED,
@@ -46,24 +45,7 @@ class Kind(str, Enum):
 
     APK = "APK"
     AAR = "AAR"
-    SOURCES = "sources"
-    LIBRARY = "sources of a library"
     DIRECTORY = "directory"
-
-    @property
-    def is_source(self) -> bool:
-        """Return whether the app is not built yet, so that nothing is compressed or stripped."""
-        return self in {Kind.SOURCES, Kind.LIBRARY}
-
-    @property
-    def is_copy(self) -> bool:
-        """Return whether files may be missing because only a part of a repository was fetched."""
-        return self.is_source or self is Kind.DIRECTORY
-
-    @property
-    def is_part(self) -> bool:
-        """Return whether this is a library, which another app will package."""
-        return self in {Kind.AAR, Kind.LIBRARY}
 
 
 @dataclass(frozen=True)
@@ -107,7 +89,7 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class AppUnit:
-    """Files that are packaged together: an app, one flavour of an app, or a library."""
+    """Files that are packaged together: an app, or a library."""
 
     name: str
     kind: Kind
@@ -116,14 +98,8 @@ class AppUnit:
     # A group of files for each ABI and name that occurs in several places.
     duplicates: tuple[tuple[PackedFile, ...], ...] = ()
     assets: tuple[PackedFile, ...] = ()
-    gradle: Gradle | None = None
-    # Files that git's index or a build file lists but that are missing.
-    absent: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
-    # Maps each AAR that cannot be read to the reason.
-    damaged: Mapping[str, str] = field(default_factory=dict)
     min_sdk: int | None = None
-    starter: str = ""  # a source file that sets LD_LIBRARY_PATH for a process
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 
@@ -134,27 +110,14 @@ class AppUnit:
     @property
     def is_complete(self) -> bool:
         """Return whether all files that will be packaged were read."""
-        is_part = self.kind.is_part
-        return not (self.absent or self.pointers or self.damaged or self.brought or is_part)
-
-    @property
-    def brought(self) -> tuple[str, ...]:
-        """What Gradle adds to the sources: packages with QNN from a repository and, without a QNN
-        library in the sources, what the plugins of a framework may bring."""
-        if not self.gradle:
-            return ()
-        is_own = any(one.name.startswith("libQnn") for one in self.libraries)
-        linker = "" if is_own else self.gradle.linker
-        return (*self.gradle.maven, *([f"what plugins for {linker} bring"] if linker else []))
+        return not self.pointers and self.kind is not Kind.AAR
 
     def show(self, text: str) -> str:
         """Return ``text`` with paths in the scratch directory replaced by the locations that users
         know."""
         for relative, one in self.placed():
             text = text.replace(str(self.tree.root / relative), one.shown)
-        place = (
-            "src/main/jniLibs" if self.kind.is_source else "jni" if self.kind is Kind.AAR else "lib"
-        )
+        place = "jni" if self.kind is Kind.AAR else "lib"
         for path in (self.tree.root / "lib" / QNN_ABI, self.tree.root):
             text = text.replace(str(path), f"{place}/{QNN_ABI} of {self.name}")
         return text

@@ -15,7 +15,7 @@ import msgspec
 
 from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
-from ci.inspect.apps import QNN_ABI, AppUnit, PackedFile
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
@@ -25,7 +25,7 @@ from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
 from provisioning.manifest.targets import find_soc
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # A file belongs to the first component whose pattern matches its name.
 COMPONENTS = {
     "QNN, HTP skels": r"libQnn(Htp|Dsp)V\w+Skel.*",
@@ -42,7 +42,7 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class CheckedUnit:
-    """An app, or one of its flavours, with its findings."""
+    """An app, or a library, with its findings."""
 
     unit: AppUnit
     findings: tuple[Finding, ...]
@@ -85,7 +85,7 @@ def _describe(unit: AppUnit) -> list[str]:
         f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {', '.join(_builds(unit)) or 'unknown'}",
     ]
     for name, (count, size, packed) in measure(unit).items():
-        is_packed = packed and not unit.kind.is_copy
+        is_packed = packed and unit.kind is not Kind.DIRECTORY
         within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
         rows.append(
             f"  {name:<24} {count:>4} file{'s' if count > 1 else ' '} {size / 1e6:>8.1f} MB{within}"
@@ -145,7 +145,6 @@ def _unit_data(checked: CheckedUnit) -> Mapping[str, Any]:
             {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
             for name, (count, size, packed) in measure(unit).items()
         ],
-        "absent": list(unit.absent),
         "errors": len(verdict.errors),
         "warnings": len(verdict.warnings),
         "findings": msgspec.to_builtins(checked.findings),
@@ -160,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "app",
         type=user_path,
         metavar="APK|AAR|DIR",
-        help="an APK, a set of APKs (.apks, .xapk), an AAR, one of these unpacked, or source code",
+        help="an APK, a set of APKs (.apks, .xapk), an AAR, or one of these unpacked",
     )
     parser.add_argument(
         "--soc",

@@ -1,8 +1,7 @@
-"""Android apps of a few files: archives, sources and checkouts, or only the facts about one."""
+"""Android apps of a few files: archives and directories, or only the facts about one."""
 
 from __future__ import annotations
 
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,13 +13,12 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.elf.facts import ElfFacts
-from tests.stand_ins.android_apps import ABI, KEPT, make_set, write_apk, write_sources
+from tests.stand_ins.android_apps import ABI, make_set, write_apk
 
 Make = Callable[[Path], Path]
 SET = make_set()
 CPU = {name: data for name, data in SET.items() if "Skel" not in name}
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
-JNI = f"app/src/main/jniLibs/{ABI}"
 SKELS = ("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", "libQnnHtpV81Skel.so")
 
 
@@ -43,12 +41,6 @@ def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:
     return root
 
 
-def add_to_git(root: Path) -> None:
-    """Put all files of a directory into the index of a new repository."""
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", "-C", root, *words], check=True)
-
-
 def pack(path: Path, files: Mapping[str, str | bytes]) -> Path:
     """A ZIP archive of these files."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,42 +52,6 @@ def pack(path: Path, files: Mapping[str, str | bytes]) -> Path:
 
 def apk(libraries: Mapping[str, bytes] = SET, **change: object) -> Make:
     return lambda place: write_apk(place / "app.apk", libraries, **change)  # type: ignore[arg-type]
-
-
-def sources(
-    libraries: Mapping[str, bytes] = SET, files: Mapping[str, bytes] | None = None, **change: str
-) -> Make:
-    """Sources of an app, with more files."""
-    return lambda place: write_files(
-        write_sources(place / "project", libraries, **change), files or {}
-    )
-
-
-def with_aar(
-    files: Mapping[str, bytes], jni: str = KEPT, others: Mapping[str, bytes] | None = None
-) -> Make:
-    """Sources with an AAR that contains these libraries."""
-
-    def make(place: Path) -> Path:
-        root = sources(SET, others, jni=jni)(place)
-        members = {"R.txt": b"", **{f"jni/{ABI}/{name}": data for name, data in files.items()}}
-        pack(root / "app/libs/a.aar", members)
-        return root
-
-    return make
-
-
-def without(*names: str) -> Make:
-    """A checkout in which files are missing."""
-
-    def make(place: Path) -> Path:
-        root = write_sources(place / "project", SET)
-        add_to_git(root)
-        for name in names:
-            (root / name).unlink()
-        return root
-
-    return make
 
 
 def unpacked(place: Path) -> Path:
@@ -138,7 +94,7 @@ def facts(name: str, *needed: str, machine: int = 183, program: bool = False) ->
     return FileFacts(f"lib/{QNN_ABI}/{name}", Path(name), 1, elf)
 
 
-def unit(kind: Kind = Kind.SOURCES, *files: FileFacts, **fields: object) -> AppUnit:
+def unit(kind: Kind = Kind.DIRECTORY, *files: FileFacts, **fields: object) -> AppUnit:
     """An app with libQnnHtp.so and three skels, which are not there."""
     libraries = fields.pop("libraries", packed("libQnnHtp.so", *SKELS))
     tree = TreeFacts(Path(), (*map(facts, SKELS), *files))

@@ -201,10 +201,9 @@ def logs(place: Place) -> None:
 
 
 def app(place: Place) -> None:
-    """An APK, and sources, with a set of libraries for two Hexagon versions."""
+    """An APK with a set of libraries for two Hexagon versions."""
     libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
     android_apps.write_apk(place.directory / "app.apk", libraries)
-    android_apps.write_sources(place.directory / "MyApp", libraries)
 
 
 def change(place: Place) -> None:

@@ -1,5 +1,5 @@
-"""Small Android apps: libraries of QNN with a name and a build, APKs as Gradle or zip write them,
-and sources."""
+"""Small Android apps: libraries of QNN with a name and a build, and APKs as Gradle or zip
+write them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ BUILD, OLDER = (
 ABI = "arm64-v8a"
 PADDING = 0xD935  # the extra field that zipalign writes
 E_FLAGS = 36
-GRADLE = """plugins {{ id("com.android.application") }}
-android {{
-    defaultConfig {{ minSdk = 30; targetSdk = 35 }}
-    packaging {{ jniLibs {{ {jni} }} }}
-}}
-dependencies {{ {dependencies} }}
-"""
-KEPT = 'useLegacyPackaging = true; keepDebugSymbols += "**/libQnnHtpV*Skel.so"'
 
 
 def library(name: str, build: str = BUILD) -> bytes:
@@ -80,29 +72,3 @@ def write_apk(
                 info.extra = struct.pack("<HH", PADDING, -start % align) + bytes(-start % align)
             archive.writestr(info, data)
     return path
-
-
-def write_sources(
-    root: Path,
-    libraries: Mapping[str, bytes],
-    *,
-    jni: str = KEPT,
-    dependencies: str = "",
-    module: str = "app",
-    manifest: str = "declared",
-    source_set: str = "main",
-) -> Path:
-    """The sources of an app, or one more source set of it."""
-    place = root / module
-    sets = place / "src" / source_set
-    (sets / "jniLibs" / ABI).mkdir(parents=True)
-    for name, data in libraries.items():
-        (sets / "jniLibs" / ABI / name).write_bytes(data)
-    if source_set == "main":
-        text = GRADLE.format(jni=jni, dependencies=dependencies)
-        (place / "build.gradle.kts").write_text(text, "utf-8")
-        (sets / "AndroidManifest.xml").write_bytes((MANIFESTS / f"{manifest}.xml").read_bytes())
-        (root / "build.gradle.kts").write_text(
-            'plugins { id("com.android.application") version "8.13" apply false }\n', "utf-8"
-        )
-    return root

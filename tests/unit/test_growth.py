@@ -97,12 +97,6 @@ def write_app(place: Path, size: int) -> list[str]:
     return ["check-app", "a.apk"]
 
 
-def write_sources(place: Path, size: int) -> list[str]:
-    for number in range(size // 10):
-        android_apps.write_sources(place, android_apps.make_set(), module=f"app{number}")
-    return ["check-app", "."]
-
-
 @pytest.mark.nightly  # it measures time, which other tests at its side disturb
 @pytest.mark.parametrize(
     ("write", "size"),
@@ -114,7 +108,6 @@ def write_sources(place: Path, size: int) -> list[str]:
         (write_chain, 400),
         (write_program, 300),
         (write_app, 150),
-        (write_sources, 50),
     ],
 )
 def test_the_time_grows_with_the_size(

@@ -19,28 +19,14 @@ from ci.__main__ import main
 from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
-    KEPT,
     MANIFESTS,
     OLDER,
-    library,
     make_set,
     write_apk,
-    write_sources,
 )
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 SET = make_set()
-REPOSITORIES = "QNN_CI_ANDROID_REPOSITORIES"
-# Checkouts of public apps, by the name of their directory below $QNN_CI_ANDROID_REPOSITORIES, and
-# ids that readelf, git and their build files confirm.
-KNOWN = {
-    "CLIPExecuTorch": {"QNN225", "QNN853", "QNN856", "QNN860", "QNN866"},
-    "QnnDemo": {"QNN316", "QNN853"},
-    "ZipDepth-Quantized-Qualcomm-QNN-SM8350": {"QNN854", "QNN865"},
-    "gaze": {"QNN853", "QNN854", "QNN860"},
-    "GHOST": {"QNN853"},
-    "ChatBotApp": {"QNN225", "QNN853", "QNN856"},
-}
 Check = Callable[..., tuple[int, dict[str, object]]]
 
 
@@ -124,25 +110,6 @@ def test_an_aar_and_its_unpacked_directory(check: Check, tmp_path: Path) -> None
     assert ids(found) == {"QNN860"}
 
 
-def test_each_flavour_is_an_app(check: Check, tmp_path: Path) -> None:
-    root = write_sources(tmp_path / "p", {})
-    write_sources(root, SET, source_set="qnn")
-    write_sources(root, {"libapp.so": library("libapp.so")}, source_set="plain")
-    write_sources(root, SET, source_set="androidTest")
-    code, data = check(root)
-    assert (code, names(data)) == (ExitCode.FAILED, ["app (plain)", "app (qnn)"])
-    assert ids(data) == {"QNN852"}
-
-
-def test_a_failure_counts_more_than_an_incomplete_copy(check: Check, tmp_path: Path) -> None:
-    root = write_sources(tmp_path / "p", {})
-    pointer = b"version https://git-lfs.github.com/spec/v1"
-    write_sources(root, SET | {"libQnnHtp.so": pointer}, source_set="qnn")
-    assert check(root)[0] == ExitCode.ENVIRONMENT
-    write_sources(root, {"libapp.so": library("libapp.so")}, source_set="plain")
-    assert check(root)[0] == ExitCode.FAILED
-
-
 def test_of_a_set_what_a_device_gets_together_counts(check: Check, tmp_path: Path) -> None:
     right = write_apk(tmp_path / "right.apk", SET)
     wrong = write_apk(tmp_path / "wrong.apk", SET, manifest="undeclared")
@@ -153,60 +120,6 @@ def test_of_a_set_what_a_device_gets_together_counts(check: Check, tmp_path: Pat
             for name, path in (members | extra).items():
                 archive.write(path, name)
         assert ids(check(tmp_path / "app.apks")[1]) == ({"QNN860"} if extra else set())
-
-
-def test_modules_that_an_app_depends_on_are_packaged_with_it(check: Check, tmp_path: Path) -> None:
-    root = tmp_path / "android"
-    write_sources(root, {}, dependencies='implementation(project(":qnn:htp"))')
-    write_sources(root, SET, module="qnn/htp")
-    gradle = root / "qnn" / "htp" / "build.gradle.kts"
-    gradle.write_text('plugins { id("com.android.library") }')
-    code, data = check(tmp_path)
-    assert (code, names(data), ids(data)) == (ExitCode.OK, ["android/app"], set())
-    other = write_sources(tmp_path / "android", make_set(OLDER), module="other")
-    assert names(check(other)[1]) == ["app", "other"]
-
-
-def test_what_gradle_leaves_out_adds_or_starts_is_read(check: Check, tmp_path: Path) -> None:
-    """Excluded libraries, a process with LD_LIBRARY_PATH, skels in assets, and a framework."""
-    left_out = 'excludes += "**/libQnn*"; excludes += "**/libHtp*"'
-    excluded = write_sources(tmp_path / "excluded", SET, jni=f"{KEPT}; {left_out}")
-    assert ids(check(excluded)[1]) == {"QNN850"}
-    started = write_sources(tmp_path / "started", SET, manifest="undeclared")
-    assert ids(check(started)[1]) == {"QNN860"}
-    code = started / "app" / "src" / "main" / "cpp" / "run.cpp"
-    code.parent.mkdir()
-    code.write_text('setenv("LD_LIBRARY_PATH", path, 1);')
-    assert ids(check(started)[1]) == {"QNN861"}
-    assert check(started)[0] == ExitCode.OK
-
-
-def test_a_tree_without_an_app_is_no_pass(check: Check, tmp_path: Path) -> None:
-    (tmp_path / "build.gradle").write_text("// nothing\n")
-    code, data = check(tmp_path)
-    assert code == ExitCode.USAGE
-    assert "contains no Android app, so nothing was checked" in json.dumps(data)
-    app = tmp_path / "app"
-    app.mkdir()
-    linked = "plugins { id 'com.android.application'; id 'dev.flutter.flutter-gradle-plugin' }"
-    (app / "build.gradle").write_text(linked)
-    code, data = check(tmp_path)
-    assert (code, ids(data) & {"QNN850", "QNN868"}) == (ExitCode.OK, {"QNN850", "QNN868"})
-
-
-def test_links_out_of_the_sources_are_followed_and_loops_are_not(
-    check: Check, tmp_path: Path
-) -> None:
-    root = write_sources(tmp_path / "p", {})
-    libraries = root / "app" / "src" / "main" / "jniLibs" / ABI
-    for name, data in SET.items():
-        (tmp_path / name).write_bytes(data)
-        (libraries / name).symlink_to(tmp_path / name)
-    (root / "loop").symlink_to(root)
-    (root / "self").symlink_to(root / "self")
-    assert ids(check(root)[1]) == set()
-    (libraries / "libgone.so").symlink_to(tmp_path / "nowhere")
-    assert ids(check(root)[1]) == {"QNN300"}
 
 
 @pytest.mark.parametrize(
@@ -247,14 +160,6 @@ def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Pat
         path = tmp_path / "mutated.apk"
         path.write_bytes(bytes(data))
         assert check(path)[0] in known, index
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_apps_of_others(name: str, check: Check) -> None:
-    place = os.environ.get(REPOSITORIES, "")
-    if not (Path(place) / name).is_dir() or not place:
-        pytest.skip(f"{REPOSITORIES} names no directory with {name}")
-    assert ids(check(Path(place) / name)[1]) >= KNOWN[name]
 
 
 @pytest.mark.skipif(not shutil.which("zipalign"), reason="zipalign is not installed")

@@ -11,31 +11,25 @@ from pathlib import Path, PurePath
 import pytest
 
 from ci.inspect import apps
-from ci.inspect.app_manifest import MAX_BYTES, AppManifest
-from ci.inspect.app_trees import MAX_DEPTH
+from ci.inspect.app_manifest import MAX_BYTES
 from ci.inspect.apps import AppUnit, Kind, PackedFile, choose_splits, read_manifest
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
 from tests.build.apps import POINTER as LFS
-from tests.build.apps import add_to_git, pack, read, unpacked, write_files
+from tests.build.apps import pack, read, unpacked, write_files
 from tests.stand_ins.android_apps import (
     ABI,
     ARTIFACTS,
     MANIFESTS,
-    library,
     write_apk,
 )
-from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
-APP = 'plugins { id("com.android.application") }\n'
-MODULE = 'plugins { id("com.android.library") }\n'
 TEXT = (MANIFESTS / "declared.xml").read_text("utf-8")
 POINTER = LFS.decode()
 ELF = ARTIFACTS / "elf"
-JNI, OTHER = f"src/main/jniLibs/{ABI}", "src/main/jniLibs/x86"
 MANIFEST = "AndroidManifest.xml"
 ANDROID = 'xmlns:a="http://schemas.android.com/apk/res/android"'
 
@@ -47,8 +41,7 @@ def describe(unit: AppUnit) -> str:
     for name in ("libraries", "assets"):
         lines += [f"  {name}: {one.shown}" for one in getattr(unit, name)]
     lines += ["  twice: " + ", ".join(one.shown for one in group) for group in unit.duplicates]
-    for name in ("absent", "pointers", "damaged"):
-        lines += [f"  {name}: {one}" for one in getattr(unit, name)]
+    lines += [f"  pointers: {one}" for one in unit.pointers]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -64,94 +57,24 @@ TREES: dict[str, dict[str, str]] = {
     "an unpacked app with assets": dict.fromkeys(
         [f"lib/{ABI}/liba.so", "assets/m.pte", "res/raw/other.pte"], ""
     ),
-    "modules of modules are packaged, and a loop of modules ends": {
-        "app/build.gradle": f"{APP} implementation project(':core')",
-        "core/build.gradle": f"{MODULE} project(':lib:qnn')\nproject(':app')",
-        "lib/qnn/build.gradle": f"{MODULE} project(':core')\nproject(':none')",
-        f"app/{JNI}/liba.so": "",
-        f"core/{JNI}/libb.so": "",
-        f"lib/qnn/{JNI}/libc.so": "",
-    },
-    "the app at the top has its modules below it": {
-        "build.gradle": f"{APP} project(':core')",
-        "core/build.gradle": MODULE,
-        f"core/{JNI}/libc.so": "",
-    },
-    "a module is not looked for above the given directory": {
-        "app/build.gradle": f"{APP} project(':ROOT:core')",
-        "core/build.gradle": MODULE,
-        f"core/{JNI}/libc.so": "",
-    },
-    "a module that no other uses is a unit if it has libraries": {
-        "app/build.gradle": APP,
-        "lone/build.gradle": f"{MODULE} project(':inner')",
-        f"lone/{JNI}/libx.so": "",
-        "inner/build.gradle": MODULE,
-        f"inner/{JNI}/libi.so": "",
-        "bare/build.gradle": MODULE,
-        "bare/src/main/assets/m.pte": "",
-    },
-    "directories that Gradle or others generate are not searched": {
-        "build.gradle": APP,
-        **{
-            f"{name}/x/build.gradle": APP
-            for name in (
-                *("build", "node_modules", "Pods", "third_party", "third-party"),
-                *(".gradle", "/".join("abcdefghijklm")),
-            )
-        },
-        "/".join("abcdefghijkl") + "/build.gradle": APP,
+    "directories that others generate are not searched": {
+        f"{name}/lib/{ABI}/liba.so": ""
+        for name in (
+            *("mine", "build", "node_modules", "Pods", "third_party", "third-party", ".gradle"),
+            "/".join("abcdefghijk"),
+            "/".join("abcdefghijklm"),
+        )
     },
     "only files with the names of libraries and programs count": {
-        "build.gradle": f"{APP} jniLibs.srcDirs = ['more']\nminSdk 26",
-        f"{JNI}/libreal.so": "",
-        f"{JNI}/libdir.so/": "",
-        f"{JNI}/libgone.so": "-> nowhere",
-        f"{JNI}/notes.txt": "",
-        f"src/jniLibs/{ABI}/libnone.so": "",
-        f"{OTHER}/libreal.so": "",
-        f"more/{ABI}/libmore.so": "",
-        f"more/{ABI}/libreal.so": "",
-        "src/main/assets/deep/m.pte": "",
-        "src/main/assets/c.bin": "",
-        "src/main/assets/o.onnx": "",
-        "src/main/assets/d.dlc": "",
-        "src/main/assets/s.so": "",
-        "src/main/assets/dir.pte/": "",
-        "src/main/assets/read.me": "",
-        "src/main/res/raw/r.pte": "",
-        "src/main/res/font/f.bin": "",
-    },
-    "each flavour with libraries is a unit, and a test's libraries are not": {
-        "build.gradle": APP,
-        f"src/free/jniLibs/{ABI}/libf.so": "",
-        "src/free/assets/f.pte": "",
-        f"src/paid/jniLibs/{ABI}/libm.so": "",
-        f"src/test/jniLibs/{ABI}/libt.so": "",
-        f"src/androidTestFree/jniLibs/{ABI}/libt.so": "",
-        f"src/benchmark/jniLibs/{ABI}/libt.so": "",
-        "src/plain/assets/p.pte": "",
-        f"{JNI}/libm.so": "",
-        "src/main/assets/m.pte": "",
-    },
-    "AARs that are named but missing, pointers or damaged are listed": {
-        "app/build.gradle": f"{APP} files('libs/gone.aar', 'far.aar', 'libs/lfs.aar')\n"
-        "files('$dir/a.aar', 'libs/*.aar', 'other/dir.aar', 'm/near.aar')",
-        **{f"app/{name}/near.aar": POINTER for name in ("a", "m", "z")},
-        "app/far.aar/": "",
-        "app/deep/far.aar": POINTER,  # the first by name counts
-        **{f"app/{name}/far.aar": POINTER for name in ("zz", "m", "x", "q", "f")},
-        "app/other/dir.aar/": "",
-        "app/libs/lfs.aar": POINTER,
-        "app/libs/bad.aar": "PK damaged",
-        "app/libs/text.aar": "no archive",
-        "app/src/main/assets/m.pte": POINTER,
-        "app/src/main/assets/whole.pte": "",
-        f"app/{JNI}/liba.so": POINTER,
-        f"app/{OTHER}/liba.so": POINTER,  # for an ABI that is not checked
-    },
-    "an AAR that the build file at the top names is listed without a directory": {
-        "build.gradle": f"{APP} files('libs/gone.aar')"
+        f"lib/{ABI}/libreal.so": "",
+        f"lib/{ABI}/libdir.so/": "",
+        f"lib/{ABI}/libgone.so": "-> nowhere",
+        f"lib/{ABI}/notes.txt": "",
+        "assets/deep/m.pte": "",
+        **{f"assets/{name}": "" for name in ("c.bin", "o.onnx", "d.dlc", "s.so", "read.me")},
+        "assets/dir.pte/": "",
+        "assets/l.pte": POINTER,
+        "res/font/f.bin": "",
     },
     "a directory of directories of ABIs is an app each": {
         f"one/lib/{ABI}/liba.so": "",
@@ -171,15 +94,6 @@ TREES: dict[str, dict[str, str]] = {
         "armeabi-v7a/libb.so": "",
         f"{ABI}/x86/libc.so": "",
     },
-    "a project's minSdk is for all its modules": {
-        "build.gradle": f"{MODULE} minSdk 27",
-        "app/build.gradle": APP,
-    },
-    "the level of a project's build file goes before that of a manifest": {
-        "build.gradle": f"{MODULE} minSdk 27",
-        "app/build.gradle": APP,
-        "app/src/main/AndroidManifest.xml": TEXT,
-    },
     "a manifest alone is an app": {"AndroidManifest.xml": TEXT},
 }
 
@@ -194,64 +108,6 @@ def test_each_app_of_a_directory_has_its_own_files(tmp_path: Path) -> None:
     check_snapshot(SNAPSHOTS / "app_trees.txt", shown)
 
 
-# -- checkouts ------------------------------------------------------------------------------------
-
-ABSENT: dict[str, tuple[dict[str, str], list[str]]] = {
-    "a file of each kind": (
-        {
-            "build.gradle": f"{APP} files('libs/../libs/x.aar')",  # it is listed once
-            **dict.fromkeys([f"{JNI}/libb.so", f"{JNI}/liba.so", "libs/x.aar"], ""),
-            **{f"src/main/assets/{name}": "" for name in ("m.pte", "c.bin", "o.onnx", "d.dlc")},
-            "src/main/Main.kt": "",
-            "docs/other.so": "",
-        },
-        ["build.gradle"],
-    ),
-    "the only library of a module": (
-        {"build.gradle": MODULE, f"{JNI}/liba.so": ""},
-        ["build.gradle"],
-    ),
-    "a library of a module that an app uses": (
-        {
-            "app/build.gradle": f"{APP} project(':lib')",
-            f"lib/{JNI}/liba.so": "",
-            "lib/build.gradle": MODULE,
-        },
-        ["app/build.gradle", "lib/build.gradle"],
-    ),
-    "a library of an unpacked app": (
-        dict.fromkeys([f"lib/{ABI}/liba.so", f"lib/{ABI}/libb.so", "assets/m.pte"], ""),
-        [f"lib/{ABI}/libb.so"],
-    ),
-}  # fmt: skip
-
-
-def test_files_that_git_lists_but_that_are_missing_are_absent(tmp_path: Path) -> None:
-    shown = ""
-    for number, (name, (files, kept)) in enumerate(ABSENT.items()):
-        root = write_files(tmp_path / str(number) / "ROOT", files)
-        add_to_git(root)
-        for path in files.keys() - {*kept}:
-            (root / path).unlink()
-        shown += f"# {name}\n{''.join(map(describe, read(root, tmp_path / 'scratch')))}"
-    check_snapshot(SNAPSHOTS / "app_absent.txt", shown)
-
-
-def test_files_are_absent_from_an_app_below_the_root_of_its_repository(tmp_path: Path) -> None:
-    """Also in a worktree, where .git is a file."""
-    repository, linked = tmp_path / "repository", tmp_path / "linked"
-    write_files(repository, {"ROOT/build.gradle": APP, f"ROOT/{JNI}/liba.so": ""})
-    write_files(repository, {f"other/{JNI}/libb.so": ""})
-    add_to_git(repository)
-    git(repository, "commit", "--quiet", "-m", "one")
-    git(repository, "worktree", "add", "--quiet", str(linked))
-    for root in (repository, linked):
-        (root / "ROOT" / JNI / "liba.so").unlink()
-        (root / "other" / JNI / "libb.so").unlink()
-        (unit,) = read(root / "ROOT", tmp_path / "scratch")
-        assert unit.absent == (f"{JNI}/liba.so",)
-
-
 # -- directories ----------------------------------------------------------------------------------
 
 
@@ -264,82 +120,30 @@ def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Pa
         assert (unit.assets, unit.manifest) == ((), None)
 
 
-def test_links_to_directories_are_not_followed_and_the_depth_is_limited(tmp_path: Path) -> None:
-    deep = "/".join("d" * (MAX_DEPTH + 1))
-    names = ("app/build.gradle", f"{deep}/build.gradle", f"{deep}/d/build.gradle")
-    root = write_files(tmp_path / "ROOT", dict.fromkeys(names, APP))
-    (root / "linked").symlink_to(root / "app")
-    (root / "loop").symlink_to(root)
-    found = read(root, tmp_path / "scratch")
-    assert {unit.name for unit in found} == {"app", "linked", deep}
+@pytest.mark.parametrize("name", ["build.gradle", "build.gradle.kts", "settings.gradle.kts"])
+def test_sources_are_refused_because_gradle_decides_what_is_packaged(
+    tmp_path: Path, name: str
+) -> None:
+    root = write_files(tmp_path / "ROOT", {name: "", f"app/src/main/jniLibs/{ABI}/liba.so": ""})
+    with pytest.raises(UsageError, match="contains sources, so nothing was checked"):
+        read(root, tmp_path / "scratch")
+    (unit,) = read(root / "app/src/main/jniLibs", tmp_path / "scratch")
+    assert [one.name for one in unit.libraries] == ["liba.so"]
 
 
 def test_only_libraries_for_a_phone_are_examined_in_assets(tmp_path: Path) -> None:
-    root = write_files(tmp_path / "ROOT", {"build.gradle": APP, "src/main/assets/a.so": POINTER})
+    root = write_files(tmp_path / "ROOT", {f"lib/{ABI}/": "", "assets/a.so": POINTER})
     for name in ("libx86.so", "libaarch64.so", "libhexagon.so", "make.sh"):
-        path = (root / "src/main/assets" / name).with_suffix(".so")
+        path = (root / "assets" / name).with_suffix(".so")
         path.write_bytes((ELF / name).read_bytes())
     (unit,) = read(root, tmp_path / "scratch")
     assert [one.name for one in unit.tree.files] == ["a.so", "libaarch64.so", "libhexagon.so"]
     names = ["libaarch64.so", "libhexagon.so", "libx86.so", "make.so"]
     assert [one.name for one in unit.assets] == names
-    assert unit.pointers == ("src/main/assets/a.so",)
-
-
-def test_aars_are_read_wherever_they_are_and_the_first_is_packaged(tmp_path: Path) -> None:
-    outside = write_files(tmp_path / "other", {"lfs.aar": POINTER, "bad.aar": "PK damaged"})
-    build = f"{APP} files('{outside}/lfs.aar', '{outside}/bad.aar')"
-    root = write_files(tmp_path / "ROOT", {"build.gradle": build})
-    for name in "dbfaec":
-        pack(root / f"libs/{name}.aar", {f"jni/{ABI}/libq.so": library("libq.so")})
-    (unit,) = read(root, tmp_path / "scratch")
-    places = [f"libs/{name}.aar/jni/{ABI}/libq.so" for name in "abcdef"]
-    assert [one.shown for one in unit.libraries] == places[:1]
-    assert [[one.shown for one in group] for group in unit.duplicates] == [places]
-    assert unit.pointers == (f"{outside}/lfs.aar",)
-    ((path, reason),) = unit.damaged.items()
-    assert (path, bool(reason), "bad.aar" in reason) == (f"{outside}/bad.aar", True, False)
+    assert unit.pointers == ("assets/a.so",)
 
 
 # -- manifests ------------------------------------------------------------------------------------
-
-
-def test_manifest_of_a_flavour_outranks_the_main_one(tmp_path: Path) -> None:
-    """As Gradle merges them. Other modules and AARs only add libraries."""
-    free = (
-        f'<manifest {ANDROID}><uses-sdk a:minSdkVersion="31"/>'
-        '<application a:extractNativeLibs="false"><uses-native-library a:name="libcdsprpc.so"/>'
-        '<uses-native-library a:name="libx.so"/></application></manifest>'
-    )
-    files = {
-        "app/build.gradle": f"{APP} project(':lib')\nfiles('libs/*.aar', 'libs/a.aar', 'b/a.aar')",
-        "app/b/a.aar": "the one in libs counts",
-        f"app/src/main/{MANIFEST}": TEXT,
-        f"app/src/free/{MANIFEST}": free,
-        f"app/src/free/jniLibs/{ABI}/libf.so": "",
-        f"app/src/paid/jniLibs/{ABI}/libp.so": "",
-        "lib/build.gradle": MODULE,
-        f"lib/src/main/{MANIFEST}": free.replace("libx.so", "liby.so").replace(
-            "minSdk", "targetSdk"
-        ),
-    }
-    root = write_files(tmp_path / "ROOT", files)
-    manifest = TEXT.replace("libcdsprpc.so", "libz.so")
-    pack(root / "app/libs/a.aar", {MANIFEST: manifest, f"jni/{ABI}/libq.so": library("libq.so")})
-    units = read(root, tmp_path / "scratch")
-    assert [unit.manifest for unit in units] == [
-        AppManifest(
-            *("org.example.app", "", 31, 35, False),
-            {"libcdsprpc.so": True, "libx.so": True, "liby.so": True, "libz.so": False},
-        ),
-        AppManifest(
-            *("org.example.app", "", 30, 35, True),
-            {"libcdsprpc.so": False, "liby.so": True, "libz.so": False},
-        ),
-    ]
-    assert [unit.min_sdk for unit in units] == [31, 30]
-    assert units[0].libraries[-1].shown == f"app/libs/a.aar/jni/{ABI}/libq.so"
-    assert [(unit.duplicates, unit.damaged) for unit in units] == [((), {})] * 2
 
 
 def test_manifest_that_cannot_be_read_or_is_too_long_has_a_fault(tmp_path: Path) -> None:
