@@ -94,8 +94,8 @@ VERBS: dict[str, Verb] = {
     "localise": Verb(
         "ci.verbs.localise",
         "name the operators at which a model loses accuracy",
-        environment=LOWERING,
-        examples=("--model net.py:factory --scheme 8a8w",),
+        environment=choose_mend,
+        examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --scheme u8"),
     ),
     "mend": Verb(
         "ci.verbs.mend",

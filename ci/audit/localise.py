@@ -1,5 +1,5 @@
-"""Finds where a case loses accuracy. The search lowers parts of the model with an engine that
-quantizes the model once. Each part is cached, run and judged like any other program."""
+"""Finds where a case loses accuracy. The search lowers parts of the model, which is quantized only
+once. Each part is cached, run and judged like any other program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, structs
@@ -25,7 +25,7 @@ from ci.audit.localise_search import (
     Trial,
 )
 from ci.cases.cache import CompileJob, as_compiled, hash_words
-from ci.cases.engine import Compiled, Staging
+from ci.cases.engine import Compiled, Engine, Staging
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Ended, Job
@@ -36,7 +36,11 @@ from ci.faults.match import KnownFault, match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
 from ci.models.graph_steps import Step, describe_steps
+from ci.models.rounding import find_version
+from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
+from ci.models.user_models import NO_SOURCE
+from ci.onnx.engine import OnnxEngine
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
@@ -45,46 +49,60 @@ from provisioning.manifest.targets import Backend
 MOST_SETS = 4  # only a few input sets are used, because many programs run them
 
 
+class Parts(Protocol):
+    """Divides the models of a lane. All methods except ``engine`` run in a worker process, which
+    keeps the model's graphs in memory for the next parts, and is leased for this case only."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that compiles whole models."""
+
+    def hold(self, spec: CaseSpec) -> Any:
+        """Load a case's model and quantize it, once per process, and return its graphs."""
+
+    def describe(self, spec: CaseSpec) -> Description:
+        """Return the description of a case's model."""
+
+    def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        """Compile a part of a case's model, as an engine does."""
+
+    def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        """Write what a reproducer needs next to ``file``, or the whole reproducer. Return the
+        Python code of the part's ``forward`` method, or "" if no more has to be written."""
+
+
 @dataclass(frozen=True)
 class PartEngine:
-    """Compiles the part ``cut`` of a case's model. The worker process keeps the model's graphs in
-    memory for the next parts, and is leased for this case only."""
+    """Compiles the part ``cut`` of a case's model."""
 
-    engine: ExecutorchEngine
+    parts: Parts
     cut: Cut
 
     @property
     def imports(self) -> tuple[str, ...]:
-        return self.engine.imports
+        return self.parts.engine.imports
 
     def preload(self, spec: CaseSpec) -> None:
-        self.engine.warm_up(spec)
-        hold(spec, self.engine.backend)
+        self.parts.engine.warm_up(spec)
+        self.parts.hold(spec)
 
     def key(self, spec: CaseSpec) -> str:
         own = Path(__file__)
-        code = digest_sources(own, own.with_name("localise_cuts.py"))
-        return hash_words(self.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
+        names = ("localise_cuts.py", "localise_onnx.py")
+        code = digest_sources(own, *(own.with_name(name) for name in names))
+        return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
     def read_data(self, spec: CaseSpec) -> int:
-        return self.engine.read_data(spec)
+        return self.parts.engine.read_data(spec)
 
     def warm_up(self, spec: CaseSpec) -> None:
-        self.engine.warm_up(spec)
+        self.parts.engine.warm_up(spec)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        from ci.executorch.lower import Lowering
-        from ci.models.eager import run_eager
-        from ci.models.model import load_digested
-
-        model, _ = load_digested(spec.reference, spec.source)
-        module, sets = hold(spec, self.engine.backend).cut(self.cut)
-        outputs = tuple(run_eager(module, sets))
-        part = replace(model, module=module, evaluation=tuple(sets), reference=outputs)
-        return Lowering(part, spec, staging, self.engine.backend).write_program(module)
+        return self.parts.compile(spec, self.cut, staging)
 
     def explain(self, error: Exception, log: Path) -> Finding:
-        return self.engine.explain(error, log)
+        return self.parts.engine.explain(error, log)
 
 
 @cache
@@ -107,45 +125,106 @@ class Description(Struct, frozen=True):
     """A description of a model. ``operators`` are in the graph's order. ``outputs`` are the names
     of the operators whose results are the model's outputs. ``losses`` lists the SQNR that
     quantization loses at operators and ranges, most noise first. ``steps`` describes the float32
-    graph."""
+    graph. ``qnn`` is the version of QNN."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
     losses: Sequence[Row]
     steps: tuple[Step, ...] = ()
+    qnn: str = ""
 
 
 @dataclass(frozen=True)
-class DescribeJob:
-    """A job that describes a model. Its worker process is leased for this case only."""
+class TorchParts:
+    """Divides PyTorch models, which ExecuTorch lowers."""
 
     engine: ExecutorchEngine
-    spec: CaseSpec
 
-    def __call__(self) -> Description:
-        self.engine.warm_up(self.spec)
+    def hold(self, spec: CaseSpec) -> Any:
+        return hold(spec, self.engine.backend)
+
+    def describe(self, spec: CaseSpec) -> Description:
+        from ci.executorch.toolchain import find_qnn_version
         from ci.models.model import load_digested
 
-        graphs = hold(self.spec, self.engine.backend)
-        model, _ = load_digested(self.spec.reference, self.spec.source)
+        graphs = self.hold(spec)
+        model, _ = load_digested(spec.reference, spec.source)
         steps = describe_steps(model.module, model.evaluation[0])
-        return Description(graphs.describe(), graphs.outputs, graphs.rank_losses(), steps)
+        rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
+        return Description(*rows, steps, find_qnn_version())
+
+    def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        from ci.executorch.lower import Lowering
+        from ci.models.eager import run_eager
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(spec.reference, spec.source)
+        module, sets = self.hold(spec).cut(cut)
+        outputs = tuple(run_eager(module, sets))
+        part = replace(model, module=module, evaluation=tuple(sets), reference=outputs)
+        return Lowering(part, spec, staging, self.engine.backend).write_program(module)
+
+    def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        from ci.audit.localise_reproducer import write_tensors
+
+        tensors = file.with_suffix(".pt")
+        return write_tensors(self.hold(spec), cut, tensors)
 
 
 @dataclass(frozen=True)
-class SourceJob:
-    """A job that writes the weights and inputs of a part to the file ``weights``, and returns the
-    Python code of the part's ``forward`` method."""
+class OnnxParts:
+    """Divides .onnx files, which ONNX Runtime compiles. The whole models are written to ``work``,
+    a directory of the case."""
 
-    engine: ExecutorchEngine
+    engine: OnnxEngine
+    work: Path
+
+    def hold(self, spec: CaseSpec) -> Any:
+        from ci.audit.localise_onnx import hold_file
+
+        return hold_file(spec, self.work)
+
+    def describe(self, spec: CaseSpec) -> Description:
+        from ci.onnx.steps import describe_steps
+
+        graphs = self.hold(spec)
+        qnn = find_version(Path(self.engine.options(spec)["backend_path"]))
+        rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
+        return Description(*rows, describe_steps(graphs.plain), qnn)
+
+    def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        from ci.onnx.compile import compile_source
+
+        source = self.hold(spec).cut(cut, staging.directory.with_name("part.onnx"))
+        scheme = Scheme.ASIS if spec.scheme.quantized else spec.scheme
+        part, options = replace(spec, scheme=scheme, source=NO_SOURCE), self.engine.options(spec)
+        return compile_source(source, part, staging, options, embed=True, saver="")
+
+    def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        import numpy as np
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        source = self.hold(spec).cut(cut, file)
+        arrays = map(np.stack, zip(*source.evaluation, strict=True))
+        np.savez(file.with_suffix(".npz"), *arrays)
+        return ""
+
+
+@dataclass(frozen=True)
+class PartsJob:
+    """A job that describes a case's model or, with a ``cut``, writes a part as ``Parts.write``
+    does."""
+
+    parts: Parts
     spec: CaseSpec
-    cut: Cut
-    weights: Path
+    cut: Cut | None = None
+    file: Path = Path()
 
-    def __call__(self) -> str:
-        from ci.audit.localise_reproducer import write_tensors
-
-        return write_tensors(hold(self.spec, self.engine.backend), self.cut, self.weights)
+    def __call__(self) -> Any:
+        self.parts.engine.warm_up(self.spec)
+        if self.cut is None:
+            return self.parts.describe(self.spec)
+        return self.parts.write(self.spec, self.cut, self.file)
 
 
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative
@@ -167,21 +246,19 @@ class Localised(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Localiser:
-    """Finds where one case loses accuracy. ``qnn`` is the version of QNN. ``count`` is the number
-    of parts that were tried."""
+    """Finds where one case loses accuracy. ``count`` is the number of parts that were tried."""
 
     spec: CaseSpec
     setup: RunSetup
-    engine: ExecutorchEngine
+    parts: Parts
     progress: Progress
-    qnn: str = ""
     count: int = field(default=0, init=False)
 
     def run(self, limit: int, reproducer: Path | None) -> Localised:
         """Search with at most ``limit`` programs. If there is a wrong part and ``reproducer`` is
         not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
         be loaded, exported or quantized, or if the part's tensors cannot be written."""
-        described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
+        described = self.call(PartsJob(self.parts, self.spec), self.setup.work / "model.log")
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure
             what = failure if failure.startswith(name) else f"{name}: {failure}"
@@ -189,7 +266,7 @@ class Localiser:
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {one.name: one for one in model.operators}
-        known = match_faults(model.steps, self.spec.scheme.base.value, self.qnn)
+        known = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
         for one in known:
             self.progress.step(f"  known fault: {one}")
         suspects = [names for one in known if (names := find_suspect(operators, one))]
@@ -220,7 +297,7 @@ class Localiser:
         run = CaseRun(self.spec, replace(self.setup, work=work))
         run.directory.mkdir(parents=True)
         job = CompileJob(
-            engine=PartEngine(self.engine, cut),
+            engine=PartEngine(self.parts, cut),
             spec=self.spec,
             cache=self.setup.cache,
             log=run.directory / "lower.log",
@@ -260,15 +337,14 @@ class Localiser:
         return trial
 
     def write(self, file: Path, found: Located, cut: Cut) -> str:
-        """Write the part as a Python file, with its tensors next to it, and return the path of the
-        Python file. Raises FailedError if the tensors cannot be written."""
-        tensors = file.with_suffix(".pt")
-        source = self.call(
-            SourceJob(self.engine, self.spec, cut, tensors), self.setup.work / "source.log"
-        )
+        """Write the part to ``file``, with its tensors next to it, and return the path. Raises
+        FailedError if the part cannot be written."""
+        job = PartsJob(self.parts, self.spec, cut, file)
+        source = self.call(job, self.setup.work / "source.log")
         if source.failure:
             raise FailedError(f"no reproducer was written: {source.failure}", why=source.log_tail)
-        write_reproducer(file, source.result, self.spec, found)
+        if source.result:
+            write_reproducer(file, source.result, self.spec, found)
         return str(file)
 
 

@@ -239,7 +239,9 @@ class Graphs:
                 )
                 before = behind
             reached[name] = before
-        return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
+        return sorted(
+            (row for row in rows if row.lost_db > 0), key=lambda row: row.added, reverse=True
+        )
 
     def _list_comparable(self) -> dict[str, str]:
         """Map the inputs and operators with floating-point results to the nodes of the float32
@@ -363,12 +365,6 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
     if not noise or not signal:
         return -EQUAL_DB if noise else EQUAL_DB
     return min(EQUAL_DB, 10 * math.log10(signal / noise))
-
-
-def _added(row: Row) -> float:
-    """Return the power of the noise that an operator or a range adds, relative to the signal's
-    power."""
-    return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
 
 
 def record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from ci.audit.localise import Localised
 from ci.audit.localise_search import LEAST_OFF, Departure, Located, Mend, Operator, Row
+from ci.cases.spec import CaseSpec
 from ci.faults.match import KnownFault
 from ci.report.text import count
 from provisioning.errors import ExitCode
@@ -92,7 +94,7 @@ def _describe(case: Localised) -> LocalisedCase:
         readers=found.readers,
         mended_by=found.mended_by,
         sharing=found.sharing,
-        cause=name_cause(found, quantized=spec.scheme.quantized) if found.part else "",
+        cause=name_cause(found, spec) if found.part else "",
         ended=found.ended,
         reproducer=case.reproducer,
         known_faults=case.known_faults,
@@ -119,15 +121,19 @@ def _render(case: Localised) -> Iterator[str]:
     if case.losses:
         yield "  SQNR lost by the quantized model against float32, most noise first:"
         yield from _tabulate(case.losses)
-    yield from _conclude(found, quantized=spec.scheme.quantized)
+    yield from _conclude(found, spec)
     if case.reproducer:
         yield f"  reproducer: {case.reproducer}"
+        if spec.is_file:
+            scheme = "" if spec.scheme.quantized else f" --scheme {spec.scheme.value}"
+            path = shlex.quote(case.reproducer)
+            yield f"    red by itself: qnn-ci test-onnx --model {path}{scheme}"
     if found.ended:
         yield f"  the search ended early: {found.ended}" if found.outputs else f"  {found.ended}"
     yield f"  {count(case.programs, 'program')}"
 
 
-def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
+def _conclude(found: Located, spec: CaseSpec) -> Iterator[str]:
     if found.first:
         yield f"  first wrong operator: {found.first}"
     elif is_wrong(found) and found.rows:
@@ -145,7 +151,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
     for operator in found.sharing:
         yield f"  the quantizer uses the same range for the part and {operator.name} ({operator})"
     if found.part:
-        yield f"  cause: {name_cause(found, quantized=quantized)}"
+        yield f"  cause: {name_cause(found, spec)}"
 
 
 def _note(one: Operator) -> str:
@@ -154,7 +160,7 @@ def _note(one: Operator) -> str:
     return clipped + (f", the scale of its bias is {one.bias_off:.2%} off" if off else "")
 
 
-def name_cause(found: Located, *, quantized: bool) -> str:
+def name_cause(found: Located, spec: CaseSpec) -> str:
     """Return why the smallest part is wrong, according to the change that makes it right."""
     if Mend.BIASES in found.mended_by:
         return (
@@ -167,8 +173,9 @@ def name_cause(found: Located, *, quantized: bool) -> str:
             "calibration chose ranges that clip values in the quantized model, but QNN merges"
             " roundings and does not clip them. With wider ranges, the part is right"
         )
-    model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN make the program differ from the part's {model}"
+    model = "quantized model" if spec.scheme.quantized else "float32 model"
+    lane = "ONNX Runtime" if spec.is_file else "ExecuTorch's passes"
+    return f"{lane} or QNN make the program differ from the part's {model}"
 
 
 def _pair(one: Departure) -> str:

@@ -34,7 +34,8 @@ class Mend(str, Enum):
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """A node that computes an activation, with its source line and module.
+    """A node that computes an activation, with its source line and module and, in an .onnx file,
+    the node's name.
 
     ``inputs`` are the operators whose results it reads. ``computes`` is false if it only moves
     elements. ``size_bytes`` is the size of its result. ``range`` is the lowest and the highest
@@ -47,6 +48,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     kind: str
     line: str = ""
     module: str = ""
+    node: str = ""
     inputs: tuple[str, ...] = ()
     computes: bool = True
     size_bytes: int = 0
@@ -56,7 +58,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         line = f" [{self.line}]" if self.line else ""
-        return f"{self.kind}{line}{f' of {self.module}' if self.module else ''}"
+        name = f" {self.node!r}" if self.node else ""
+        return f"{self.kind}{name}{line}{f' of {self.module}' if self.module else ''}"
 
 
 class Cut(Struct, frozen=True):
@@ -114,6 +117,12 @@ class Row(Struct, frozen=True, kw_only=True):
     behind_db: float
     lost_db: float
     is_range: bool = False
+
+    @property
+    def added(self) -> float:
+        """Return the power of the noise that an operator or a range adds, relative to the signal's
+        power."""
+        return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 
 class Spent(Exception):  # noqa: N818 - no error: the search ends with what it has

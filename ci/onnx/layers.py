@@ -4,7 +4,7 @@ nodes to a model's outputs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,6 @@ def find_loss(
     quantized = compute_values(onnx.load(model), scratch, inputs, names)
     unrounded = skip_rounding(onnx.load(model), onnx.load(plain))
     float32 = compute_values(unrounded, scratch, inputs, names)
-    reached = {name: _compare(float32[name], value) for name, value in quantized.items()}
-    reached |= {one.name: BEST_DB for one in graph.input}
     makers = {name: node for node in graph.node for name in node.output}
     weights = min(
         (
@@ -60,21 +58,39 @@ def find_loss(
         ),
         default=BEST_DB,
     )
-    found: list[Loss] = []
-    for name in quantized:
-        node, origin = makers[name], rounded.get(name, "")
-        before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
-        if before and (origin or computes(node)) and reached[name] < min(before):
-            what = (
-                f"the range of {name_node(origin, makers)}" if origin else name_node(name, makers)
-            )
-            found.append(Loss(what, min(before), reached[name], weights))
+    found = [
+        Loss(
+            f"the range of {name_node(origin, makers)}" if origin else name_node(name, makers),
+            before,
+            behind,
+            weights,
+        )
+        for name, origin, before, behind in list_losses(graph, float32, quantized)
+    ]
     greatest = max(found, key=lambda one: one.added, default=None)
     if not greatest or len(rounded) > MOST_PROBES or sum(names.values()) > MOST_PROBED:
         return greatest
     ends = {one.name: names[one.name] for one in graph.output if one.name in names}
     effects = measure_effects(model, plain, scratch, inputs, ends)
     return structs.replace(greatest, nodes=choose_nodes(effects))
+
+
+def list_losses(
+    graph: Any, float32: Mapping[str, Any], quantized: Mapping[str, Any]
+) -> Iterator[tuple[str, str, float, float]]:
+    """Yield each value of a quantized graph that is less accurate than the values from which it is
+    made: its name, the value before it was rounded (or "" if it is the result of another operator),
+    and the SQNR in dB before and after it. ``float32`` and ``quantized`` are the values of the
+    graph without and with rounding."""
+    rounded = find_rounded(graph)
+    reached = {name: _compare(float32[name], value) for name, value in quantized.items()}
+    reached |= {one.name: BEST_DB for one in graph.input}
+    makers = {name: node for node in graph.node for name in node.output}
+    for name in quantized:
+        node, origin = makers[name], rounded.get(name, "")
+        before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
+        if before and (origin or computes(node)) and reached[name] < min(before):
+            yield name, origin, min(before), reached[name]
 
 
 def measure_effects(
@@ -135,10 +151,7 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
         output = name
         if source != name:  # QNN expects a separate dequantizer for each reader of a quantizer
             output = EXPOSED.format(name)
-            node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
-            node.domain = makers[name].domain
-            node.attribute.extend(makers[name].attribute)
-            graph.node.append(node)
+            graph.node.append(copy_node(makers[name], output))
         graph.output.append(helper.make_empty_tensor_value_info(output))
     if not chosen:
         raise FailedError(
@@ -147,6 +160,14 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
         )
     onnx.save(infer(proto), target)
     return tuple(Layer(makers[source].op_type, name_node(source, makers)) for source, _ in chosen)
+
+
+def copy_node(node: Any, output: str) -> Any:
+    """Return a copy of a node with a single output of this name."""
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    copied.name, copied.output[:] = output, [output]
+    return copied
 
 
 def computes(node: Any) -> bool:
@@ -285,9 +306,16 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def compute_values(
-    model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
+    model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Collection[str]
 ) -> dict[str, Any]:
-    """Compute the values that ``names`` lists for one input set, and return them by name.
+    """Compute values as compute_sets does, for one input set."""
+    return compute_sets(model, scratch, [inputs], names)[0]
+
+
+def compute_sets(
+    model: onnx.ModelProto, scratch: Path, sets: Sequence[Arrays], names: Collection[str]
+) -> list[dict[str, Any]]:
+    """Compute the values that ``names`` lists for each input set, and return them by name.
     ``scratch`` is overwritten with a model that returns them."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(
@@ -295,8 +323,9 @@ def compute_values(
     )
     onnx.save(infer(model), scratch)
     session = open_reference(scratch)
-    feed = dict(zip((one.name for one in session.get_inputs()), inputs, strict=True))
-    return dict(zip(names, session.run([*names], feed), strict=True))
+    own = [one.name for one in session.get_inputs()]
+    made = (session.run([*names], dict(zip(own, inputs, strict=True))) for inputs in sets)
+    return [dict(zip(names, values, strict=True)) for values in made]
 
 
 def _compare(wanted: Any, given: Any) -> float:

@@ -4,29 +4,32 @@ model."""
 from __future__ import annotations
 
 import argparse
-import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import cast
 
-from ci.audit.localise import Localised, Localiser
+from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
 from ci.audit.localise_report import choose_exit, data_of, render_cases
 from ci.cases.judged import SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
-from ci.cases.session import Phases, check_functions
 from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine, make_runner
-from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
-from ci.models.schemes import EXECUTORCH
+from ci.executorch.engine import ExecutorchEngine
+from ci.models.schemes import EXECUTORCH, ONNX
+from ci.onnx.engine import OnnxEngine
 from ci.report.text import name_models
+from ci.verbs.environments import are_files
+from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
     add_run,
     add_schemes,
-    enter_environment,
     read_limits,
     require_forward,
-    require_packages,
     select_asked,
 )
+from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
+from ci.verbs.user_policy import choose_policy
 from provisioning.artifacts import choice
 from provisioning.console.command import WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
@@ -44,8 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         required=True,
-        help="a model's name, a glob, or file.py:factory; repeatable",
+        help="a model's name, a glob, file.py:factory, or file.onnx; repeatable",
     )
+    onnx.add_shape(parser)
     add_schemes(parser)
     add(
         "--limit",
@@ -57,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--reproducer",
         type=user_path,
-        metavar="OUT.py",
+        metavar="OUT",
         help="write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
-        " OUT.pt",
+        " OUT.pt; for an .onnx file, to OUT.onnx and OUT.npz",
     )
     add("--no-cache", action="store_true", help="lower everything again")
     add_run(parser, "")
@@ -75,25 +79,27 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
         )
     args.strict_noise = True
-    policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
-    specs = select_asked(args, policy, EXECUTORCH)
+    is_onnx = are_files(args.model, choose_policy(args.policy))
+    lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
+    policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
+    specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
     require_forward(specs)
+    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci localise")
+    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
     if args.reproducer:
-        check_reproducer(args.reproducer, len(specs))
-    require_packages(("torch", "executorch"), "lowering")
-
-    cases = localise(specs, policy, args, progress)
+        check_reproducer(args.reproducer, len(specs), lane.suffix or ".py")
+    cases = localise(specs, policy, tools, args, progress)
     return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
 
 
-def check_reproducer(file: Path, cases: int) -> None:
-    """Raise UsageError if the file's name does not end in .py or if there are several cases, and
-    StoreError if the file's directory cannot be written."""
-    if file.suffix != ".py":
+def check_reproducer(file: Path, cases: int, suffix: str) -> None:
+    """Raise UsageError if the file's name does not end in ``suffix`` or if there are several cases,
+    and StoreError if the file's directory cannot be written."""
+    if file.suffix != suffix:
         raise UsageError(
-            f"--reproducer {file} does not end with .py",
-            why="a reproducer is a Python file",
-            fix="name it OUT.py",
+            f"--reproducer {file} does not end with {suffix}",
+            why="a reproducer is a Python file, or an .onnx file if the model is one",
+            fix=f"name it OUT{suffix}",
         )
     if cases > 1:
         raise UsageError(
@@ -104,24 +110,16 @@ def check_reproducer(file: Path, cases: int) -> None:
 
 
 def localise(
-    specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+    specs: Sequence[CaseSpec],
+    policy: EmulatorPolicy,
+    tools: Tools,
+    args: argparse.Namespace,
+    progress: Progress,
 ) -> list[Localised]:
     """Provision, check the environment, and localise one case after the other."""
-    chosen = choice.read_choice(args.sdk, args.adaptor)
     options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
     found = []
-    with enter_environment(
-        chosen.profile,
-        Phases(progress),
-        offline=args.offline,
-        imports=ExecutorchEngine.imports,
-        choice=chosen,
-    ) as (environment, scratch, _):
-        pool = scratch.open(environment.apply(os.environ))
-        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
-        parts = tuple(describe_toolchain(environment))
-        engine = ExecutorchEngine(name_toolchain(parts, environment))
-        qnn = next((one.version for one in parts if one.name == LIBRARY), "")
+    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
         names = name_models(spec.model for spec in specs)
         for number, spec in enumerate(specs):
             progress.step(
@@ -131,11 +129,15 @@ def localise(
             setup = RunSetup(
                 options=options,
                 engine=engine,
-                runner=make_runner(pool, args.timeout_s),
+                runner=runner,
                 pool=pool,
-                work=scratch.scratch / f"localise-{number}",
+                work=scratch / f"localise-{number}",
             )
-            localiser = Localiser(spec, setup, engine, progress, qnn)
-            found.append(localiser.run(args.limit, args.reproducer))
+            parts = (
+                OnnxParts(engine, setup.work / "model")
+                if isinstance(engine, OnnxEngine)
+                else TorchParts(cast(ExecutorchEngine, engine))
+            )
+            found.append(Localiser(spec, setup, parts, progress).run(args.limit, args.reproducer))
     progress.step("4/4 report")
     return found

@@ -26,6 +26,7 @@ from ci.audit.localise import (  # noqa: E402
     Description,
     Localised,
     Localiser,
+    TorchParts,
     find_suspect,
     measure_departure,
 )
@@ -82,6 +83,7 @@ from tests.stand_ins.lanes import (  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 PREDICTED_DB = 60.0
+PARTS = TorchParts(ExecutorchEngine(("one",)))
 Spoils = Callable[[GraphModule, Node], bool]
 
 
@@ -255,8 +257,8 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     file = tmp_path / "new" / "part.pt"
     asked: list[Any] = []
     monkeypatch.setattr(localise, "hold", lambda *given: asked.append(given) or graphs)
-    engine: Any = SimpleNamespace(backend="the backend")
-    code = localise.SourceJob(engine, SPEC, cut, file)()
+    engine: Any = SimpleNamespace(backend="the backend", warm_up=lambda _: None)
+    code = localise.PartsJob(TorchParts(engine), SPEC, cut, file.with_suffix(".py"))()
     assert asked == [(SPEC, "the backend")]
     assert "= None" not in code
     held = torch.load(file, weights_only=True)
@@ -626,7 +628,7 @@ def try_part(
         work=tmp_path / "work",
         cache=tmp_path / "cache",
     )
-    return Localiser(SPEC, setup, ExecutorchEngine(()), Progress()).try_cut(Cut(("y",), ("y",)))
+    return Localiser(SPEC, setup, PARTS, Progress()).try_cut(Cut(("y",), ("y",)))
 
 
 @pytest.mark.parametrize(
@@ -699,7 +701,7 @@ def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, "the disk is full", "the log"))
-    localiser = Localiser(SPEC, SimpleNamespace(work=tmp_path), ExecutorchEngine(()), Progress())  # type: ignore[arg-type]
+    localiser = Localiser(SPEC, SimpleNamespace(work=tmp_path), PARTS, Progress())  # type: ignore[arg-type]
     with pytest.raises(FailedError) as caught:
         localiser.write(tmp_path / "wrong.py", Located(outputs=()), Cut((), ()))
     assert caught.value.what == "no reproducer was written: the disk is full"
@@ -838,13 +840,13 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
         )
     ]
     losses = [Row(operator=chain[0], before_db=60, behind_db=50, lost_db=10)]
-    described: Any = Description(chain, ["d"], losses, ())
+    described: Any = Description(chain, ["d"], losses, (), "2.49.40")
     faults = make_fault(9, "kind-a"), make_fault(3, "kind-c", "kind-d")
     jobs: list[Any] = []
     cuts: list[Cut] = []
     told: list[Any] = []
     steps: list[str] = []
-    progress, engine = Progress(), ExecutorchEngine(("one",))
+    progress = Progress()
     progress.step = steps.append  # type: ignore[method-assign]
 
     def call(_: Localiser, job: Any, log: Path) -> Ended:
@@ -867,18 +869,18 @@ def test_a_search_begins_with_the_known_faults_of_a_model_and_ends_with_a_file(
     monkeypatch.setattr(localise, "write_reproducer", lambda *given: told.append(given))
     setup: Any = SimpleNamespace(work=tmp_path)
     file = tmp_path / "out" / "wrong.py"
-    localiser = Localiser(SPEC, setup, engine, progress, qnn="2.49.40")
+    localiser = Localiser(SPEC, setup, PARTS, progress)
     found = localiser.run(20, file if written else None)
     assert [one.name for one in found.program.part] == ["a", "b"]
     assert (found.spec, found.losses, found.known_faults) == (SPEC, losses, faults)
     assert found.programs == len(cuts) == len({*cuts})
     assert {*cuts[2].kept} == {"c", "d"}, "after the checks of the whole model"
     assert told[0] == ((), SPEC.scheme.value, "2.49.40")
-    assert jobs[0] == (localise.DescribeJob(engine, SPEC), tmp_path / "model.log")
+    assert jobs[0] == (localise.PartsJob(PARTS, SPEC), tmp_path / "model.log")
     assert found.reproducer == (str(file) if written else "")
     assert found.program.smallest
-    words = (engine, SPEC, found.program.smallest, file.with_suffix(".pt"))
-    source = (localise.SourceJob(*words), tmp_path / "source.log")
+    words = (PARTS, SPEC, found.program.smallest, file)
+    source = (localise.PartsJob(*words), tmp_path / "source.log")
     assert jobs[1:] == [source] * written
     assert steps[:2] == [f"  known fault: {one}" for one in faults]
     assert len(steps) == 2 + len(cuts), "each program is shown"
@@ -899,5 +901,5 @@ def test_a_model_that_cannot_be_described_is_named_once(
     spec = CaseSpec("nets/net.py:make", SPEC.scheme, SPEC.soc)
     setup: Any = SimpleNamespace(work=tmp_path)
     with pytest.raises(FailedError) as caught:
-        Localiser(spec, setup, ExecutorchEngine(()), Progress()).run(9, None)
+        Localiser(spec, setup, PARTS, Progress()).run(9, None)
     assert (caught.value.what, caught.value.why) == (what, "the log")

@@ -6,16 +6,20 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.audit.localise import OnnxParts, TorchParts
 from ci.cases.policy import read_emulator_policy
-from ci.report.schema import Tool
+from ci.executorch.engine import ExecutorchEngine
+from ci.models.schemes import Scheme
+from ci.onnx.engine import OnnxEngine
 from ci.verbs import localise as verb
+from ci.verbs.lanes import onnx, trials
+from ci.verbs.lanes.trials import Tools
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
@@ -33,43 +37,32 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
     done: list[Namespace] = []
 
     class Localiser:
-        def __init__(self, spec: Any, setup: Any, engine: Any, _: Any, qnn: str) -> None:
-            self.own = {"spec": spec, "setup": setup, "engine": engine, "qnn": qnn}
+        def __init__(self, spec: Any, setup: Any, parts: Any, _: Any) -> None:
+            self.own = {"spec": spec, "setup": setup, "parts": parts}
 
         def run(self, limit: int, reproducer: Path | None) -> Namespace:
             done.append(Namespace(**self.own, limit=limit, reproducer=reproducer))
             return done[-1]
 
     @contextmanager
-    def enter(profile: str, _: Any, **more: Any) -> Iterator[Any]:
-        scratch = SimpleNamespace(open=lambda variables: ("pool", variables), scratch=tmp_path)
-        environment = SimpleNamespace(apply=lambda _: {"A": "1"}, more={"profile": profile, **more})
-        entered.append(environment)
-        yield environment, scratch, None
+    def enter(tools: Tools, _: Any, args: Namespace, __: Any) -> Iterator[Any]:
+        entered.append((tools, args.offline))
+        yield "pool", tmp_path, ENGINES[tools.profile.partition("-")[0]], "the runner"
 
     entered.clear()
-    monkeypatch.setattr(verb, "enter_environment", enter)
+    monkeypatch.setattr(verb, "open_tools", enter)
     monkeypatch.setattr(verb, "Localiser", Localiser)
-    tools = [Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49")]
-    monkeypatch.setattr(verb, "describe_toolchain", lambda _: tools)
-    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: [one.name for one in parts])
-    monkeypatch.setattr(verb, "ExecutorchEngine", Engine)
-    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
-    monkeypatch.setattr(verb, "make_runner", lambda pool, timeout_s: (pool, timeout_s))
+    for module in (trials, onnx):
+        monkeypatch.setattr(module, "require_packages", lambda *_: None)
+    monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_: (specs, set()))
     monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")
     monkeypatch.setattr(verb, "data_of", lambda _: {})
     monkeypatch.setattr(verb, "choose_exit", lambda _: ExitCode.FAILED)
     return done
 
 
-entered: list[Any] = []
-
-
-class Engine:
-    imports = ("torch",)
-
-    def __init__(self, toolchain: list[str]) -> None:
-        self.toolchain = toolchain
+entered: list[tuple[Tools, bool]] = []
+ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sdk=Path())}
 
 
 def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Path) -> None:
@@ -85,11 +78,25 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
     assert (one.spec.soc, one.limit) == ("SM8750", 1)
     assert one.reproducer == tmp_path / "out" / "one.py"
     assert (one.setup.options.timeout_s, one.setup.options.use_cache) == (0.5, False)
-    assert one.setup.runner == (one.setup.pool, 0.5)
-    (environment,) = entered
-    assert environment.more["offline"]
-    assert environment.more["choice"] == QnnChoice(str(tmp_path / "sdk"), "wheel")
-    assert environment.more["profile"] == environment.more["choice"].profile != "emulator"
+    assert (one.setup.pool, one.setup.runner) == ("pool", "the runner")
+    assert one.parts == TorchParts(ENGINES["emulator"])
+    ((tools, offline),) = entered
+    assert offline
+    assert tools.choice == QnnChoice(str(tmp_path / "sdk"), "wheel")
+    assert tools.profile == tools.choice.profile != "emulator"
+
+
+def test_an_onnx_file_is_divided_by_the_other_lane(
+    searched: list[Namespace], tmp_path: Path
+) -> None:
+    (tmp_path / "net.onnx").touch()
+    words = ["--model", "net.onnx", "--scheme", "u8", "--shape", "x=1,2"]
+    words += ["--reproducer", "one.onnx"]
+    assert main(["localise", *words]) == ExitCode.FAILED
+    (one,) = searched
+    assert (one.spec.scheme, one.spec.source.shapes) == (Scheme.U8, (("x", (1, 2)),))
+    assert one.parts == OnnxParts(ENGINES["onnx"], one.setup.work / "model")
+    assert entered[0][0].profile == "onnx"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +106,8 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
         (["--timeout-s", "0"], "--timeout-s 0"),
         (["--timeout-s", "nan"], "--timeout-s nan"),
         (["--reproducer", "one.txt"], "one.txt"),
+        (["--reproducer", "one.onnx"], "one.onnx"),
+        (["--shape", "x=1"], "--shape is for .onnx files"),
         (["--reproducer", "one.py", "--model", "lstm"], "2 are selected"),
         (["--policy", "methods.toml", "--model", "m"], "several methods"),
         (["--policy", "methods.toml", "--model", "mlp", "--model", "m"], "several methods"),

@@ -1,0 +1,303 @@
+"""Extracts parts of an ONNX model as separate models. The inputs of a part are recorded in a run of
+the whole model. The counterpart of localise_cuts for .onnx files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ci.audit.localise_search import Cut, Operator, Row
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.onnx.compile import load_source, write_float
+from ci.onnx.layers import (
+    EXPOSED,
+    ONNX_QUANTIZERS,
+    compute_sets,
+    computes,
+    copy_node,
+    infer,
+    list_losses,
+    skip_rounding,
+)
+from ci.onnx.models import list_graphs
+from ci.onnx.precision import find_origin, name_result
+from ci.onnx.preparation import quantize_file
+from ci.onnx.source import Arrays, Source
+
+FIXED = frozenset({"Shape", "Size"})  # they do not depend on the values of their inputs
+SCRATCH = "recorded.onnx"
+
+
+@dataclass(frozen=True)
+class OnnxGraphs:
+    """The file of the model that is compiled (``model``), the file of the float model, and the
+    input sets. ``is_calibrated`` is true if the first was quantized from the second here. ``work``
+    is a directory for files.
+
+    Values have names, so an operator has the name of its result. An operator with several results
+    is listed once for each result that is used. A value that is rounded has the name that it has
+    before rounding, and quantizers belong to the operator whose result they round.
+    """
+
+    model: Path
+    plain: Path
+    sets: Sequence[Arrays]
+    work: Path
+    is_calibrated: bool
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        return onnx.load(self.model)
+
+    @cached_property
+    def nodes(self) -> list[Any]:
+        """Return the nodes in an order in which they can be executed."""
+        left, ordered = [*self.proto.graph.node], list[Any]()
+        made = {name for node in left for name in node.output}
+        while left:
+            waiting = []
+            for node in left:
+                if made.isdisjoint(_list_reads(node)):
+                    ordered.append(node)
+                    made.difference_update(node.output)
+                else:
+                    waiting.append(node)
+            left = waiting
+        return ordered
+
+    @cached_property
+    def makers(self) -> dict[str, Any]:
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        constants = {one.name for one in self.proto.graph.initializer}
+        return [one.name for one in self.proto.graph.input if one.name not in constants]
+
+    @cached_property
+    def operators(self) -> dict[str, Any]:
+        """Return the nodes that depend on the inputs' values, in the order of ``nodes``. The keys
+        are the names of their results."""
+        live = {*self.inputs}
+        used = {name for node in self.nodes for name in _list_reads(node)}
+        used.update(one.name for one in self.proto.graph.output)
+        for node in self.nodes:
+            if node.op_type not in FIXED and not live.isdisjoint(_list_reads(node)):
+                live.update(node.output)
+        return {
+            name: node
+            for name, node in self.makers.items()
+            if name in live and name in used and node.op_type not in ONNX_QUANTIZERS
+        }
+
+    @cached_property
+    def results(self) -> dict[str, str]:
+        """Map each operator to the value that other nodes read: its result or, if that is rounded,
+        the rounded value."""
+        found: dict[str, str] = {}
+        leaves = [one.name for one in self.proto.graph.output]
+        for name in (*leaves, *self.makers):
+            node, source = self.makers.get(name), self.find_source(name)
+            is_read = node is not None and node.op_type == "DequantizeLinear"
+            if source in self.operators and (is_read or name in leaves):
+                found.setdefault(source, name)
+        return {**{name: name for name in self.operators}, **found}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the operators whose results are the model's outputs."""
+        sources = (self.find_source(one.name) for one in self.proto.graph.output)
+        return tuple(dict.fromkeys(one for one in sources if one in self.operators))
+
+    def find_source(self, name: str) -> str:
+        """Return the value that a quantizer or dequantizer rounds, even if several of them follow
+        each other. Any other value is returned unchanged."""
+        node = self.makers.get(name)
+        return self.find_source(node.input[0]) if node is not None and _rounds(node) else name
+
+    def describe(self) -> list[Operator]:
+        """Return the operators with the properties that the search needs."""
+        (values,) = self.record(self.operators, self.sets[:1])
+        float32 = onnx.load(self.plain, load_external_data=False).graph
+        own = {name: node for node in float32.node for name in node.output}
+        return [
+            Operator(
+                name=name,
+                kind=node.op_type,
+                node=name_alike(node, own.get(name_result(name))) or name,
+                line=str(origin) if origin.line else "",
+                module=origin.module,
+                inputs=tuple(self._find_inputs(node)),
+                computes=computes(node),
+                size_bytes=values[name].nbytes,
+            )
+            for name, node in self.operators.items()
+            for origin in [find_origin(node)]
+        ]
+
+    def _find_inputs(self, node: Any) -> list[str]:
+        """Return the operators whose results a node reads."""
+        found: dict[str, None] = {}
+        for name in map(self.find_source, _list_reads(node)):
+            if name in self.operators:
+                found[name] = None
+            elif name in self.makers:
+                found.update(dict.fromkeys(self._find_inputs(self.makers[name])))
+        return [*found]
+
+    def record(self, names: Collection[str], sets: Sequence[Arrays]) -> list[dict[str, Any]]:
+        """Return the values of inputs and operators for each input set. If they are rounded, they
+        are returned after rounding."""
+        read = {name: self.results[name] for name in names if name in self.operators}
+        values = self.compute(self.proto, [*dict.fromkeys(read.values())], sets)
+        return [
+            {
+                **dict(zip(self.inputs, arrays, strict=True)),
+                **{name: made[result] for name, result in read.items()},
+            }
+            for made, arrays in zip(values, sets, strict=True)
+        ]
+
+    def compute(
+        self, model: onnx.ModelProto, names: Collection[str], sets: Sequence[Arrays]
+    ) -> list[dict[str, Any]]:
+        """Return the values with these names for each input set."""
+        copied = onnx.ModelProto()
+        copied.CopyFrom(model)
+        return compute_sets(copied, self.work / SCRATCH, sets, names) if names else [{}] * len(sets)
+
+    def rank_losses(self) -> list[Row]:
+        """Return a row for each operator, and for each range of a rounded input or result, that
+        loses SQNR in the first input set. The reference rounds only weights. The rows that add the
+        most noise come first. If the model was not quantized here, there are no rows."""
+        if not self.is_calibrated:
+            return []
+        known = {one.name: one for one in self.describe()}
+        known |= {
+            name: Operator(name=name, kind=f"input {name}", computes=False) for name in self.inputs
+        }
+        names = [
+            name
+            for name, node in self.makers.items()
+            if name in self.operators
+            or (node.op_type == "DequantizeLinear" and self.find_source(name) in known)
+        ]
+        (quantized,) = self.compute(self.proto, names, self.sets[:1])
+        unrounded = skip_rounding(onnx.load(self.model), onnx.load(self.plain))
+        (float32,) = self.compute(unrounded, names, self.sets[:1])
+        rows = [
+            Row(
+                operator=known[self.find_source(name)],
+                before_db=before,
+                behind_db=behind,
+                lost_db=before - behind,
+                is_range=bool(origin),
+            )
+            for name, origin, before, behind in list_losses(self.proto.graph, float32, quantized)
+        ]
+        return sorted(rows, key=lambda row: row.added, reverse=True)
+
+    def cut(self, cut: Cut, target: Path) -> Source:
+        """Write the part of the model that ``cut`` keeps to ``target``, and return it with its
+        inputs. These are inputs of the model and recorded results of operators that are not
+        kept."""
+        graph, kept = self.proto.graph, {*cut.kept}
+        ends = {name: self.makers[self.results[name]] for name in cut.given}
+        # QNN expects a separate dequantizer for each reader of a quantizer.
+        extra = {
+            name: copy_node(node, EXPOSED.format(name))
+            for name, node in ends.items()
+            if _rounds(node)
+        }
+        needed, inputs = set[str](), set[str]()
+        left = [
+            end for name in cut.given for end in (extra[name].input if name in extra else [name])
+        ]
+        while left:
+            name = left.pop()
+            if name in needed or name in inputs:
+                continue
+            if name in self.inputs or (name in self.operators and name not in kept):
+                inputs.add(name)
+            else:
+                needed.add(name)
+                left += _list_reads(self.makers[name]) if name in self.makers else []
+        ordered = [name for name in (*self.inputs, *self.operators) if name in inputs]
+        recorded = self.record(ordered, self.sets)
+        nodes = []
+        for node in self.nodes:
+            if not needed.isdisjoint(node.output):
+                nodes.append(onnx.NodeProto())
+                nodes[-1].CopyFrom(node)
+                free = {name: f"{name}/unused" for name in inputs}
+                nodes[-1].output[:] = [free.get(name, name) for name in node.output]
+        ports = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+            )
+            for name in ordered
+            for value in [recorded[0][name]]
+        ]
+        part = onnx.ModelProto()
+        part.CopyFrom(self.proto)
+        part.graph.CopyFrom(
+            onnx.helper.make_graph(
+                [*nodes, *extra.values()],
+                graph.name,
+                ports,
+                [
+                    onnx.helper.make_empty_tensor_value_info(
+                        EXPOSED.format(name) if name in extra else name
+                    )
+                    for name in cut.given
+                ],
+                [one for one in graph.initializer if one.name in needed],
+            )
+        )
+        onnx.save(infer(part), target)
+        sets = [tuple(values[name] for name in ordered) for values in recorded]
+        return Source(target, f"{cut}", tuple(sets), ())
+
+
+def name_alike(node: Any, own: Any) -> str:
+    """Return the name of a node: that of the float model's node ``own`` that has the same result,
+    if both have the same operator, because the quantizer names nodes that have no name."""
+    is_alike = own is not None and own.op_type == node.op_type
+    return str(own.name or name_result(own.output[0]) if is_alike else node.name)
+
+
+def _list_reads(node: Any) -> list[str]:
+    """Return the names of the values that a node reads, including those that its inner graphs
+    read."""
+    names = [*node.input]
+    for attribute in node.attribute:
+        bodies = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+        for body in (inner for one in bodies for inner in list_graphs(one)):
+            names += [name for one in body.node for name in one.input]
+            names += [one.name for one in body.output]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def _rounds(node: Any) -> bool:
+    return node.op_type in ONNX_QUANTIZERS
+
+
+@cache
+def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
+    """Return the graphs of a case's model, with its input sets. They are made once per process, and
+    their files are written to ``work``."""
+    work.mkdir(parents=True, exist_ok=True)
+    source = load_source(spec)
+    plain = write_float(source, work / "float.onnx", spec.source.shapes)
+    is_calibrated = spec.scheme.quantized and spec.scheme is not Scheme.ASIS
+    model = plain
+    if is_calibrated:
+        model, parts = work / "quantized.onnx", spec.source.choices.parts
+        quantize_file(plain, model, spec.scheme.base, source.calibration, parts)
+    return OnnxGraphs(model, plain, source.evaluation, work, is_calibrated)
