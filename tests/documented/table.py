@@ -135,7 +135,7 @@ INIT = "qnn-ci init --uses OWNER/REPOSITORY@COMMIT"
 GREEN = "qnn-ci test-emulator --policy qnn.toml"
 NET = (readers.net,)
 MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8"
-RED_PART = "./nox -s localise -- --model red.onnx --scheme u8 --reproducer smallest.onnx"
+RED_PART = "qnn-ci localise --model red.onnx --scheme u8 --reproducer smallest.onnx"
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
     readers.runner_and_runtime,
@@ -188,7 +188,7 @@ ROWS = (
     Row("-s audit", "an audit does not run QNN's compiler", given=NET),
     Row("qnn-ci localise --model net.py", "as predicted ... 2 programs", given=NET),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
-    Row("localise -- --model red.onnx", "smallest part", 1, given=(readers.red_onnx,)),
+    Row("qnn-ci localise --model red.onnx", "smallest part", 1, given=(readers.red_onnx,)),
     Row("test-onnx --model smallest.onnx", "0 passed", 1, given=(readers.red_onnx, RED_PART)),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
     Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", given=(readers.red_onnx,)),

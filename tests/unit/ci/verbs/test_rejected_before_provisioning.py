@@ -121,7 +121,7 @@ LOWERING = ("torch", "executorch")
     [
         ("emulate", ["test-emulator", "--model", "mlp"], LOWERING),
         ("audit", ["audit", "--model", "mlp"], LOWERING),
-        ("localise", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
+        ("lanes.trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
         ("lanes.llm", ["test-llm"], LOWERING),
         ("lanes.llm", ["test-llm", "--project", "."], LOWERING),
         ("lanes.upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
