@@ -334,6 +334,9 @@ class Writer:
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
+        quantizer = self.made_by.get(maker.input[0])
+        if quantizer is not None and quantizer.input[0] in self.known:  # as AIMET writes weights
+            return find_kind(quantizer, self.known)
         weight = self.weights.get(maker.input[0])
         if weight is None:  # a product of two activations
             return int(TensorProto.UINT8)
@@ -401,8 +404,16 @@ def read_zero(node: Any, constants: Mapping[str, Any], made_by: Mapping[str, Any
     """Return the zero point of a quantizer, in the dtype of the quantizer's output."""
     if len(node.input) > 2 and node.input[2]:
         return read_constant(node.input[2], constants, made_by)
-    kind = next((one.i for one in node.attribute if one.name == "output_dtype"), 0)
-    return np.zeros((), helper.tensor_dtype_to_np_dtype(kind or TensorProto.UINT8))
+    return np.zeros((), helper.tensor_dtype_to_np_dtype(find_kind(node, constants)))
+
+
+def find_kind(node: Any, constants: Mapping[str, Any]) -> int:
+    """Return the TensorProto.DataType to which a QuantizeLinear quantizes, or 0 if no constant
+    shows it. Without a zero point, it is an attribute, as AIMET can write it."""
+    if len(node.input) > 2 and node.input[2]:
+        zero = constants.get(node.input[2])
+        return zero.data_type if zero is not None else 0
+    return next((one.i for one in node.attribute if one.name == "output_dtype"), TensorProto.UINT8)
 
 
 def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:

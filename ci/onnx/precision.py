@@ -18,9 +18,10 @@ from ci.facts.finding import NOWHERE, Origin
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate, assign_parts
 from ci.models.schemes import Recipe
-from ci.models.tensor_types import FLOAT_BITS, Asked, TypedTensor, name_type
+from ci.models.tensor_types import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import read_origin
 from ci.onnx.models import read_constants
+from ci.onnx.noise import find_float16, find_kind
 from provisioning.doctor.survey.context_binaries import DTYPES
 from provisioning.documents import read_json
 from provisioning.errors import UsageError
@@ -82,15 +83,24 @@ def _read_list(text: str) -> list[str]:
 
 
 def name_types(path: Path) -> dict[str, str]:
-    """Return the type of each node's result that a quantized file quantizes, such as ``16 bit``."""
+    """Return the type of each node's result in a quantized file, such as ``uint16``: the type to
+    which the node behind it quantizes it, or ``float``. A quantizer has the type of the integers
+    that it makes or reads."""
     model = onnx.load(path, load_external_data=False)
-    bits = dict(read_quantizers(model).values())
-    return {
-        node.name or node.output[0]: name_type(bits[name])
-        for node in model.graph.node
-        for name in map(name_result, node.output[:1])
-        if name in bits and node.op_type != "DequantizeLinear"
-    }
+    constants = read_constants(model.graph)
+    kinds = {name: one.data_type for name, one in constants.items()}
+    quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    kinds |= {node.output[0]: find_kind(node, constants) for node in quantizers}
+    floats = find_float16(model.graph.node).intersection(list_floats(model))
+    results: dict[str, int] = dict.fromkeys(floats, onnx.TensorProto.FLOAT)
+    results |= {name: kinds[made] for made, (name, _) in read_quantizers(model).items()}
+    found = {}
+    for node in model.graph.node if quantizers else ():
+        ends = {"QuantizeLinear": node.output, "DequantizeLinear": node.input}
+        own, known = (ends[node.op_type], kinds) if node.op_type in ends else (node.output, results)
+        if kind := known.get(name_result(own[0])):
+            found[node.name or node.output[0]] = onnx.TensorProto.DataType.Name(kind).lower()
+    return found
 
 
 def find_owners(
@@ -216,17 +226,12 @@ def read_quantizers(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     made_by = {name: node for node in model.graph.node for name in node.output}
     found: dict[str, tuple[str, int]] = {}
     for node in model.graph.node:
-        if node.op_type != "QuantizeLinear" or len(node.input) < 3:
-            continue
-        source = made_by.get(node.input[0])
-        zero = constants.get(node.input[2])
-        if zero is not None and not (source and source.op_type == "DequantizeLinear"):
-            kind = onnx.TensorProto.DataType.Name(zero.data_type)
-            width = WIDTH.search(kind)
-            found[node.output[0]] = (
-                name_result(node.input[0]),
-                int(width[1]) if width else FLOAT_BITS,
-            )
+        if node.op_type == "QuantizeLinear" and (kind := find_kind(node, constants)):
+            source = made_by.get(node.input[0])
+            if not (source and source.op_type == "DequantizeLinear"):
+                width = WIDTH.search(onnx.TensorProto.DataType.Name(kind))
+                bits = int(width[1]) if width else FLOAT_BITS
+                found[node.output[0]] = name_result(node.input[0]), bits
     return found
 
 

@@ -109,8 +109,9 @@ def write_evidence(
 ) -> list[Path]:
     """Write a statement into ``directory`` for each program that was judged, and return the files.
 
-    Unsupported cases have no statement. If several cases share a program, the statement is about
-    one of them, and about a failed one if there is any. ``version`` is this project's version.
+    Unsupported cases have no statement. If several cases share a program, such as two mixtures with
+    the same parts, the statement is about a failed one if there is any, and otherwise about one
+    with limits that are not weaker than the others'. ``version`` is this project's version.
     ``digests`` contains the SHA-256 of the policy and of the baselines, under the keys ``policy``
     and ``baselines``. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
@@ -119,6 +120,10 @@ def write_evidence(
     # Failed cases come last, so that they replace other cases with the same program.
     for case in sorted(judged, key=lambda one: one.status is Status.FAILED):
         path = directory / f"{case.program[0].sha256}{SUFFIX}"
+        other = written.get(path)
+        own, theirs = report.threshold_for(case), other and report.threshold_for(other)
+        if own and theirs and case.status is not Status.FAILED and any(find_weaker(own, theirs)):
+            continue  # the other statement proves more
         write_whole(path, make_statement(report, case, version, digests))
         written[path] = case
     return list(written)

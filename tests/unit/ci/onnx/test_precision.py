@@ -10,13 +10,15 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
-from onnx import load
+from onnx import NodeProto, TensorProto, load
 from onnx.helper import make_node
 
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import count_types, find_retyped
+from ci.onnx.compile import run_reference
 from ci.onnx.layers import measure_effects
+from ci.onnx.noise import predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
 from ci.onnx.stages import StageError
@@ -55,7 +57,8 @@ def test_the_nodes_of_a_part_have_its_types(
 ) -> None:
     target = tmp_path / "quantized.onnx"
     quantize_file(write_net(tmp_path / "net.onnx"), target, base, SETS, [part])
-    assert [*name_types(target).values()] == [f"{bits} bit" for bits in types.split()]
+    found = {name: kind for name, kind in name_types(target).items() if "Linear" not in name}
+    assert [*found.values()] == [f"uint{bits}" for bits in types.split()]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,59 @@ def test_a_part_without_own_nodes_is_refused(tmp_path: Path, parts: list[Part], 
     with pytest.raises(StageError) as caught:
         quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, SETS, parts)
     assert told in str(caught.value.__cause__)
+
+
+def quantize(source: str, zero: str, **kind: int) -> list[NodeProto]:
+    made, terms = f"{source}_int", ["s", zero] if zero else ["s"]
+    return [
+        make_node("QuantizeLinear", [source, *terms], [made], f"{source}_q", **kind),
+        make_node("DequantizeLinear", [made, *terms], [f"{source}_dq"], f"{source}_dq"),
+    ]
+
+
+ENDS = [tensor("x", (3, 4))], [tensor("y", (3, 4))]
+
+
+def test_the_types_in_a_file_that_others_quantized_are_read(tmp_path: Path) -> None:
+    nodes = [
+        *quantize("x", "", output_dtype=TensorProto.INT16),
+        *quantize("w", "z8"),
+        make_node("MatMul", ["x_dq", "w_dq"], ["a"], "fused"),
+        make_node("Relu", ["a"], ["b"], "relu"),
+        *quantize("b", "z16"),
+        *quantize("b_dq", ""),  # a conversion
+        make_node("Sigmoid", ["b_dq_dq"], ["c"], "island"),
+        make_node("Softmax", ["c"], ["y"], "end"),
+    ]
+    constants = [constant("w", MATRIX), constant("s", 0.1)]
+    constants += [constant("z8", 0, np.int8), constant("z16", 0, np.int16)]
+    found = name_types(write_model(tmp_path / "net.onnx", nodes, *ENDS, constants))
+    assert " ".join(f"{name} {kind}" for name, kind in found.items()) == (
+        "x_q int16 x_dq int16 w_q int8 w_dq int8 relu int16 b_q int16 b_dq int16"
+        " b_dq_q uint8 b_dq_dq uint8 island float end float"
+    )
+    assert name_types(write_net(tmp_path / "float.onnx")) == {}
+
+
+def test_noise_is_the_same_whether_a_weight_is_stored_in_float_or_as_integers(
+    tmp_path: Path,
+) -> None:
+    own = [constant("s", 0.001), constant("z16", 30000, np.uint16), constant("z8", 0, np.int8)]
+    integers = np.clip(np.round(MATRIX / 0.01), -128, 127)
+    spreads = []
+    for weight in (constant("w", integers * 0.01), constant("w_int", integers, np.int8)):
+        nodes = [*quantize("x", "z16"), *quantize("w", "z8"), *quantize("a", "z16")]
+        nodes[4:4] = [make_node("MatMul", ["x_dq", "w_dq"], ["a"])]
+        for node in nodes[2:4]:
+            node.input[1] = "ws"
+        nodes[-1].output[0] = "y"
+        kept = [one for one in nodes if weight.name == "w" or one.name != "w_q"]
+        path = tmp_path / f"{weight.name}.onnx"
+        write_model(path, kept, *ENDS, [*own, constant("ws", 0.01), weight])
+        right = run_reference(path, SETS)
+        (noise,) = predict_noise(path, tmp_path / "noisy.onnx", SETS, right)
+        spreads.append(np.std(noise))
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.2)
 
 
 def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:

@@ -121,6 +121,24 @@ def test_evidence_of_a_build_does_not_fit_a_program_of_another(build: str, told:
     assert told in fault
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_passes_with_one_program_the_one_with_the_strictest_limits_has_the_statement(
+    tmp_path: Path, order: int
+) -> None:
+    pytest.importorskip("in_toto_attestation")
+    from ci.report.evidence import write_evidence
+
+    (case,), (rule,) = make().cases, make().thresholds
+    cases = tuple(replace(case, scheme=name) for name in ("loose", "strict", "other"))
+    floors = {"loose": 10, "strict": 30, "other": None}
+    rules = tuple(replace(rule, scheme=one, min_sqnr_db_all=floor) for one, floor in floors.items())
+    report = replace(make(), cases=cases[::order], thresholds=rules)
+    (path,) = write_evidence(report, tmp_path, "0.1.0", {POLICY: "b" * 64})
+    found = parse_statement(path.read_bytes()).predicate
+    assert found.describe(CASE)["scheme"] == "strict"
+    assert found.describe(LIMITS)["min_sqnr_db_all"] == floors["strict"]
+
+
 def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: Path) -> None:
     """A program of several files, a refused case, one that fails in another case, and whole
     numbers in the limits."""
