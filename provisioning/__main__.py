@@ -24,11 +24,6 @@ VERBS: dict[str, Verb] = {
         "provisioning.verbs.lock",
         "show as a diff how an artifact's lock would change; --write changes it",
     ),
-    "lock-skels": Verb(
-        "provisioning.verbs.lock_skels",
-        "show as a diff which skels (QNN's DSP libraries) of wheels are not listed in "
-        "manifests/policies/skels.toml yet; --write adds them",
-    ),
     "update": Verb(
         "provisioning.verbs.update",
         "show as a diff what would change if another version were pinned; --write pins it",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.signing.masking import Masker
-from provisioning.elf.facts import Genuine, Proof
 
 if TYPE_CHECKING:
     from ci.signing.certificates import Certificate
@@ -32,15 +31,12 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The conclusion about a file. GENUINE is for an unsigned file whose hash is in a catalog or in
-    the list of genuine skels.
-    """
+    """The conclusion about a file."""
 
     PROVEN = "proven"
     ENCRYPTED = "signed and encrypted"
     UNRECOGNISED = "signature not recognised"
     UNSIGNED = "unsigned"
-    GENUINE = "genuine"
     INVALID = "invalid"
 
 
@@ -65,7 +61,6 @@ class Kind(str, Enum):
     HEADER = "MBN header"
     SIGNATURE = "signature"
     CHAIN = "certificate chain"
-    CATALOG = "catalog"
 
 
 @dataclass(frozen=True)
@@ -81,9 +76,7 @@ class Verification:
     """The findings about one file. ``uncovered`` are the ranges of the file that no hash covers,
     and ``signature_ranges`` are the ranges of its signatures.
 
-    ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
-    the result of looking it up in the catalogs and the list of genuine skels. ``build`` is the QNN
-    version that an unsigned library contains.
+    ``hexagon_version`` is 0 if the file is not for Hexagon.
     """
 
     size: int
@@ -99,8 +92,6 @@ class Verification:
     signers: list[SignedBy] = field(default_factory=list)
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
-    proof: Proof | None = None
-    build: str = ""
 
     def add(self, kind: Kind, *texts: str) -> None:
         self.faults += [Fault(kind, text) for text in texts]
@@ -114,8 +105,7 @@ class Verification:
         if self.faults:
             return Verdict.INVALID
         if not self.signed:
-            is_genuine = self.proof and self.proof.outcome is Genuine.GENUINE
-            return Verdict.GENUINE if is_genuine else Verdict.UNSIGNED
+            return Verdict.UNSIGNED
         if self.encrypted:
             return Verdict.ENCRYPTED
         if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
@@ -136,21 +126,10 @@ class Verification:
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
             "signers": [_signer_data(one) for one in self.signers],
-            "catalog": _proof_data(self.proof, self.build) if self.proof else None,
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
         }
-
-
-def _proof_data(proof: Proof, build: str) -> dict[str, Any]:
-    return {
-        "outcome": proof.outcome.value,
-        "file": proof.catalog,
-        "why": proof.why,
-        "signed": proof.signed.isoformat() if proof.signed else None,
-        "qnn_build": build or None,
-    }
 
 
 def _signer_data(signer: SignedBy) -> dict[str, Any]:
@@ -199,9 +178,6 @@ def _lines(report: Verification) -> Iterator[str]:
             f"  {report.machine}{version}, MBN header {report.header_version}, "
             f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
         )
-    if report.proof:
-        build = f", QNN {report.build}" if report.build else ""
-        yield f"  {report.proof.describe()}{build}"
     for signer in report.signers:
         yield from _signer_lines(signer)
     yield from (f"  wrong: {error}" for error in report.errors)

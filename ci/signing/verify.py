@@ -31,10 +31,7 @@ from ci.signing.mbn import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genuine, name_machine
-from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.files import hash_file
-from provisioning.manifest.catalogs import prove_skel
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
 
 # Machines of images that Qualcomm and device makers signed: none (mcfg_hw.mbn, modem settings),
 # DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
@@ -49,19 +46,11 @@ def verify_file(
     """Verify the file ``path``, and compare it with the unsigned library ``original`` if that is
     given.
 
-    An unsigned library is looked up in the catalogs next to it and in the list of genuine skels.
     For ``at``, see ``verify_bytes``. Raises UsageError if a file cannot be read.
     """
     serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
-    report = verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
-    if not report.signed:
-        build = find_qnn_build(path)
-        report.build = build.text if build else ""
-        report.proof = prove_skel(path, build, hash_file(path), at)
-    if report.proof and report.proof.outcome is Genuine.FORGED:
-        report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
-    return report
+    return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
 
 
 def verify_bytes(

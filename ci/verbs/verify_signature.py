@@ -16,8 +16,7 @@ from provisioning.errors import ExitCode, UsageError
 
 ACCEPTED = {
     "signed": {Verdict.PROVEN},
-    "unsigned": {Verdict.UNSIGNED, Verdict.GENUINE},
-    "genuine": {Verdict.GENUINE},
+    "unsigned": {Verdict.UNSIGNED},
 }
 
 
@@ -40,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect",
         choices=sorted(ACCEPTED),
         default="signed",
-        help="what every library must be; genuine means unsigned, but listed in a catalog next to"
-        " it or among the genuine skels; default: %(default)s",
+        help="what every library must be; default: %(default)s",
     )
     parser.add_argument(
         "--accept-unrecognised",

@@ -55,7 +55,6 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
-from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import (
@@ -259,11 +258,6 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
                 "files": len(tree.files),
                 "bytes": tree.size_bytes,
                 "builds": sorted({file.build.text for file in tree.files if file.build}),
-                "genuine": sorted(
-                    file.relative
-                    for file in tree.files
-                    if file.proof and file.proof.outcome is Genuine.GENUINE
-                ),
             }
             for name, tree in facts.trees.items()
         },

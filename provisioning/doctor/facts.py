@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from provisioning.elf.facts import Defect, ElfFacts, Proof
+from provisioning.elf.facts import Defect, ElfFacts
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 
@@ -51,9 +51,8 @@ class FileFacts:
     cannot be read. ``defect`` is the fault of a file that cannot be read or loaded, and
     ``defect_why`` has the details.
 
-    ``sha256`` is set for an unsigned DSP library; ``proof`` is what catalogs, or the list of
-    genuine skels, prove about it. ``targets`` are the SoCs that a lowered program was compiled for;
-    ``misplaced`` is the reason why its segments cannot be mapped.
+    ``targets`` are the SoCs that a lowered program was compiled for; ``misplaced`` is the reason
+    why its segments cannot be mapped.
     """
 
     relative: str
@@ -63,8 +62,6 @@ class FileFacts:
     build: QnnBuild | None = None
     defect: Defect | None = None
     defect_why: str = ""
-    sha256: str = ""
-    proof: Proof | None = None
     targets: tuple[Target, ...] = ()
     misplaced: str = ""
 

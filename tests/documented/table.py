@@ -279,7 +279,6 @@ ROWS = (
     Row("env aot", "QNN_SDK_ROOT", given=SDKS),
     Row("fetch|provision", ""),
     Row("lock qnn-sdk --write|lock NAME --write", "licence that you have not accepted", 3),
-    Row("lock-skels", "+skels", given=(readers.skel_wheel,)),
     Row("lock qnn-sdk --from", "locks/qnn-sdk", given=(readers.sdk_archive,)),
     Row("qnn-ci lock", "nothing changed"),
     Row("qnn-ci update", "nothing changed"),

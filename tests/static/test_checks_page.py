@@ -17,7 +17,7 @@ from ci.inspect.app_checks import list_app_checks
 from provisioning.doctor.checks.registry import Check
 from provisioning.doctor.examine import list_checks
 
-DROPPED = {"QNN224", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
+DROPPED = {"QNN224", "QNN318", "QNN319", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
 OF_APPS = list_app_checks()
 CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]

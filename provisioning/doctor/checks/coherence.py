@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
-from provisioning.elf.facts import EM_QDSP6, Genuine
+from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
 from provisioning.versions import is_older, is_same
 
@@ -257,49 +256,6 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
     # In QNN 2.33, both names contain the DSP's version. The skel's also contains LPAI's hardware
     # version.
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
-
-
-@FAMILIES.check(
-    "QNN318",
-    "{catalog} next to {subject} is forged: {reason}",
-    "nothing proves that {subject} comes from Qualcomm: both the catalog and the library may "
-    "have been changed",
-    "copy both files from the SDK again",
-)
-def see_forged_catalog(family: Family) -> Iterator[Seen]:
-    yield from _see_proofs(family, Genuine.FORGED)
-
-
-@FAMILIES.check(
-    "QNN319",
-    "{subject} does not match {catalog}",
-    "the file was changed, for example stripped, or is from another build: {reason}",
-    "copy {subject}, and the catalog next to it if there is one, from the SDK again, and change "
-    "neither",
-    severity=Severity.WARNING,
-)
-def see_other_than_catalog(family: Family) -> Iterator[Seen]:
-    yield from _see_proofs(family, Genuine.NOT_COVERED)
-
-
-def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
-    for file in family.files:
-        proof = file.proof
-        is_other = outcome is Genuine.NOT_COVERED
-        if proof and proof.outcome is outcome and not (is_other and _is_reported(file)):
-            yield seen(file.name, file.path, catalog=proof.catalog, reason=proof.why)
-
-
-def _is_reported(file: FileFacts) -> bool:
-    """Return whether another check reports a change of the skel: QNN230, QNN231 or QNN236 because
-    of its checksum, or QNN214, QNN305 or QNN306 because of its Hexagon version.
-    """
-    elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
-    if elf is None or name is None or name.hexagon != f"{elf.hexagon_version:x}":
-        return True  # libCalculator_skel.so has the same name for each version
-    if elf.checksum is None:
-        return bool(version) and not is_older(version or "", FIRST_CHECKSUM)
-    return elf.checksum.is_wrong
 
 
 @FAMILIES.check(

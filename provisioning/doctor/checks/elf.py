@@ -22,7 +22,6 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
-    Proof,
 )
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
@@ -41,10 +40,9 @@ class Placed(NamedTuple):
     """A file and the requirements of its directory.
 
     ``depth`` is the number of parent directories that belong to its tree. ``build`` is its QNN
-    build, and ``proof`` is what catalogs or the list of genuine skels prove about it; each is None
-    if unknown. ``wanted`` are the missing libraries that the files next to it need; None if those
-    files are not checked. ``knows_level`` is false if the policy's API level is a default, because
-    the level of the app that loads the file is unknown.
+    build, None if unknown. ``wanted`` are the missing libraries that the files next to it need;
+    None if those files are not checked. ``knows_level`` is false if the policy's API level is a
+    default, because the level of the app that loads the file is unknown.
     """
 
     elf: ElfFacts
@@ -53,7 +51,6 @@ class Placed(NamedTuple):
     build: QnnBuild | None = None
     wanted: Collection[str] | None = None
     knows_level: bool = True
-    proof: Proof | None = None
 
     @property
     def is_newer_level(self) -> bool:
@@ -74,14 +71,8 @@ class Placed(NamedTuple):
 
     @property
     def damage(self) -> str:
-        """How the content differs from the checksum, and the SHA-256 of the genuine file if it is
-        known.
-        """
-        what = self.wrong_checksum.describe() if self.wrong_checksum else ""
-        if self.proof and self.proof.listed:
-            listed, catalog = self.proof.listed, self.proof.catalog
-            what += f"; the genuine one has SHA-256 {listed}, according to {catalog}"
-        return what
+        """How the content differs from the checksum."""
+        return self.wrong_checksum.describe() if self.wrong_checksum else ""
 
     @property
     def version_without_checksum(self) -> str:

@@ -144,7 +144,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
     for file in group.files:
         if file.elf:
             place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
-            findings = judge_placed(Placed(*place, file.proof))
+            findings = judge_placed(Placed(*place))
             yield from findings
             if any(finding.id == "QNN215" for finding in findings):
                 renamed.add(file.elf.soname)

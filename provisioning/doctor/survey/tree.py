@@ -22,8 +22,8 @@ import msgspec
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
 from provisioning.documents import DocumentError, decoding, open_regular, read_bytes, read_text
-from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
-from provisioning.files import digest_sources, hash_file, write_whole
+from provisioning.elf.facts import Defect, ElfError
+from provisioning.files import digest_sources, write_whole
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -62,7 +62,7 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
                 lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
-    facts = tuple(_prove(one) for one in read_files(found, cache))
+    facts = read_files(found, cache)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
 
@@ -74,18 +74,6 @@ def _status_outside(link: Path, root: Path) -> os.stat_result | None:
         target = link.resolve(strict=True)
         return None if target.is_relative_to(root.resolve()) else target.stat()
     return None
-
-
-def _prove(file: FileFacts) -> FileFacts:
-    """Return ``file``, with its ``proof`` if it is an unsigned DSP library. Proofs are not cached,
-    since catalogs change.
-    """
-    with suppress(OSError):
-        if file.sha256:
-            from provisioning.manifest.catalogs import prove_skel
-
-            return replace(file, proof=prove_skel(file.path, file.build, file.sha256))
-    return file
 
 
 def find_min_sdk(root: Path) -> int | None:
@@ -178,9 +166,7 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
             why = "it has no program headers"
             return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
         build = find_qnn_build(path, elf.rodata)
-        is_unsigned = not any(head.is_hashes for head in elf.program_headers)
-        sha256 = hash_file(path) if elf.machine == EM_QDSP6 and is_unsigned else ""
-        return FileFacts(relative, path, elf.size_bytes, elf, build, sha256=sha256)
+        return FileFacts(relative, path, elf.size_bytes, elf, build)
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)

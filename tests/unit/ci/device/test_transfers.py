@@ -462,7 +462,7 @@ def make_finding(identity: str, severity: Severity, where: str) -> Finding:
     [
         ("QNN301", Severity.ERROR, True, True),
         ("QNN317", Severity.WARNING, True, True),
-        ("QNN318", Severity.WARNING, True, False),
+        ("QNN320", Severity.WARNING, True, False),
         ("QNN301", Severity.ERROR, False, False),
         ("QNN317", Severity.WARNING, False, False),
     ],

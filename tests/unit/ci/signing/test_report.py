@@ -1,9 +1,8 @@
-"""A verification as data, as text and as the exit code of ``verify-signature``; catalogs."""
+"""A verification as data, as text and as the exit code of ``verify-signature``."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,17 +20,10 @@ from ci.signing.verdict import (
     SignedBy,
     Verdict,
     Verification,
-    render_report,
     render_reports,
 )
-from ci.signing.verify import verify_file
-from provisioning.elf.facts import Genuine, Proof
 from provisioning.errors import ExitCode
-from provisioning.manifest import catalogs
-from provisioning.manifest.catalogs import KnownBuild
 from tests.build.signing import show
-from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.catalogs import NOW, TRUST, YEAR, make_catalog
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
@@ -40,13 +32,6 @@ from tests.stand_ins.snapshots import check_snapshot
 
 ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
 SNAPSHOTS = Path(__file__).with_name("snapshots")
-SIGNED_ON = datetime(2026, 11, 20, tzinfo=timezone.utc)
-PROOFS = [
-    ((Genuine.GENUINE, "a.cat", "", None), ""),
-    ((Genuine.GENUINE, "a.cat", "", SIGNED_ON), "v2.49"),
-    ((Genuine.NOT_COVERED, "a.cat", "no such name", None), ""),
-]
-NAME, BUILD = "libQnnHtpV73Skel.so", "v2.49.40.260810104044"
 
 
 @pytest.mark.parametrize(
@@ -74,17 +59,12 @@ def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
     unsigned, other = Verification(1), Verification(1, signed=True)
     other.header_version, other.machine = 6, "AArch64"
     reports = {Path("/x/testsig-0xbadcafe.so"): faulty, Path("a.so"): unsigned, Path("b"): other}
-    catalogs = {
-        f"catalog {number}": Verification(1, proof=Proof(*proof), build=build)
-        for number, (proof, build) in enumerate(PROOFS)
-    }
     said = {
         "as data": json.dumps(good.as_data(), indent=1),
         "faults as data": json.dumps(faulty.as_data()["errors"], indent=1),
         "unsigned as data": json.dumps(unsigned.as_data(), indent=1),
         "unsigned": render_reports({Path("a/b.so"): unsigned}),
         "several": render_reports(reports),
-        **{name: render_report(Path("a.so"), report) for name, report in catalogs.items()},
     }
     hidden = {}
     for one in good.signers[0].chain:
@@ -94,76 +74,6 @@ def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
     check_snapshot(SNAPSHOTS / "reports.txt", show(said, hidden))
 
 
-# Unsigned skels that a catalog next to them proves
-
-
-@pytest.fixture
-def skel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
-    monkeypatch.setattr(catalogs, "read_known", dict)
-    path = tmp_path / "skel" / NAME
-    path.parent.mkdir()
-    path.write_bytes(elf.named(ELF_FILES / "libplaceholder_for_hexagon.so", NAME))
-    path.with_name("libqnnhtpv73.cat").write_bytes(
-        make_catalog({NAME: path.read_bytes()}, stamped=NOW)
-    )
-    return path
-
-
-def judge(skel: Path, at: datetime | None = None) -> tuple[str, str | None]:
-    """The verdict of a skel, and what its catalog proves."""
-    data = verify_file(skel, at=at).as_data()
-    return data["verdict"], data["catalog"] and data["catalog"]["outcome"]
-
-
-def test_a_catalog_next_to_a_skel_proves_it(skel: Path) -> None:
-    catalog = skel.with_name("libqnnhtpv73.cat")
-    report = verify_file(skel)
-    assert report.verdict is Verdict.GENUINE
-    assert report.as_data()["catalog"] == {
-        "outcome": "genuine",
-        "file": "libqnnhtpv73.cat",
-        "why": "",
-        "signed": "2026-06-01T00:00:00+00:00",
-        "qnn_build": BUILD,
-    }
-    good, whole = skel.read_bytes(), catalog.read_bytes()
-    skel.write_bytes(good + b"!")
-    assert judge(skel) == ("unsigned", "not covered")
-    skel.write_bytes(good)
-    catalog.write_bytes(whole[:-1])
-    forged = verify_file(skel)
-    assert forged.verdict is Verdict.INVALID
-    assert [one.kind for one in forged.faults] == [Kind.CATALOG]
-    assert forged.errors[0].startswith("libqnnhtpv73.cat proves nothing: ")
-    catalog.write_bytes(make_catalog({NAME: good}))  # without a timestamp
-    assert judge(skel, NOW)[0] == "genuine"
-    assert judge(skel, NOW + 9 * YEAR)[0] == "invalid"
-    catalog.unlink()
-    assert judge(skel) == ("unsigned", None)
-
-
-def test_without_a_catalog_the_list_of_genuine_skels_is_asked(
-    skel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = hashlib.sha256(skel.read_bytes()).hexdigest()
-    known = {BUILD: KnownBuild("some.whl", "0" * 64, {NAME: listed})}
-    monkeypatch.setattr(catalogs, "read_known", lambda: known)
-    skel.with_name("libqnnhtpv73.cat").unlink()
-    report = verify_file(skel)
-    assert report.verdict is Verdict.GENUINE
-    assert "some.whl" in report.as_data()["catalog"]["file"]
-    skel.write_bytes(skel.read_bytes() + b"!")
-    assert judge(skel) == ("unsigned", "not covered")
-    assert listed in verify_file(skel).as_data()["catalog"]["why"]
-    assert judge(skel.rename(skel.with_name("libQnnHtpV75Skel.so"))) == ("unsigned", None)
-
-
-def test_a_signed_file_is_not_looked_up_in_catalogs(skel: Path, key: Key, library: bytes) -> None:
-    skel.write_bytes(sign_elf(library, key))
-    assert judge(skel) == ("proven", None)
-
-
 # The verb
 
 
@@ -171,13 +81,11 @@ def check(*words: object) -> ExitCode:
     return ExitCode(main(["verify-signature", *map(str, words)]))
 
 
-def test_the_expected_kind_decides_the_exit_code(
-    tmp_path: Path, skel: Path, key: Key, library: bytes
-) -> None:
+def test_the_expected_kind_decides_the_exit_code(tmp_path: Path, key: Key, library: bytes) -> None:
     authority = generate_private_key(SECP256R1())
     chain = certify(LEAF_NAME, Ed25519PrivateKey.generate(), ROOT_NAME, authority)
     chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
-    places = {"genuine": skel}
+    places = {}
     for name, data in {
         "signed": sign_elf(library, key),
         "expired": sign_elf(library, make_key(-1)),
@@ -193,10 +101,9 @@ def test_the_expected_kind_decides_the_exit_code(
 
     assert passing() == ["signed", "expired"]
     assert passing("--expect", "signed") == ["signed", "expired"]
-    assert passing("--expect", "unsigned") == ["genuine", "unsigned"]
-    assert passing("--expect", "genuine") == ["genuine"]
+    assert passing("--expect", "unsigned") == ["unsigned"]
     assert passing("--accept-unrecognised") == ["signed", "expired", "unrecognised"]
-    assert passing("--accept-unrecognised", "--expect", "unsigned") == ["genuine", "unsigned"]
+    assert passing("--accept-unrecognised", "--expect", "unsigned") == ["unsigned"]
     now = datetime.now(timezone.utc)
     assert passing("--at", f"{now:%Y-%m-%dT%H:%M:%S}") == ["signed"]
 

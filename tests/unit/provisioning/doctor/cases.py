@@ -62,9 +62,7 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
-    Genuine,
     ProgramHeader,
-    Proof,
     VersionNeed,
 )
 from provisioning.elf.programs import Target
@@ -381,12 +379,6 @@ def backed(
     return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
-def proven_family(outcome: Genuine, checksum: Checksum | None = None) -> Family:
-    one = replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so"))
-    assert one.elf
-    return Family((replace(one, elf=replace(one.elf, checksum=checksum)),))
-
-
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
     """A skel without a checksum."""
     return Placed(elf(path=Path("/s") / name, machine=EM_QDSP6), DSP, build=build)
@@ -565,11 +557,6 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN317": (
         Family((file(PAIR[0]),), is_staged=True),
         Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
-    ),
-    "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
-    "QNN319": (
-        proven_family(Genuine.NOT_COVERED, Checksum(1, 1)),
-        proven_family(Genuine.NOT_COVERED, Checksum(1, 2)),
     ),
     "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
     "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),

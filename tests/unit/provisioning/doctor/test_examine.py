@@ -37,7 +37,6 @@ from provisioning.doctor.facts import InstallationFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
-from provisioning.elf.facts import Genuine, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
@@ -137,12 +136,11 @@ def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path
 
 
 def test_a_tree_is_summarized_for_a_report() -> None:
-    build, proof = "v2.49.40.260810104044", Proof(Genuine.GENUINE, "a.cat", "so")
+    build = "v2.49.40.260810104044"
     files = (
         cases.file("libQnnB.so", QnnBuild("2.49.40", "260810104044", build)),
         cases.file("libQnnA.so", QnnBuild("2.40.0", "1", "v2.40.0.1")),
-        replace(cases.file("a.so", None), proof=proof),
-        replace(cases.file("c.so", None), proof=proof._replace(outcome=Genuine.FORGED)),
+        cases.file("a.so", None),
     )
     tree = cases.tree_of(*files)
     facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, python=cases.PYTHON)
@@ -150,10 +148,9 @@ def test_a_tree_is_summarized_for_a_report() -> None:
     assert found["trees"] == {
         "qnn-sdk": {
             "root": str(tree.root),
-            "files": 4,
+            "files": 3,
             "bytes": sum(one.size_bytes for one in files),
             "builds": ["v2.40.0.1", build],
-            "genuine": ["lib/a.so"],
         }
     }
     assert (found["devices"], found["variables"], found["sdk"]) == ([], {}, None)

@@ -1,4 +1,4 @@
-"""The survey of a tree, and what catalogs prove of skels in it."""
+"""The survey of a tree."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import Defect, Genuine
-from provisioning.manifest import catalogs
+from provisioning.elf.facts import Defect
 from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
@@ -178,29 +176,3 @@ def test_facts_of_another_reader_are_not_trusted(
     assert (after.rows, after.file == before.file) == ({}, False)
     survey_tree(root, after)
     assert list(tmp_path.glob("elf-facts-*")) == [after.file]
-
-
-LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
-NAME = "libQnnHtpV73Skel.so"
-
-
-def test_a_catalog_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
-    monkeypatch.setattr(catalogs, "read_known", dict)
-    tree, catalog = tmp_path / "tree", tmp_path / "tree" / "libqnnhtpv73.cat"
-    tree.mkdir()
-    data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)
-    (tree / NAME).write_bytes(data)
-    (tree / "libQnnHtp.so").write_bytes((LIBRARIES / "libplaceholder_for_android.so").read_bytes())
-
-    def outcomes() -> list[Genuine | None]:
-        files = survey_tree(tree, FactsCache(tmp_path / "cache")).files
-        return [file.proof.outcome if file.proof else None for file in files]
-
-    assert outcomes() == [None, None]
-    catalog.write_bytes(make_catalog({NAME: data}, stamped=NOW))
-    assert outcomes() == [None, Genuine.GENUINE]
-    catalog.write_bytes(make_catalog({NAME: b"another"}, stamped=NOW))
-    assert outcomes() == [None, Genuine.NOT_COVERED]
-    catalog.write_bytes(b"")
-    assert outcomes() == [None, Genuine.FORGED]
