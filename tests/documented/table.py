@@ -92,8 +92,6 @@ FILL = {
     "lock NAME": "lock qnn-sdk",
     "ARTIFACT[@VERSION]": "qnn-runtime@2.5.0",
     "--from FILE": "--from ~/v2.37.0.250724.zip",
-    "WHEEL...": "~/qnn.whl",
-    "WHEEL ": "~/qnn.whl ",
     "FILE ...": "signed/libQnnLpaiSkel.so",
     "DIRECTORY": "signed",
     "--source DIR": "--source $EXECUTORCH_ROOT",
