@@ -41,26 +41,11 @@ def bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return tmp_path
 
 
-def test_bash_completes_every_verb(bash: Path) -> None:
+def test_bash_completes_verbs_options_and_choices(bash: Path) -> None:
     assert complete(bash, "''") >= set(VERBS)
-    assert complete(bash, "ver") == {
-        "verify",
-        "verify-evidence",
-        "verify-signature",
-        "versions-matrix",
-    }
-
-
-def test_bash_completes_options_and_choices(bash: Path) -> None:
+    assert complete(bash, "veri") == {"verify", "verify-evidence", "verify-signature"}
     assert "--trust-first-use" in complete(bash, "fetch", "--t")
     assert complete(bash, "cache", "cl") == {"clean"}
-
-
-def test_zsh_gets_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "zsh"]) == 0
-    script = capsys.readouterr().out
-    assert script.startswith("#compdef qnn-ci")
-    assert all(f"    {name}:'" in script for name in VERBS)
 
 
 def list_options(parser: argparse.ArgumentParser, indent: str) -> Iterator[str]:

@@ -40,7 +40,6 @@ from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report, say
 
 CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
-BUILT = {"executorch_version": "1.4.1", "qnn_sdk_version": "2.99"}
 
 
 @dataclass
@@ -92,44 +91,26 @@ def run(*words: str) -> int:
 def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     (tmp_path / "an sdk").mkdir()
-    own = [
-        "--sdk",
-        "an sdk",
-        "--adaptor",
-        "wheel",
-        "--runner",
-        "./a runner",
-        "--log-level",
-        "debug",
-    ]
+    own = ["--runner", "./a runner", "--log-level", "debug", "--adaptor", "wheel"]
     flags = ["--plain", "--try-unsupported", "--no-cache", "--record", "--offline"]
     more = ["--policy", "qnn.toml", "--keep-artifacts", "kept", "--jobs", "3", "--timeout-s", "7"]
-    assert run(*own, *flags, *more, "--reports", "out") == ExitCode.OK
-    options = steps.options
-    assert (options.use_cache, options.record, options.jobs, options.timeout_s) == (
-        False, True, 3, 7.0,
-    )  # fmt: skip
-    assert options.keep == tmp_path / "kept"
+    assert run(*own, *flags, *more, "--sdk", "an sdk", "--reports", "out") == ExitCode.OK
+    options, given = steps.options, steps.given
+    assert (options.use_cache, options.record, options.jobs) == (False, True, 3)
+    assert (options.timeout_s, options.keep) == (7.0, tmp_path / "kept")
     assert options.files_directory == tmp_path / "out/test_emulator/qnn"
     assert options.baselines == tmp_path / "qnn-baselines"
-    own = read_emulator_policy(tmp_path / "qnn.toml")
-    assert options.policy == own.for_backend(Backend.HTP)
+    policy = read_emulator_policy(tmp_path / "qnn.toml")
+    assert options.policy == policy.for_backend(Backend.HTP)
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
-    assert steps.given["offline"]
-    assert steps.given["tolerated"] == ("QNN505",)
-    assert steps.given["choice"].sdk == str(tmp_path / "an sdk")
-    assert steps.given["profile"] == steps.given["choice"].profile != "emulator"
+    assert (given["offline"], given["tolerated"]) == (True, ("QNN505",))
+    assert given["choice"].sdk == str(tmp_path / "an sdk")
+    assert given["profile"] == given["choice"].profile != "emulator"
     command = shlex.split(options.command)
     assert {"--plain", "--try-unsupported"} <= {*command}
-    pairs = {*pairwise(command)}
-    assert pairs >= {
-        ("--policy", "qnn.toml"),
-        ("--runner", "./a runner"),
-        ("--log-level", "debug"),
-        ("--sdk", str(tmp_path / "an sdk")),
-        ("--adaptor", "wheel"),
-    }
+    sdk = ("--sdk", str(tmp_path / "an sdk"))
+    assert {*pairwise(command)} >= {*zip(own[::2], own[1::2], strict=True), tuple(more[:2]), sdk}
 
 
 def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
@@ -246,22 +227,16 @@ def test_a_report_is_compared_written_as_sarif_and_annotated(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     assert run("--sarif", "out/failures.sarif", "--base", "base") == ExitCode.FAILED
-    told = capsys.readouterr().err
-    assert "::error file=net.py,line=3," in told
-    assert "not compared" not in told
-    (row,) = json.loads(Path("out/failures.sarif").read_text())["runs"]
-    (result,) = row["results"]
-    assert "not faithful" in result["message"]["text"]
-    assert "not faithful" in Path("summary.md").read_text()
+    assert "::error file=net.py,line=3," in capsys.readouterr().err
+    for file in ("out/failures.sarif", "summary.md"):
+        assert "not faithful" in Path(file).read_text()
     written = read_report(Path("reports/test_emulator"))
     assert written.comparison
     assert [str(one.case) for one in written.comparison.changed] == [str(failed)]
     monkeypatch.setenv("GITHUB_ACTIONS", "")
     assert run("--base", "gone") == ExitCode.FAILED
     told = capsys.readouterr().err
-    assert "not compared with the base: " in told
-    assert "::error" not in told
-    assert read_report(Path("reports/test_emulator")).comparison is None
+    assert ("not compared with the base: " in told, "::error" in told) == (True, False)
 
 
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
@@ -277,27 +252,31 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
 
 
 def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Path) -> None:
-    policy = read_emulator_policy()
     (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
-    other = read_emulator_policy(tmp_path / "own.toml")
+    policies = [read_emulator_policy(one) for one in (None, tmp_path / "own.toml", None)]
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
-    whole = emulate.digest_policy(policy, [spec], "python")
-    assert whole == emulate.digest_policy(policy, [spec], "python")
-    changed = (
-        (policy, [emulate.set_log_level(spec, "debug")], "python"),
-        (other, [spec], "python"),
-        (policy, [spec], "cpp"),
-    )
-    assert len({whole, *(emulate.digest_policy(*one) for one in changed)}) == 4
-    two = [spec, emulate.set_log_level(spec, "debug")]
-    orders = (two, two[::-1], [*two, spec])
-    assert len({emulate.digest_policy(policy, one, "python") for one in orders}) == 3
+    other = emulate.set_log_level(spec, "debug")
+    rows = [(one, [spec], "python") for one in policies]
+    rows += [(policies[0], [other], "python"), (policies[0], [spec], "cpp")]
+    rows += [(policies[0], two, "python") for two in ([spec, other], [other, spec])]
+    digests = [emulate.digest_policy(*one) for one in rows]
+    assert digests[0] == digests[2]
+    assert len({*digests}) == len(digests) - 1
 
 
 def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:
     assert run("--executorch", "1.4.1") == ExitCode.ENVIRONMENT
     assert not steps.given
     assert run("--executorch", "1.5.1") == ExitCode.OK
+
+
+def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **more: str) -> None:
+    """Write the record of a build of this call."""
+    monkeypatch.setenv(built.FINISHED, "build_android")
+    record = Path("reports/build_android/artifacts.json")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    identity = {"executorch_version": executorch, "qnn_sdk_version": "2.99"}
+    record.write_text(json.dumps({"builds": [{"identity": identity, **more}]}))
 
 
 @pytest.mark.parametrize(
@@ -316,87 +295,62 @@ def test_a_built_runner_that_does_not_load_the_programs_is_told_and_fails_strict
     strict: list[str],
     code: ExitCode,
 ) -> None:
-    monkeypatch.setenv(built.FINISHED, "build_android")
-    record = Path("reports/build_android/artifacts.json")
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"builds": [{"identity": BUILT}]}))
     report = make_report([replace(CASE, status=status)])
     steps.report = replace(report, remarks=("a remark of the run",))
-    assert run(*strict) == code
-    first, second = read_report(Path("reports/test_emulator")).remarks
-    assert first == "a remark of the run"
-    assert second.startswith("warning: ")
-    fits = {**BUILT, "executorch_version": "1.5.1"}
-    record.write_text(json.dumps({"builds": [{"identity": fits}]}))
-    assert run(*strict) == (ExitCode.OK if status is Status.PASSED else ExitCode.FAILED)
-    _, second = read_report(Path("reports/test_emulator")).remarks
-    assert not second.startswith("warning")
+    fits = ExitCode.OK if status is Status.PASSED else ExitCode.FAILED
+    for executorch, wanted in (("1.4.1", code), ("1.5.1", fits)):
+        write_build(monkeypatch, executorch)
+        assert run(*strict) == wanted
+        first, second = read_report(Path("reports/test_emulator")).remarks
+        assert first == "a remark of the run"
+        assert second.startswith("warning: ") is (executorch == "1.4.1")
 
 
 def test_programs_are_lowered_for_the_runtime_that_the_call_built(
     steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the call names another SDK."""
-    monkeypatch.setenv(built.FINISHED, "build_android")
     for name in ("own", "other"):
         (tmp_path / name).mkdir()
-    record = Path("reports/build_android/artifacts.json")
-    record.parent.mkdir(parents=True)
-    row = {"identity": {**BUILT, "executorch_version": "1.5.1"}}
-    record.write_text(json.dumps({"builds": [{**row, "lowers_with": str(tmp_path / "own")}]}))
+    write_build(monkeypatch, "1.5.1", lowers_with=str(tmp_path / "own"))
     for words, sdk in (([], "own"), (["--sdk", "other"], "other")):
         assert run(*words) == ExitCode.OK
         assert steps.given["choice"].sdk == str(tmp_path / sdk)
         assert ("--sdk", str(tmp_path / sdk)) in pairwise(shlex.split(steps.options.command))
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> object:
-    """The runner of a device whose bundle is for two SoCs."""
-    runner = object()
-
+@pytest.mark.parametrize(
+    ("words", "soc"),
+    [
+        (["--device", "adb:"], "SM8750"),
+        (["--device", "adb:", "--soc", "SM8650"], "SM8650"),
+        (["--device", "adb:", "--soc", "sm8650"], "SM8650"),
+        (["--any", "soc=SM8650", "--starts", "5", "--device", "ssh:a", "--device", "ssh:b"], ""),
+        (["--any", "soc=SM8650"], "SM8650"),  # any that adb lists
+    ],
+)
+def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, words: list[str], soc: str
+) -> None:
     @contextmanager
-    def ready(*_: Any) -> Iterator[tuple[object, str]]:
-        yield runner, "facts"
+    def ready(*_: Any) -> Iterator[tuple[str, str]]:
+        yield "the device's runner", "facts"
 
     bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
     monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
     monkeypatch.setattr(emulate, "ready_device", ready)
     monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
-    return runner
-
-
-@pytest.mark.parametrize(
-    ("words", "soc"), [([], "SM8750"), (["--soc", "SM8650"], "SM8650"), (["--soc", "sm8650"], "")]
-)
-def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
-    steps: Steps,
-    device: object,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    soc: str,
-) -> None:
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
-    where = ["--device", "adb:", "--bundle", "a bundle"]
-    assert run(*where, *words) == ExitCode.OK
+    assert run("--bundle", "a bundle", *words) == ExitCode.OK
     assert {one.soc for one in steps.ran["specs"]} == {soc or "SM8650"}
-    assert steps.ran["runner"] is device
+    assert steps.ran["runner"] == "the device's runner"
     assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
-    assert "--device adb: --bundle" in steps.options.command
-    assert not {"--any", "--starts"} & {*shlex.split(steps.options.command)}
-    more = ["--any", "soc=SM8750", "--starts", "5"]
-    assert run(*where, *words, *more) == ExitCode.OK
-    pairs = {*pairwise(shlex.split(steps.options.command))}
-    bundle = str(Path("a bundle").absolute())
-    assert pairs >= {*pairwise(more[:2]), *pairwise(more[2:]), ("--bundle", bundle)}
-    assert run(*more, "--bundle", "a bundle", "--device", "ssh:a", "--device", "ssh:b") == 0
-    assert {("--device", "ssh:a"), ("--device", "ssh:b")} <= {
-        *pairwise(shlex.split(steps.options.command))
-    }
-    assert run(*more, "--bundle", "a bundle") == ExitCode.OK  # any that adb lists
-    assert {one.soc for one in steps.ran["specs"]} == {"SM8750"}
-    assert steps.ran["runner"] is device
-    assert "--device" not in shlex.split(steps.options.command)
+    command = shlex.split(steps.options.command)
+    own = [*zip(words[::2], words[1::2], strict=True)]
+    assert {*pairwise(command)} >= {one for one in own if one[0] != "--soc"}
+    assert ("--bundle", str(Path("a bundle").absolute())) in pairwise(command)
+    for option in ("--any", "--starts", "--device"):
+        assert (option in command) is (option in words)
 
 
 def test_the_wheel_s_runner_runs_no_program_of_an_overlay(

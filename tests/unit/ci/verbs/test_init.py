@@ -57,61 +57,45 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, "reports/\n/before/\n/kept/\n"),
-        ("*.pyc\n", "*.pyc\nreports/\n/before/\n/kept/\n"),
-        ("*.pyc", "*.pyc\nreports/\n/before/\n/kept/\n"),
-        ("/reports\nkept", "/reports\nkept\n/before/\n"),
-        ("/reports\nkept\nbefore/\n", "/reports\nkept\nbefore/\n"),
+        (None, b"reports/\n/before/\n/kept/\n"),
+        (b"*.pyc", b"*.pyc\nreports/\n/before/\n/kept/\n"),
+        (b"caf\xe9\n", b"caf\xe9\nreports/\n/before/\n/kept/\n"),
+        (b"/reports\nkept", b"/reports\nkept\n/before/\n"),
+        (b"/reports\nkept\nbefore/\n", b"/reports\nkept\nbefore/\n"),
     ],
 )
-def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) -> None:
+def test_reports_are_ignored_by_git(root: Path, before: bytes | None, after: bytes) -> None:
     if before is not None:
-        (root / ".gitignore").write_text(before)
+        (root / ".gitignore").write_bytes(before)
     for force in ([], ["--force"]):
         assert main(["init", "--policy-only", *force]) == ExitCode.OK
-        assert (root / ".gitignore").read_text() == after
+        assert (root / ".gitignore").read_bytes() == after
 
 
-def test_names_that_are_no_text_stay_ignored(root: Path) -> None:
-    (root / ".gitignore").write_bytes(b"caf\xe9\n")
-    assert main(["init", "--policy-only"]) == ExitCode.OK
-    assert (root / ".gitignore").read_bytes() == b"caf\xe9\nreports/\n/before/\n/kept/\n"
-
-
-@pytest.mark.parametrize("kind", ["directory", "link"])
 def test_an_ignore_file_that_is_no_file_is_left(
-    root: Path, capsys: pytest.CaptureFixture[str], kind: str
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ignored = root / ".gitignore"
-    if kind == "directory":
-        ignored.mkdir()
-    else:
-        ignored.symlink_to("nowhere")
+    (root / ".gitignore").symlink_to("nowhere")
     assert main(["init", "--policy-only", "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == {
         "written": [str(root / name) for name in WRITTEN[:2]],
         "notes": [],
         "policy": shlex.quote(str(root / WRITTEN[1])),
     }
-    assert ignored.is_dir() or not ignored.exists()
+    assert not (root / ".gitignore").exists()
 
 
 def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
-    told = capsys.readouterr().out.splitlines()
+    told = [one for one in capsys.readouterr().out.splitlines() if "has no onnx" not in one]
     written = ("qnn.toml", WRITTEN[2], ".gitignore")
-    lines = [line for line in told[:-1] if "has no onnx" not in line]
-    assert lines == [f"wrote {root / name}" for name in written]
+    assert told[:-1] == [f"wrote {root / name}" for name in written]
     assert "test-onnx" in told[-1]
     entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
-    assert entry.path == f"{root}/net.onnx"
-    assert entry.schemes == (), "a file may be quantized already"
+    assert (entry.path, entry.schemes) == (f"{root}/net.onnx", ())  # it may be quantized already
     workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
     assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", "lane": "onnx"}
-    name, _, commit = USES.partition("@")
-    called = workflow["jobs"]["models"]["uses"]
-    assert called == f"{name}/.github/workflows/qnn-ci.yml@{commit}"
     assert main(["test-onnx", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK
     assert "test-emulator" not in (root / "qnn.toml").read_text()
 
@@ -151,22 +135,18 @@ def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("nets/NAME.py", "NAME"),
         ('nets/FACTORY "COMMIT".py', "FACTORY-COMMIT"),
         ("mlp.py", "mlp"),
         ("a:b/net.py", "net"),
         ("é.py", "model"),
-        ("\N{GRINNING FACE}.py", "model"),
         ("a\\b.py", "a-b"),
-        (f"-{'m' * 41}.py", "m" * 40),
         (f"-{'n' * 39}-{'m' * 9}.py", "n" * 39),
     ],
 )
 def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name: str) -> None:
     (root / file).parent.mkdir(exist_ok=True)
     (root / file).write_text("")
-    words = ["init", "--uses", USES, "--model", f"../{file}:NAME"]
-    assert main(words) == ExitCode.OK
+    assert main(["init", "--uses", USES, "--model", f"../{file}:NAME"]) == ExitCode.OK
     assert not (root / "qnn_model.py").exists()
     policy = read_emulator_policy(root / "qnn.toml")
     assert {key: one.path for key, one in policy.models.items()} == {name: f"{root}/{file}:NAME"}
@@ -246,19 +226,15 @@ def test_a_policy_has_shapes_that_work_for_an_onnx_file(
     assert (found, len(said)) == (line, notes)
 
 
+FOUND = "example/executorch-qnn-ci@" + "b" * 40
+
+
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        (
-            "https://github.com/example/executorch-qnn-ci.git",
-            "example/executorch-qnn-ci@" + "b" * 40,
-        ),
-        ("https://github.com/example/executorch-qnn-ci/", "example/executorch-qnn-ci@" + "b" * 40),
-        ("ssh://git@github.com/example/executorch-qnn-ci", "example/executorch-qnn-ci@" + "b" * 40),
-        (
-            "git@github.com:example/executorch-qnn-ci.git",
-            "example/executorch-qnn-ci@" + "b" * 40,
-        ),
+        ("https://github.com/example/executorch-qnn-ci.git", FOUND),
+        ("https://github.com/example/executorch-qnn-ci/", FOUND),
+        ("git@github.com:example/executorch-qnn-ci.git", FOUND),
         ("https://gitlab.com/example/executorch-qnn-ci", ""),
         ("file:///home/me/executorch-qnn-ci", ""),
     ],
@@ -267,12 +243,8 @@ def test_an_installation_from_github_knows_its_commit(
     tmp_path: Path, url: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As pip records it: PEP 610."""
-    info = tmp_path / "executorch_qnn_ci-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: executorch-qnn-ci\nVersion: 0.1.0\n"
-    )
     origin = {"url": url, "vcs_info": {"vcs": "git", "commit_id": "b" * 40}}
-    (info / "direct_url.json").write_text(json.dumps(origin))
-    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
+    (tmp_path / "direct_url.json").write_text(json.dumps(origin))
+    installed = metadata.PathDistribution(tmp_path)
+    monkeypatch.setattr(metadata, "distribution", lambda _: installed)
     assert ci.verbs.init.find_origin() == found

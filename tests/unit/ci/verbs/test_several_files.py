@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from ci.device.bundle import Bundle, BundleFile, Target
-from ci.verbs import stage
 from provisioning.errors import ExitCode
 from tests.stand_ins.lowered import make_program
 
@@ -48,16 +46,3 @@ def test_a_log_with_a_cause_before_or_after_others_fails_the_explanation(
     assert main(["explain", *names, "--json"]) == ExitCode.FAILED
     logs = json.loads(capsys.readouterr().out)["logs"]
     assert [len(one["causes"]) for one in logs] == found
-
-
-def test_a_bundle_is_told_with_each_file_and_their_sum(place: Path) -> None:
-    files = (BundleFile("a.so", "", 1_234_567), BundleFile("run", "", 1000))
-    socs = ("SM8650", "SM8750")
-    bundle = Bundle(target=Target.LINUX, socs=socs, runner="run", qnn="", files=files)
-    rows = [" ".join(line.split()) for line in stage.render(bundle, place / "out").splitlines()]
-    assert rows == [
-        "aarch64-linux for SM8650, SM8750, QNN unknown",
-        "a.so 1,234,567 bytes",
-        "run 1,000 bytes",
-        "2 files, 1,235,567 bytes: out",
-    ]
