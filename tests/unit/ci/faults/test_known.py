@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,8 @@ from ci.faults.known import (
     relate,
 )
 from provisioning.errors import ManifestError, UsageError
+from tests.stand_ins.snapshots import check_snapshot
 
-TEXT = """\
-x = input(2, 16, 64)
-p = constant(16, 64, like="positive")
-m = constant(1, value=-1000)
-s = add(x, p)
-t = mul(s, m)
-y = softmax(t, axis=-1)
-return y, s
-"""
 ROW = """
 [[fault]]
 name = "one"
@@ -67,13 +58,6 @@ def write(
     return file
 
 
-def test_a_graph_is_written_as_it_was_read() -> None:
-    graph = parse_graph(TEXT)
-    assert str(graph) == TEXT
-    assert graph.inputs == ["x"]
-    assert graph.operators == ("add", "mul", "softmax")
-
-
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -81,21 +65,17 @@ def test_a_graph_is_written_as_it_was_read() -> None:
         ("x = input(", "cannot be parsed"),
         ("x = input(2)\nreturn x", "not an operator's result"),
         ("x = input(2)\ny = relu(z)\nreturn y", "z is not a tensor from"),
-        ("x = input(2)\ny = add(x, 3)\nreturn y", "3 is not a tensor"),
         ("x = input(2)\nx = relu(x)\nreturn x", "defined twice"),
         ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
         ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "not a literal"),
         ("x = input(2)\ny = relu(x, axis='a')\nreturn y", "not a number"),
-        ("x = input(2)\ny = relu(x, **{})\nreturn y", "at least one tensor|not a number"),
         ("x = input(0)\ny = relu(x)\nreturn y", "positive"),
         ("x = input(99999, 99999)\ny = relu(x)\nreturn y", "elements"),
         ("x = input(2, like='huge')\ny = relu(x)\nreturn y", "'like' must be one of"),
-        ("x = input(2, value=1e999)\ny = relu(x)\nreturn y", "is not|finite"),
         ("import os\nreturn os", "NAME = OPERATOR"),
         ("x = input(2)\n" * 70, "70 lines"),
         ("#" * 9000, "9000 characters"),
         ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
-        ("x = input(True)\ny = relu(x)\nreturn y", "'True' is not a number"),
     ],
 )
 def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
@@ -104,7 +84,7 @@ def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
     assert any(one in (refusal.value.why or "") for one in word.split("|"))
 
 
-def test_everything_of_a_graph_is_read() -> None:
+def test_everything_of_a_graph_is_read_and_written() -> None:
     text = (
         'x = input(2, 3, like="large")\nk = constant(3)\nz = constant(3, value=0)\nu = input(2)\n'
         "a = add(z, x)\nr = mean(a, axes=[-1, 0], keep=0)\nc = clip(x, low=-1.5, high=2)\n"
@@ -126,6 +106,7 @@ def test_everything_of_a_graph_is_read() -> None:
         ("c", "s"),
     )
     assert str(graph) == text.replace("k = constant(3)\n", "")
+    assert (graph.inputs, graph.operators) == (["x", "u"], ("add", "mean", "clip", "add"))
     assert [graph.is_constant(name) for name in ("x", "z", "a")] == [False, True, False]
 
 
@@ -141,36 +122,18 @@ def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
     assert times.applies("fp16", "3.0.0")  # not tried: it may be there
 
 
+TRIED = '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"operators": '"adds"'}, "no operator 'adds'"),
         ({"operators": ""}, "no operator"),
         ({"operators": '"relu"'}, "does not contain its pattern"),
-        ({"scheme": "7a7w"}, "no scheme '7a7w'"),
         ({"constant": "over_batch"}, "does not contain its pattern"),
         ({"more": "colour = 1"}, "unknown field|unknown key|colour"),
-        (
-            {
-                "more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
-                'wrong = ["2.49.40"]\nright = ["2.49.40"]'
-            },
-            "a version of QNN twice",
-        ),
-        *(
-            (
-                {"more": f'[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n{end} = ["new"]'},
-                "not a version",
-            )
-            for end in ENDS
-        ),
-        (
-            {
-                "more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
-                'right = ["2.49.40"]\nwrong = ["2.50.40", "old"]'
-            },
-            "'old' is not a version",
-        ),
+        ({"more": f'{TRIED}wrong = ["2.49.40"]\nright = ["2.49.40"]'}, "a version of QNN twice"),
+        *(({"more": f'{TRIED}{end} = ["old"]'}, "'old' is not a version") for end in ENDS),
         ({"operators": '"add", "mull"'}, "no operator 'mull'"),
         ({"operators": '"add|subb"'}, "no operator 'subb'"),
         ({"also": ', not_after = ["relu", "rellu"]'}, "no operator 'rellu'"),
@@ -188,116 +151,46 @@ def test_a_row_that_would_never_be_found_is_refused(
     assert f"{tmp_path}/faults.toml" in str(refusal.value)
 
 
-IMAGE = "x = input(2, 4, 6, 5)\nw = constant(8, 2, 3, 2)\n"
-SHAPE = {"rows": (48.0,), "length": (5.0,), "height": (6.0,), "width": (5.0,)}
-
-
-@pytest.mark.parametrize(
-    ("text", "operands", "shape", "numbers"),
-    [
-        (
-            "x = input(2, 3)\ny = pow(x, base=-2.5)",
-            [((), True, 2.5), ((2, 3), False, 3)],
-            (2, 3),
-            {},
+def test_a_graph_is_described_as_the_steps_of_a_model_are() -> None:
+    rows = [
+        *("x = input(2, 3)\ny = pow(x, base=-2.5)",),
+        *("x = input(2, 3)\nu = constant(3, value=-5)\ny = pow(x, u)",),
+        *("x = input(2, 1, 8)\nz = constant(3, 1, value=0)\ny = add(x, z)",),
+        *("x = input(2, 1, 8)\nz = constant(3, 1, value=2)\ny = maximum(x, z)",),
+        *("x = input(2, 3, 8)\ny = pad(x, axis=1, before=2, after=1, value=7)",),
+        *("x = input(2, 3, 8)\ny = pad(x, axis=-1, before=2, after=1)",),
+        *(
+            f"x = input(2, 4, 6, 5)\nw = constant(8, 2, 3, 2)\ny = {call}"
+            for call in (
+                *("conv(x, w)", "conv(x, w, stride=2, pad=5, groups=2)"),
+                "avg_pool(x, kernel=2, stride=1)",
+                "avg_pool(x, kernel=3, stride=2, pad=1, counts_pad=0)",
+            )
         ),
-        (
-            "x = input(2, 3)\nu = constant(3, value=-5)\ny = pow(x, u)",
-            [((2, 3), False, 3), ((3,), True, 5)],
-            (2, 3),
-            {"rows": (2.0,), "length": (3.0,), "factors": (3.0,)},
-        ),
-        (
-            "x = input(2, 1, 8)\nz = constant(3, 1, value=0)\ny = add(x, z)",
-            [((2, 1, 8), False, 3), ((3, 1), True, 0)],
-            (2, 3, 8),
-            {"rows": (2.0,), "length": (8.0,)},
-        ),
-        (
-            "x = input(2, 1, 8)\nz = constant(3, 1, value=2)\ny = maximum(x, z)",
-            [((2, 1, 8), False, 3), ((3, 1), True, 2)],
-            (2, 3, 8),
-            {"rows": (2.0,), "length": (8.0,)},
-        ),
-        (
-            "x = input(2, 3, 8)\ny = pad(x, axis=1, before=2, after=1, value=7)",
-            [((2, 3, 8), False, 3)],
-            (2, 3, 8),
-            {"pad": (0.0, 0.0, 2.0, 1.0), "value": (7.0,), "rows": (6.0,), "length": (8.0,)},
-        ),
-        (
-            "x = input(2, 3, 8)\ny = pad(x, axis=-1, before=2, after=1)",
-            [((2, 3, 8), False, 3)],
-            (2, 3, 8),
-            {"pad": (2.0, 1.0), "value": (0.0,), "rows": (6.0,), "length": (8.0,)},
-        ),
-        (
-            f"{IMAGE}y = conv(x, w)",
-            [((2, 4, 6, 5), False, 3), ((8, 2, 3, 2), True, 3)],
-            (2, 4, 6, 5),
-            {"stride": (1.0,), "padding": (0.0,), "groups": (1.0,), "kernel": (3.0,)}
-            | {"beyond": (0.0,), **SHAPE},
-        ),
-        (
-            f"{IMAGE}y = conv(x, w, stride=2, pad=5, groups=2)",
-            [((2, 4, 6, 5), False, 3), ((8, 2, 3, 2), True, 3)],
-            (2, 4, 6, 5),
-            {"stride": (2.0,), "padding": (5.0,), "groups": (2.0,), "kernel": (3.0,)}
-            | {"beyond": (3.0,), **SHAPE},
-        ),
-        (
-            f"{IMAGE}y = avg_pool(x, kernel=2, stride=1)",
-            [((2, 4, 6, 5), False, 3)],
-            (2, 4, 6, 5),
-            {"kernel_size": (2.0,), "stride": (1.0,), "padding": (0.0,)}
-            | {"count_include_pad": (1.0,), "ceil_mode": (0.0,), **SHAPE},
-        ),
-        (
-            f"{IMAGE}y = avg_pool(x, kernel=3, stride=2, pad=1, counts_pad=0)",
-            [((2, 4, 6, 5), False, 3)],
-            (2, 4, 6, 5),
-            {"kernel_size": (3.0,), "stride": (2.0,), "padding": (1.0,)}
-            | {"count_include_pad": (0.0,), "ceil_mode": (0.0,), **SHAPE},
-        ),
-    ],
-)
-def test_a_graph_is_described_as_the_steps_of_a_model_are(
-    text: str,
-    operands: list[tuple[tuple[int, ...], bool, float]],
-    shape: tuple[int, ...],
-    numbers: dict[str, tuple[float, ...]],
-) -> None:
-    first, last = describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))
-    sources = ("",) * len(operands)
-    wanted = tuple(
-        Operand(*one, one[1] and "value=" in text, one[1] and bool(one[0])) for one in operands
-    )
-    assert first == Step("y", re.findall(r"= (\w+)", text)[-1], wanted, sources, shape, numbers)
-    assert (last.operands, last.sources) == ((Operand(shape, False, 3),), ("y",))
+    ]
+    lines = []
+    for text in rows:
+        lines.append(f"{text}\n")
+        lines += [f"  {one}\n" for one in describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))]
+    check_snapshot(Path(__file__).parent / "snapshots" / "described.txt", "".join(lines))
 
 
 def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
-    def step(*sources: str, magnitude: float = 2.0) -> Step:
-        operands = (Operand((2, 4), magnitude=1.0), Operand((2, 4), magnitude=magnitude))
-        return Step("a", "add", operands, sources or ("", ""), (2, 4))
-
     before = [Step(one, one, (), (), (2, 4)) for one in ("relu", "tanh")]
     pattern = Pattern(("add",), ("fp16",), min_magnitude=2.0, not_after=("tanh",))
-    for one, fits in (
-        (step(), True),
-        (step(magnitude=1.9), False),
-        (step("relu", "relu"), True),
-        (step("relu", "tanh"), False),
-        (step("tanh", ""), False),
+    for sources, magnitude, fits in (
+        (("", ""), 2.0, True),
+        (("", ""), 1.9, False),
+        (("relu", "relu"), 2.0, True),
+        (("relu", "tanh"), 2.0, False),
+        (("tanh", ""), 2.0, False),
     ):
-        assert bool(find_pattern(pattern, [*before, one])) is fits
+        operands = (Operand((2, 4), magnitude=1.0), Operand((2, 4), magnitude=magnitude))
+        step = Step("a", "add", operands, sources, (2, 4))
+        assert bool(find_pattern(pattern, [*before, step])) is fits
     bare = Step("r", "rand", (), (), ())  # it has neither operands nor a known shape
-    for pattern, fits in (
-        (Pattern(("rand",), ("fp16",)), True),
-        (Pattern(("rand",), ("fp16",), min_batch=2), False),
-        (Pattern(("rand",), ("fp16",), min_magnitude=0.1), False),
-    ):
-        assert bool(find_pattern(pattern, [bare])) is fits
+    for more, fits in (({}, True), ({"min_batch": 2}, False), ({"min_magnitude": 0.1}, False)):
+        assert bool(find_pattern(Pattern(("rand",), ("fp16",), **more), [bare])) is fits
 
 
 def test_a_chain_is_found_through_any_of_the_operands() -> None:
@@ -328,14 +221,13 @@ def test_a_pattern_is_found_with_its_conditions() -> None:
 
 def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() -> None:
     first = Step("a", "add", (Operand((2, 4)), Operand((2, 4))), ("", ""), (2, 4))
-    second = Step("r", "relu", (Operand((2, 4)),), ("a",), (2, 4))
-    for word, fits in (("relu", False), ("tanh", True)):
+    for word, sources, fits in (
+        *(("relu", ("a",), False), ("relu", ("", "a"), False), ("relu", ("",), True)),
+        *(("tanh", ("a",), True), ("tanh", ("", "a"), True)),
+    ):
         pattern = Pattern(("add",), ("fp16",), not_before=(word,))
-        for sources in (("a",), ("", "a")):
-            reader = structs.replace(second, sources=sources)
-            assert bool(find_pattern(pattern, [first, reader])) is fits
-        assert find_pattern(pattern, [first, structs.replace(second, sources=("",))])
-        assert find_pattern(pattern, [first])
+        reader = Step("r", "relu", (Operand((2, 4)),), sources, (2, 4))
+        assert bool(find_pattern(pattern, [first, reader])) is fits
 
 
 @pytest.mark.parametrize(

