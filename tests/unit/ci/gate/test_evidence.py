@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -88,29 +88,20 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "fields", "doubted"), ROWS)
-def test_a_pass_is_doubted_by_its_own_row(
-    limits: dict[str, Any], fields: dict[str, Any], doubted: int
-) -> None:
-    assert len(doubt(replace(RULE, **limits), **fields)) == (doubted != NEVER)
-    assert len(doubt(None, **fields)) == (doubted == ALWAYS)
-
-
-def test_doubts_read_like_their_snapshot() -> None:
-    doubts = [doubt(replace(RULE, **limits), **fields) for limits, fields, _ in ROWS]
-    check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{one}\n" for one in chain(*doubts)))
+def test_a_pass_is_doubted_by_its_own_row() -> None:
+    lines = []
+    for limits, fields, doubted in ROWS:
+        found = doubt(replace(RULE, **limits), **fields)
+        assert len(found) == (doubted != NEVER), (limits, fields)
+        assert len(doubt(None, **fields)) == (doubted == ALWAYS), (limits, fields)
+        lines += found
+    check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{one}\n" for one in lines))
 
 
 def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
+    kind = {"kind": ControlKind.ZEROS, "rejected": True}
     made = [
-        Control(
-            model=case.model,
-            scheme=case.scheme,
-            soc=case.soc,
-            kind=ControlKind.ZEROS,
-            rejected=True,
-        )
-        for case in cases[:controls]
+        Control(model=one.model, scheme=one.scheme, soc=one.soc, **kind) for one in cases[:controls]
     ]
     return make_report(cases, made, thresholds=(RULE,), **more)
 
@@ -131,16 +122,12 @@ def test_every_case_that_departs_from_its_recorded_figures_is_told() -> None:
         str(other): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
         str(failed): Baseline(sqnr_db=1.0),
     }
-    told = [*_compare_recorded(report_of(GOOD, other, failed), recorded)]
-    facts = (
-        ("float32 model", "40.0 dB", "10.0 dB above the 30.0"),
-        (*("quantized model", "50.0 dB", "10.0 dB below the 60.0"),),
-    )
-    for line, words in zip(told, facts, strict=True):
-        assert line.startswith("n 8a8w S passed")
-        assert all(word in line for word in words)
+    first, second = _compare_recorded(report_of(GOOD, other, failed), recorded)
+    assert re.match("n 8a8w S passed.*40.0 dB.*float32 model.*10.0 dB above the 30.0", first)
+    assert re.match("n 8a8w S passed.*50.0 dB.*quantized model.*10.0 dB below the 60.0", second)
 
 
+PASSED = {"status": Status.PASSED, "findings": ()}
 JOB = PlannedJob(session="test_emulator", id="test_emulator", report="report.json", python="3.11")
 PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
 
@@ -160,20 +147,13 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 ]
 
 
-def compare_plan(report: dict[str, Any], job: dict[str, Any]) -> list[str]:
-    return [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
-
-
-@pytest.mark.parametrize(("report", "job", "planned"), PLANS)
-def test_a_report_is_the_one_that_was_planned(
-    report: dict[str, Any], job: dict[str, Any], planned: bool
-) -> None:
-    assert len(compare_plan(report, job)) == (not planned)
-
-
-def test_departures_from_a_plan_read_like_their_snapshot() -> None:
-    faults = [compare_plan(report, job) for report, job, _ in PLANS]
-    check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{one}\n" for one in chain(*faults)))
+def test_a_report_is_the_one_that_was_planned() -> None:
+    lines = []
+    for report, job, planned in PLANS:
+        found = [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
+        assert len(found) == (not planned), (report, job)
+        lines += found
+    check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{one}\n" for one in lines))
 
 
 def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evidence:
@@ -214,44 +194,27 @@ def test_a_report_that_lacks_libraries_has_to_end_with_3() -> None:
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
 
 
-@pytest.mark.parametrize(
-    ("reason", "choices", "lacks", "is_expected"),
-    [
-        ("no such op", "saver", "", True),
-        ("out of memory", "saver", "", False),
-        ("no such op", "", "", False),
-        ("", "", "lib.so", True),  # the exit code says so
-    ],
-)
-def test_an_unsupported_case_is_one_that_the_policy_expects(
-    reason: str, choices: str, lacks: str, is_expected: bool
-) -> None:
-    """By its reason and its lowering options."""
-    row = Unsupported(pattern="no such op", reason="known", choices=("saver",))
-    policy = replace(read_emulator_policy(), unsupported=(row,))
-    unsupported = replace(GOOD, status=Status.UNSUPPORTED, lacks=lacks)
-    skipped = replace(unsupported, findings=say(reason), choices=choices)
-    limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
-    report = replace(report_of(skipped), thresholds=limits)
-    told = f"the policy does not expect these cases to be unsupported: {skipped}"
-    assert [*_compare_policy(report, policy)] == ([] if is_expected else [told])
-    failed = replace(report, cases=(replace(skipped, status=Status.FAILED),))
-    assert [*_compare_policy(failed, policy)] == []
-
-
-def test_each_case_is_one_that_the_policy_expects_to_be_unsupported() -> None:
-    only = {"models": ("m",), "schemes": ("8a8w",), "socs": ("S",)}
+def test_an_unsupported_case_is_one_that_the_policy_expects() -> None:
+    """By its reason, its lowering options, model, scheme and SoC."""
+    only = {"models": ("m",), "schemes": ("8a8w",), "socs": ("S",), "choices": ("saver",)}
     row = Unsupported(pattern="no op", reason="known", **only)
     policy = replace(read_emulator_policy(), unsupported=(row,))
-    expected = replace(GOOD, status=Status.UNSUPPORTED, findings=say("no op"))
-    others = [replace(expected, **one) for one in ({"model": "n"}, {"soc": "T"})]
-    others.append(replace(expected, scheme="fp16"))
-    passed = replace(GOOD, model="o")
-    for cases in ((passed, expected, *others), (*others, expected)):
-        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in cases]
-        report = replace(report_of(*cases), thresholds=policy.describe_limits(specs))
+    usual = replace(GOOD, status=Status.UNSUPPORTED, findings=say("no op"), choices="saver")
+    cases = [
+        replace(usual, **one)
+        for one in (
+            *({}, {"lacks": "lib.so", "findings": ()}),  # the exit code says so
+            *({"model": "failed", "status": Status.FAILED}, {"model": "passed", **PASSED}),
+            *({"model": "n"}, {"soc": "T"}, {"scheme": "fp16"}),
+            *({"findings": say("out of memory")}, {"choices": ""}),
+        )
+    ]
+    for order in (cases, cases[::-1]):
+        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in order]
+        report = replace(report_of(*order), thresholds=policy.describe_limits(specs))
         (fault,) = _compare_policy(report, policy)
-        assert fault.endswith(": n 8a8w S, m 8a8w T, m fp16 S")
+        told = fault.partition("these cases to be unsupported: ")[2].split(", ")
+        assert sorted(told) == ["m 8a8w S", "m 8a8w S", "m 8a8w T", "m fp16 S", "n 8a8w S"]
 
 
 def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model() -> None:
@@ -306,17 +269,13 @@ SUITES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "counts", "ran", "failed", "faulty"), SUITES)
-def test_a_junit_is_weighed_by_its_tests(
-    rows: str, counts: str, ran: int, failed: int, faulty: bool
-) -> None:
-    found = weigh_junit(suite(rows, counts))
-    assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty)
-
-
-def test_faults_of_a_junit_read_like_their_snapshot() -> None:
-    faults = [weigh_junit(suite(rows, counts)).faults for rows, counts, *_ in SUITES]
-    check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{one}\n" for one in chain(*faults)))
+def test_a_junit_is_weighed_by_its_tests() -> None:
+    lines = []
+    for rows, counts, ran, failed, faulty in SUITES:
+        found = weigh_junit(suite(rows, counts))
+        assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty), rows
+        lines += found.faults
+    check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{one}\n" for one in lines))
 
 
 @pytest.mark.parametrize(
@@ -324,13 +283,11 @@ def test_faults_of_a_junit_read_like_their_snapshot() -> None:
     [
         (b"<!DOCTYPE a><testsuites/>", "a document type"),
         (b"<testsuites><!ENTITY a></testsuites>", "a document type"),
-        (b"<page/>", "its root element is page"),
-        (b"<" + b"p" * 50 + b"/>", f"its root element is {'p' * 40}"),
+        (b"<" + b"p" * 50 + b"/>", f"its root element is {'p' * 40}$"),
         (b"<testsuite>", "no element found: line 1, column 11"),
     ],
 )
 def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
+    with pytest.raises(ValueError, match=why):
         parse_junit(data)
-    assert str(caught.value).partition(" or ")[0].endswith(why)
     assert parse_junit(b"<testsuite/>").tag == "testsuite"

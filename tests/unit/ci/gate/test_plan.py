@@ -255,13 +255,19 @@ def test_a_change_needs(row: Row) -> None:
         assert set(one.files) <= {change.path for change in plan.changes}
 
 
-def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
+def test_a_session_of_which_nothing_is_known_or_that_always_runs_needs_any_change() -> None:
     found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
     unknown = replace(found.head.sessions["bench"], known=False)
     head = replace(found.head, sessions={**found.head.sessions, "bench": unknown})
-    for difference, runs in ((found, False), (replace(found, head=head), True)):
-        (bench,) = [one for one in make_plan(difference, RULES).sessions if one.name == "bench"]
-        assert bench.run is runs
+    sessions = RULES.sessions | {"bench": SessionRule(always=True)}
+    always = msgspec.structs.replace(RULES, sessions=sessions)
+    for difference, rules, runs in (
+        (found, RULES, False),
+        (replace(found, head=head), RULES, True),
+        (found, always, True),
+    ):
+        (bench,) = [one for one in make_plan(difference, rules).sessions if one.name == "bench"]
+        assert (bench.run, bench.files) == (runs, ("ci/models/model.py",) * runs)
 
 
 def test_the_cases_of_a_session_s_own_suite_are_those_of_the_change() -> None:
@@ -288,13 +294,6 @@ def test_a_session_needs_what_it_used_before_the_change_too() -> None:
     assert (bench.run, bench.reason, plan.everything) == (True, "its environment", "")
     other = replace(difference, keys={"a.toml": frozenset({"k", "other"})})
     assert make_plan(other, msgspec.structs.replace(RULES, rule=())).everything
-
-
-@pytest.mark.parametrize("path", ["README.md", "ci/models/suite/mlp.py", "ci/forgotten.py"])
-def test_a_session_that_every_change_needs_runs_whatever_rules_a_file_has(path: str) -> None:
-    sessions = RULES.sessions | {"bench": SessionRule(always=True)}
-    plan = plan_edits({path: "+x"}, msgspec.structs.replace(RULES, sessions=sessions))
-    assert {one.name: one.files for one in plan.sessions}["bench"] == (path,)
 
 
 MLP_TREE = TreeFacts(

@@ -166,36 +166,28 @@ def drop_all_cases(data: dict[str, Any]) -> None:
     data["summary"].update(passed=0, controls=0)
 
 
-def fail_and_recount(data: dict[str, Any]) -> None:
-    data["cases"][0]["status"] = "failed"
-    data["summary"]["passed"] -= 1
-    data["summary"]["failed"] += 1
+def end_and_recount(status: str, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    """Let the first case end so, with a summary that fits."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["cases"][0].update(status=status, **fields)
+        data["summary"]["passed"] -= 1
+        data["summary"][status] += 1
+
+    return change
 
 
-def skip_and_recount(data: dict[str, Any]) -> None:
-    data["cases"][0].update(status="unsupported", findings=tell("run: QNN said no"))
-    data["summary"]["passed"] -= 1
-    data["summary"]["unsupported"] += 1
+def change_both(
+    change: Callable[[dict[str, Any]], object], **summary: int
+) -> Callable[[dict[str, Any]], None]:
+    """Change a report, and add to figures of its summary."""
 
+    def both(data: dict[str, Any]) -> None:
+        change(data)
+        for name, more in summary.items():
+            data["summary"][name] += more
 
-def let_control_pass(data: dict[str, Any]) -> None:
-    data["controls"][0]["rejected"] = False
-    data["summary"]["controls_passed"] = 1
-
-
-def drop_controls(data: dict[str, Any]) -> None:
-    data["controls"] = []
-    data["summary"]["controls"] = 0
-
-
-def drop_one_control(data: dict[str, Any]) -> None:
-    data["controls"].pop()
-    data["summary"]["controls"] -= 1
-
-
-def repeat_case(data: dict[str, Any]) -> None:
-    data["cases"].append(data["cases"][0])
-    data["summary"]["passed"] += 1
+    return both
 
 
 def write_file(job: str, name: str, text: str) -> Tamper:
@@ -244,20 +236,24 @@ FAILURE = '<testcase classname="a" name="x"><failure/></testcase>'
 ERROR = '<testcase classname="a" name="x"><error/></testcase>'
 SKIPPED = '<testcase classname="a" name="x"><skipped/></testcase>'
 TAMPERED: dict[str, Tamper] = {
-    "a case failed, its summary knows": in_report(fail_and_recount),
-    "a case of a shard failed": in_report(fail_and_recount, ONE),
+    "a case failed, its summary knows": in_report(end_and_recount("failed")),
+    "a case of a shard failed": in_report(end_and_recount("failed"), ONE),
     "a case failed, its summary does not know": in_case(status="failed"),
     "all cases failed, the summary says passed": in_all(status="failed"),
     "1 of 29 cases": in_report(drop_cases),
     "no case": in_report(drop_all_cases),
     "a shard without cases": in_report(drop_all_cases, TWO),
     "a shard with one case": in_report(drop_cases, ONE),
-    "the same case twice": in_report(repeat_case),
+    "the same case twice": in_report(
+        change_both(lambda data: data["cases"].append(data["cases"][0]), passed=1)
+    ),
     "another model": in_case(model="other"),
     "another scheme": in_case(scheme="int3"),
     "another SoC": in_case(soc="SM8750"),
     "all cases unsupported": in_all(status="unsupported", findings=tell("no")),
-    "a refusal that nobody expects": in_report(skip_and_recount),
+    "a refusal that nobody expects": in_report(
+        end_and_recount("unsupported", findings=tell("run: QNN said no"))
+    ),
     "a case lacked a library": in_case(status="unsupported", lacks="libQnnLpai.so"),
     "a passed case lacked a library": in_case(lacks="libQnnLpai.so"),
     "a passed case with a finding": in_case(findings=tell("SQNR 3 dB, 20 dB wanted")),
@@ -270,12 +266,18 @@ TAMPERED: dict[str, Tamper] = {
     "summary with a failed case": in_summary(failed=1),
     "summary with other controls": in_summary(controls=1),
     "summary with a control that passed": in_summary(controls_passed=1),
-    "a control passed, its summary knows": in_report(let_control_pass),
+    "a control passed, its summary knows": in_report(
+        change_both(lambda data: data["controls"][0].update(rejected=False), controls_passed=1)
+    ),
     "a control passed, its summary does not know": in_report(
         lambda data: data["controls"][0].update(rejected=False)
     ),
-    "no controls": in_report(drop_controls),
-    "a case without controls": in_report(drop_one_control),
+    "no controls": in_report(
+        lambda data: (data.update(controls=[]), data["summary"].update(controls=0))
+    ),
+    "a case without controls": in_report(
+        change_both(lambda data: data["controls"].pop(), controls=-1)
+    ),
     "cut short": in_field(unjudged=3),
     "another session": in_field(session="test_emulator"),
     "another backend": in_field(backend="gpu"),
@@ -320,8 +322,10 @@ TAMPERED: dict[str, Tamper] = {
     "two exit codes": write_code("0\n0"),
     "an exit code with a sign": write_code("+0"),
     "an exit code too long": write_code("0000"),
-    "exit code 4 over failed cases": both(write_code("4"), in_report(fail_and_recount)),
-    "killed over failed cases": both(write_code("137", ONE), in_report(fail_and_recount, ONE)),
+    "exit code 4 over failed cases": both(write_code("4"), in_report(end_and_recount("failed"))),
+    "killed over failed cases": both(
+        write_code("137", ONE), in_report(end_and_recount("failed"), ONE)
+    ),
 }
 MACHINES: dict[str, Tamper] = {
     "a lost shard": lambda results: shutil.rmtree(results.of(TWO)),

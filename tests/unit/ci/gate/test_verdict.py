@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import (
-    GateVerdict,
-    JobLine,
     JobResult,
     JobVerdict,
     describe_needs,
@@ -29,49 +27,6 @@ NEEDS = {"plan": "success", "session": "success"}
 FAILED_NEEDS = {"plan": "success", "session": "failure"}
 GOOD = {"lint": JobResult("0\n"), "unit": JobResult("0\n", 3)}
 PASSED, FAILED, MACHINE = JobVerdict.PASSED, JobVerdict.FAILED, JobVerdict.INFRASTRUCTURE
-
-
-def test_all_is_well() -> None:
-    verdict = judge(PLAN, NEEDS, GOOD, [])
-    assert verdict.is_green
-    assert not verdict.is_infrastructure
-    nothing = Plan(base="a", head="b")
-    assert judge(nothing, {"plan": "success", "session": "skipped"}, {}, []).is_green
-
-
-@pytest.mark.parametrize(
-    ("result", "kind"), [(JobResult("1", 3), FAILED), (JobResult("4", 3), MACHINE), (None, MACHINE)]
-)
-def test_a_job_that_is_not_well_is_red(result: JobResult | None, kind: JobVerdict) -> None:
-    results = {**GOOD, "unit": result} if result else {"lint": GOOD["lint"]}
-    verdict = judge(PLAN, FAILED_NEEDS, results, [])
-    assert not verdict.is_green
-    assert [one.verdict for one in verdict.jobs] == [PASSED, kind]
-    assert verdict.notes == ()  # a failed need is no news next to a failed job
-    assert verdict.is_infrastructure == (kind is MACHINE)
-
-
-@pytest.mark.parametrize("needs", [{}, {"session": "success"}, FAILED_NEEDS])
-def test_good_results_do_not_outweigh_what_github_says(needs: dict[str, str]) -> None:
-    verdict = judge(PLAN, needs, GOOD, [])
-    assert verdict.notes
-    assert not verdict.is_green
-    assert not verdict.is_infrastructure
-
-
-def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> None:
-    stray = {**GOOD, "old": JobResult("0")}
-    shard = replace(UNIT, id="unit-1-of-1")
-    sharded = {"lint": GOOD["lint"], shard.id: GOOD["unit"], "unit": GOOD["unit"]}
-    for plan, results, faults in (
-        (PLAN, GOOD, ["shard 2/2 is missing"]),
-        (PLAN, stray, []),
-        (replace(PLAN, jobs=(LINT, shard)), sharded, []),
-    ):
-        verdict = judge(plan, NEEDS, results, faults)
-        assert len(verdict.notes) == 1
-        assert not verdict.is_green
-        assert not verdict.is_infrastructure
 
 
 JOBS = [
@@ -102,17 +57,12 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize(("job", "result", "verdict"), JOBS)
-def test_a_job_is_judged_by_code_then_report(
-    job: PlannedJob, result: JobResult, verdict: JobVerdict
-) -> None:
-    line = judge_job(job, result, "lost")
-    assert (line.job, line.verdict) == (job.id, verdict)
-
-
-def test_reasons_read_like_their_snapshot() -> None:
-    lines = [judge_job(job, result, "lost") for job, result, _ in JOBS]
-    told = [f"{one.verdict.value}: {one.why or '-'}" for one in lines]
+def test_a_job_is_judged_by_code_then_report() -> None:
+    told = []
+    for job, result, verdict in JOBS:
+        line = judge_job(job, result, "lost")
+        assert (line.job, line.verdict) == (job.id, verdict), result
+        told.append(f"{verdict.value}: {line.why or '-'}")
     told += judge_needs({"plan": "success", "run": "failure"}, all_passed=True)
     check_snapshot(SNAPSHOTS / "reasons.txt", "\n".join([*told, ""]))
 
@@ -141,29 +91,63 @@ def test_what_github_says_counts_against_good_results(
     assert [note.removeprefix(start).partition(",")[0].replace("'", "") for note in notes] == named
 
 
-def test_what_github_says_of_a_job_without_a_result() -> None:
-    plan = {"plan": "success"}
-    assert (
-        describe_needs({**plan, "a": "cancelled", "b": "skipped"})
-        == "it was cancelled, or timed out"
-    )
-    told = "it was skipped, although it is planned"
-    assert describe_needs({**plan, "a": "skipped"}) == told
-    lost = "the runner was lost, or the job never started"
-    assert describe_needs({**plan, "a": "skipped", "b": "success"}) == lost
-    assert describe_needs({"plan": "cancelled"}) == lost
+@pytest.mark.parametrize(
+    ("needs", "told"),
+    [
+        ({"a": "cancelled", "b": "skipped"}, "it was cancelled, or timed out"),
+        ({"a": "skipped"}, "it was skipped, although it is planned"),
+        ({"a": "skipped", "b": "success"}, "the runner was lost, or the job never started"),
+        ({"plan": "cancelled"}, "the runner was lost, or the job never started"),
+    ],
+)
+def test_what_github_says_of_a_job_without_a_result(needs: dict[str, str], told: str) -> None:
+    assert describe_needs({"plan": "success", **needs}) == told
 
 
-def test_a_verdict_is_green_only_if_all_passed_and_nothing_else_is_wrong() -> None:
-    good, bad, lost = (JobLine("j", one, "") for one in (PASSED, FAILED, MACHINE))
-    assert GateVerdict((good,)).is_green
-    assert not GateVerdict((good,)).is_infrastructure
-    for lines, notes, machine in (
-        ((good, lost), (), True),
-        ((good, lost), ("n",), False),
-        ((bad, lost), (), False),
-        ((good,), ("n",), False),
-    ):
-        verdict = GateVerdict(lines, notes)
-        assert not verdict.is_green
-        assert verdict.is_infrastructure is machine
+SHARD = replace(UNIT, id="unit-1-of-1")
+SHARDED = replace(PLAN, jobs=(LINT, SHARD))
+OF_SHARD = {"lint": GOOD["lint"], SHARD.id: GOOD["unit"], "unit": GOOD["unit"]}
+NO_JOB = Plan(base="a", head="b")
+
+
+@pytest.mark.parametrize(
+    ("plan", "needs", "results", "faults", "kinds", "notes"),
+    [
+        (PLAN, NEEDS, GOOD, [], [PASSED, PASSED], 0),
+        (NO_JOB, {"plan": "success", "session": "skipped"}, {}, [], [], 0),
+        # A failed need is no news next to a failed job.
+        (PLAN, FAILED_NEEDS, {**GOOD, "unit": JobResult("1", 3)}, [], [PASSED, FAILED], 0),
+        (PLAN, FAILED_NEEDS, {**GOOD, "unit": JobResult("4", 3)}, [], [PASSED, MACHINE], 0),
+        (PLAN, FAILED_NEEDS, {"lint": GOOD["lint"]}, [], [PASSED, MACHINE], 0),
+        (
+            PLAN,
+            NEEDS,
+            {"lint": JobResult("1"), "unit": JobResult("4", 3)},
+            [],
+            [FAILED, MACHINE],
+            0,
+        ),
+        # Good results do not outweigh what GitHub says.
+        *(
+            (PLAN, needs, GOOD, [], [PASSED, PASSED], 1)
+            for needs in ({}, {"session": "success"}, FAILED_NEEDS)
+        ),
+        (PLAN, NEEDS, GOOD, ["shard 2/2 is missing"], [PASSED, PASSED], 1),
+        (PLAN, NEEDS, {**GOOD, "old": JobResult("0")}, [], [PASSED, PASSED], 1),
+        (SHARDED, NEEDS, OF_SHARD, [], [PASSED, PASSED], 1),
+        (PLAN, {}, {**GOOD, "unit": JobResult("4", 3)}, [], [PASSED, MACHINE], 1),
+    ],
+)
+def test_a_verdict_is_green_only_if_all_passed_and_nothing_else_is_wrong(
+    plan: Plan,
+    needs: dict[str, str],
+    results: dict[str, JobResult],
+    faults: list[str],
+    kinds: list[JobVerdict],
+    notes: int,
+) -> None:
+    verdict = judge(plan, needs, results, faults)
+    assert [one.verdict for one in verdict.jobs] == kinds
+    assert len(verdict.notes) == notes
+    assert verdict.is_green == (not notes and {*kinds} <= {PASSED})
+    assert verdict.is_infrastructure == (not notes and {*kinds} == {PASSED, MACHINE})

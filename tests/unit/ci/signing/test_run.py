@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,25 +181,19 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
     assert list_names(tmp_path) == ["signed"]
 
 
-def make_meanwhile(target: Path, *, force: bool) -> None:
-    """Another run makes the target while this one is at work."""
-    with stage(target, force=force) as ready:
+@pytest.mark.parametrize(("force", "kept"), [(False, "other"), (True, "ours")])
+def test_what_another_run_made_meanwhile_is_kept_unless_forced(
+    tmp_path: Path, force: bool, kept: str
+) -> None:
+    target = tmp_path / "signed"
+    refused = nullcontext() if force else pytest.raises(UsageError, match="already exists")
+    with refused, stage(target, force=force) as ready:
         (ready / "lib.so").write_text("ours")
         with stage(target, force=False) as other:
             (other / "lib.so").write_text("other")
         assert (target / "lib.so").read_text() == "other"
-
-
-def test_what_another_run_made_meanwhile_is_kept_unless_forced(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="already exists"):
-        make_meanwhile(tmp_path / "signed", force=False)
-    assert (tmp_path / "signed" / "lib.so").read_text() == "other"
-    make_meanwhile(tmp_path / "again", force=True)
-    assert (tmp_path / "again" / "lib.so").read_text() == "ours"
-    assert list_names(tmp_path) == ["again", "signed"]
-
-
-def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    assert (target / "lib.so").read_text() == kept
+    assert list_names(tmp_path) == ["signed"]
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):
         stage(tmp_path / "file" / "signed", force=False).__enter__()

@@ -203,12 +203,12 @@ def test_random_bytes_never_raise(key: Key, library: bytes) -> None:
 # The image and its layout
 
 
-@pytest.mark.parametrize("size", [0, 3, 51, 52, 60, 100, 0x1000, 0x1020, 0x1800, 0x3100, -1])
-def test_a_truncated_file_is_invalid(key: Key, library: bytes, size: int) -> None:
-    report = verify(sign_elf(library, key)[:size])
-    assert report.verdict is Verdict.INVALID
-    assert kinds(report) <= {Kind.TRUNCATED, Kind.LAYOUT}
-    assert size >= 0 or kinds(report) == {Kind.TRUNCATED}
+def test_a_truncated_file_is_invalid(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key)
+    for size in (0, 3, 51, 52, 100, 0x1000, 0x1020, 0x1800, 0x3100, len(data) - 1):
+        report = verify(data[:size])
+        assert report.verdict is Verdict.INVALID, size
+        assert kinds(report) <= {Kind.TRUNCATED, Kind.LAYOUT}, size
 
 
 def first_part(data: bytes, *, with_hashes: bool) -> bytes:
@@ -378,12 +378,17 @@ def test_a_signed_header_is_judged_by_its_words(key: Key, library: bytes) -> Non
 # Signers and certificates
 
 
-@pytest.mark.parametrize("value", [b"\xff" * 256, b"", b"\x33" * 256])
-def test_a_signature_that_is_none_is_invalid(key: Key, library: bytes, value: bytes) -> None:
+def test_a_signature_that_is_none_is_invalid(
+    key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Open tools fill it with ones for unfused devices; a chain may come without a signature."""
-    report = verify(sign_elf(library, FixedKey(0, 0, key.chain, value=value)))
-    assert (report.verdict, kinds(report)) == (Verdict.INVALID, {Kind.SIGNATURE})
-    assert report.errors[0].startswith("OEM: ")
+    for value in (b"\xff" * 256, b"", b"\x33" * 256):
+        report = verify(sign_elf(library, FixedKey(0, 0, key.chain, value=value)))
+        assert (report.verdict, kinds(report)) == (Verdict.INVALID, {Kind.SIGNATURE})
+        assert report.errors[0].startswith("OEM: ")
+    monkeypatch.setattr(mbn_writer, "CHAIN_BYTES", 0)
+    report = verify(sign_elf(library, FixedKey(0, 0, b""), 5))
+    assert report.errors == ["the hash segment contains hashes but no signature"]
 
 
 def test_another_file_s_signature_is_told_from_another_key_s(key: Key, library: bytes) -> None:
@@ -392,14 +397,6 @@ def test_another_file_s_signature_is_told_from_another_key_s(key: Key, library: 
     borrowed = FixedKey(0, 0, key.chain, value=other[start : start + key.size])
     (error,) = verify(sign_elf(library, borrowed)).errors
     assert "over a different digest" in error
-
-
-def test_hashes_without_any_signature_are_invalid(
-    library: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mbn_writer, "CHAIN_BYTES", 0)
-    report = verify(sign_elf(library, FixedKey(0, 0, b""), 5))
-    assert report.errors == ["the hash segment contains hashes but no signature"]
 
 
 @pytest.fixture(scope="module")
