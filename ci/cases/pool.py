@@ -13,6 +13,7 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import struct
 import sys
@@ -445,6 +446,7 @@ CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
+    "[operator_registry.cpp:",  # what a missing operator has for arguments, over many lines
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
     *("[INFO ", "WARNING:root:Node of type", "No quant config is implemented for op, "),
 )
@@ -456,15 +458,22 @@ CHATTING = (
 )
 
 
+EMPTY_BAR = re.compile(r"\s*\[\s*\]\s+0%$")
+# A frame of this project's code, with the lines that show it.
+OWN_FRAME = re.compile(rf'^  File "{re.escape(str(ROOT / "ci"))}/.*\n(?:    .*\n)*', re.MULTILINE)
+NO_FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?!  )", re.MULTILINE)
+
+
 def read_tail(log: Path) -> str:
     """Return the last TAIL_LINES lines of a log, each truncated to 400 characters. Empty lines are
-    omitted, and so are lines that successful runs print too. The result is empty if the log cannot
-    be read."""
+    omitted, and so are lines that successful runs print too, and this project's own frames in a
+    traceback. The result is empty if the log cannot be read."""
     with suppress(OSError):
         with open_regular(log) as stream:
             stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
-        lines = [one for one in text.splitlines() if one.strip()]
+        text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
+        lines = [one for one in text.splitlines() if one.strip() and not EMPTY_BAR.match(one)]
         lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
         lines = [line for line in lines if not any(one in line for one in CHATTING)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])

@@ -68,11 +68,14 @@ def read_remedies() -> tuple[OperatorRule, ...]:
 
 
 def find_advice(one: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
-    """Return why an operator is refused, and what to do about it, from the policy's advice, from
-    manifests/policies/operators.toml or from errors.toml."""
+    """Return why an operator is refused, and what to do about it: a proven remedy of the policy's
+    advice or of errors.toml, else a row of manifests/policies/operators.toml, else the rest."""
     found = [NOT_LOWERED.find("", evidence=f"{one.op}: {one.reason}")]
+    known = policy.advise(found)
+    if any(remedy.proof is Proof.PROVEN for remedy in known.remedies):
+        return known
     if not any(is_match(own.id, own.pattern, found) for own in policy.advice):
         for row in read_remedies():
             if row.covers(scheme, soc) and row.fits(one.op, one.reason):
                 return row.advice
-    return policy.advise(found)
+    return known

@@ -396,7 +396,8 @@ def describe_refusal(error: Exception, log: Path) -> Finding:
 
 def list_refusals(error: Exception, log: Path) -> list[str]:
     """Return why a lowering failed: operators without quantization, nodes left to the CPU, QNN's
-    error lines, and ExecuTorch's exception with its cause and file."""
+    error lines, and ExecuTorch's exception with its cause and file, which comes first if it has
+    nothing to do with the others."""
     sys.stdout.flush()  # to the log
     text = read_window(log)
     chain: list[BaseException] = [error]
@@ -410,8 +411,11 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     left = list(dict.fromkeys(f"{one.op}: {one.text}" for one in list_left(error)))[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
-    said = [*filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))])]
-    return [*said, *raised]
+    said = [*filter(None, [*left, qnn_errors(text, "; ".join(left))])]
+    # What QNN did not refuse failed for want of a rule only where a scale is missing.
+    if said or any(isinstance(one, (KeyError, AssertionError)) for one in chain):
+        return [*bare, *said, *raised]
+    return [*raised, *bare]
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:

@@ -81,8 +81,10 @@ def quantize_method(
 ) -> GraphModule:
     """Calibrate a module, or train it if the scheme requires that, and return it quantized. The
     functions in ``annotations`` run before the annotation function in ``choices``. Raises
-    UsageError for an invalid lowering option, and FailedError if nothing would be quantized."""
+    UsageError for an invalid lowering option and for a model in float16, and FailedError if nothing
+    would be quantized."""
     recipe = scheme.recipe
+    check_float32(model, scheme)
     # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
@@ -121,6 +123,19 @@ def quantize_method(
             fix="write them as linear layers, like ci/models/suite/lstm.py, or use fp16",
         )
     return converted
+
+
+def check_float32(model: Model, scheme: Scheme) -> None:
+    """Raise UsageError if a weight or an input of a model is float16. Such a number cannot hold the
+    integers of 16 bits that the quantized model computes with."""
+    for tensor in (*model.module.parameters(), *model.module.buffers(), *model.evaluation[0]):
+        if tensor.dtype == torch.float16:
+            raise UsageError(
+                f"{Path(model.name).name} is in float16, but {scheme.value} needs float32",
+                why="a quantized model computes with integers as floats, and float16 holds only"
+                " those up to 2048",
+                fix="convert the module and its inputs with .float()",
+            )
 
 
 def round_blocks(module: Any) -> Any:

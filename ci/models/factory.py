@@ -5,7 +5,7 @@ This is ``(module, example_inputs)`` or ``(module, example_inputs, calibration_i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
 }
 
 Inputs = tuple[Tensor, ...]
+# A dict is how users write keyword arguments.
+POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
@@ -35,6 +37,8 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
         kind = type(module).__name__
         raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
+    if isinstance(calibration, Mapping):
+        raise _unwanted(name, "its third item is a dict, not a list of input sets", POSITIONAL)
     try:
         given = iter(calibration)
     except TypeError:
@@ -81,7 +85,8 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):
         kind = type(inputs).__name__
-        raise _unwanted(name, f"{place} has type {kind}; it must be a tuple of tensors")
+        fix = POSITIONAL if isinstance(inputs, Mapping) else CONTRACT
+        raise _unwanted(name, f"{place} has type {kind}; it must be a tuple of tensors", fix)
     if not inputs:
         raise _unwanted(name, f"{place} is empty, but a QNN graph needs an input")
     return tuple(_read_input(name, f"input {n} of {place}", one) for n, one in enumerate(inputs))

@@ -719,6 +719,14 @@ def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Pat
     assert error.startswith("ValueError: no binary [")
 
 
+def test_an_error_of_torch_comes_before_operators_without_a_rule(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("No quant config is implemented for op, aten.silu_.default")
+    bare = "aten.silu_.default is not quantized: ExecuTorch has no rule for it"
+    for error, last in ((NotImplementedError("a namedtuple"), True), (KeyError("scale"), False)):
+        told = lower.list_refusals(raised(error), tmp_path / "log")
+        assert (told.index(bare) > 0) == last
+
+
 def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
     log = "a.cc:12::ERROR: one\n <E> two\n <E> one\n <E> Please refer to the manual\nfine\n"
     assert audit.qnn_errors(log) == "one; two"

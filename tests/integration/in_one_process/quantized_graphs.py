@@ -183,6 +183,13 @@ def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.Mo
     assert caught.value.fix
 
 
+def test_a_model_in_float16_is_not_quantized() -> None:
+    sets = ((torch.ones(1, 2).half(),),) * 2
+    model = Model("/my/net.py:make", torch.nn.Linear(2, 2).half().eval(), sets, sets)
+    with pytest.raises(UsageError, match=r"net\.py:make is in float16, but 16a8w needs float32"):
+        quantize.quantize_method(model, Scheme.A16W8, NO_CHOICES, quantize.make_quantizer("SM8650"))
+
+
 def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
     fake = quantize.FusedMovingAvgObsFakeQuantize(
         MovingAveragePerChannelMinMaxObserver,

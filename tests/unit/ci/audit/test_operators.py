@@ -141,6 +141,7 @@ def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
         ("aten.linear.default", "Value 75, expected >= 79.", "8a8w", "SM8650", "fewer bits"),
         ("aten.matmul.default", "Value 7, expected equal to -32768.", "16a8w", "SM8650", "8a8w"),
         ("_local_scalar_dense.default", "No node visitor", "fp16", "SM8650", "mask"),
+        ("aten._transformer_encoder_layer_fwd", "No node visitor", "8a8w", "SM8650", "fastpath"),
         ("shop.twirl.default", "No node visitor", "fp16", "SM8650", "torch's operators"),
         ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "operators.md"),
         ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),

@@ -18,7 +18,7 @@ from ci.cases.forked import (
     redirected,
     run_forked,
 )
-from ci.cases.pool import read_tail
+from ci.cases.pool import ROOT, read_tail
 from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
@@ -108,12 +108,20 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
         *["[INFO] [Qnn ExecuTorch]: Destroy Qnn device"] * 40,
         "Completed stage: Graph Preparation Initializing (2 us)",
         "[#####     ] 50 %",
+        " [          ]   0%",
         "  write_total_bytes=12",
         "<omitting python frames>",
         "  return cls.__new__(cls, *args)",
         "[WARNING 2026-11-23 08:08:42,993 pass_manager.py:82] PassManager is deprecated. Use",
     )
+    own = f'  File "{ROOT}/ci/cases/pool.py", line 1, in run_job\n    return job()\n    ^^^\n'
+    trace, theirs = (
+        "Traceback (most recent call last):\n",
+        '  File "net.py", line 3, in net\n    x()\n',
+    )
     for text, wanted in (
+        (f"{trace}{own}{own}OSError: full\n", "OSError: full"),
+        (f"{trace}{own}{theirs}OSError: full\n", f"{trace}{theirs}OSError: full"),
         ("the cause\n" + "".join(f"{line}\n" for line in noise), "the cause"),
         ("x" * 3_000_000 + "\nthe end\n", "x" * 400 + "\nthe end"),
         ("\n\n".join(lines), "\n".join(one[:400] for one in lines[-TAIL_LINES:])),

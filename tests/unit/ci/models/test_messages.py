@@ -179,6 +179,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "shapes": (LINEAR, (ROW,), [(ROW,), (torch.ones(2, 2),)]),
         "dtypes": (LINEAR, ROW, [ROW.int()]),
         "a set": (LINEAR, ROW, [{}]),
+        "keywords": (LINEAR, (ROW,), {"mask": ROW}),
     }
     calls |= {f"returns {name}": unpack(value) for name, value in made.items()}
     calls["a generator"] = unpack((LINEAR, ROW, user_code.load_function(of("lazy"))()))
