@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from queue import Queue
 from provisioning.console.process import run_process
 
 START_S = 30
-STEP_S = 0.02
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -24,8 +22,6 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     sent_bytes = 0
-    latency_s = 0.0
-    bytes_s = 0.0
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -36,7 +32,6 @@ class Handler(BaseHTTPRequestHandler):
             if self.path == "/stop":
                 threading.Thread(target=self.server.shutdown).start()
             return
-        time.sleep(Handler.latency_s)
         with Path(self.path.lstrip("/")).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             start, end = parse_range(self.headers.get("Range", ""), size)
@@ -51,15 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             Handler.sent_bytes += end - start
             while start < end:
-                count = self._wait_for_turn(end - start)
-                start += os.sendfile(self.connection.fileno(), file.fileno(), start, count)
-
-    def _wait_for_turn(self, left: int) -> int:
-        """How many bytes may go now: all of them, or a slice each STEP_S."""
-        if not Handler.bytes_s:
-            return left
-        time.sleep(STEP_S)
-        return min(left, int(Handler.bytes_s * STEP_S))
+                start += os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
 
     def _send_text(self, text: str) -> None:
         self.send_response(200)
@@ -76,12 +63,8 @@ def parse_range(header: str, size: int) -> tuple[int, int]:
     return int(first), min(int(last) + 1, size) if last else size
 
 
-def serve(latency_s: float, bytes_s: float) -> None:
-    """Serve the working directory on a free port of loopback, and say which.
-
-    Each answer comes after ``latency_s``; a connection gives ``bytes_s``, if that is not 0.
-    """
-    Handler.latency_s, Handler.bytes_s = latency_s, bytes_s
+def serve() -> None:
+    """Serve the working directory on a free port of loopback, and print the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
@@ -89,10 +72,10 @@ def serve(latency_s: float, bytes_s: float) -> None:
 
 
 @contextmanager
-def serving(directory: Path, latency_s: float = 0, bytes_s: float = 0) -> Iterator[str]:
+def serving(directory: Path) -> Iterator[str]:
     """The base URL of a server of ``directory``, running in a process of its own."""
     lines: Queue[str] = Queue()
-    argv = [sys.executable, "-m", "tests.bench.file_server", str(latency_s), str(bytes_s)]
+    argv = [sys.executable, "-m", "tests.bench.file_server"]
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": str(root)}
     options = {"cwd": directory, "env": env, "on_line": lines.put, "check": False}
@@ -113,4 +96,4 @@ def ask_server(base: str, word: str) -> int:
 
 
 if __name__ == "__main__":
-    serve(float(sys.argv[1]), float(sys.argv[2]))
+    serve()

@@ -23,8 +23,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from tests.bench.file_server import ask_server
-from tests.bench.memory import LIMIT_MB, measure_memory
-from tests.bench.sdk_course import HOST, VERSION, Course, lay_course, slow_course, write_manifests
+from tests.bench.sdk_course import HOST, VERSION, Course, lay_course
 
 ROUNDS = 5
 WARM_ROUNDS = 10
@@ -48,19 +47,13 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         figures: dict[str, Any] = {
             "archive_bytes": course.archive.stat().st_size,
             **times,
-            **measure_first_use(course, progress),
             **measure_warm(course),
             **measure_verify(course),
             **measure_component(course, progress),
-            **measure_slow(course, progress),
-            **measure_memory(course, progress),
         }
     ours_s = figures["ours_s"]
     figures["ratio_upstream_downloader"] = ours_s / figures["upstream_s"]
     figures["ratio_shell"] = ours_s / figures["shell_s"]
-    figures["ratio_first_use"] = figures["first_use_s"] / figures["fetch_s"]
-    figures["ratio_first_use_cpu"] = figures["first_use_cpu_s"] / figures["fetch_cpu_s"]
-    figures["ratio_slow_curl"] = figures["slow_curl_s"] / figures["slow_ours_s"]
     figures["load_average"] = os.getloadavg()[0]
     figures["cores"] = os.cpu_count()
     return {name: _round(value) for name, value in figures.items()}
@@ -112,10 +105,10 @@ def race(course: Course, downloader: Path, progress: Progress) -> dict[str, Any]
     return {**medians, **{f"{name}_all_s": all_ for name, all_ in times.items()}}
 
 
-def run_ours(course: Course, *options: str) -> float:
+def run_ours(course: Course) -> float:
     """A cold fetch, verified and published."""
     shutil.rmtree(course.home, ignore_errors=True)
-    argv = [sys.executable, "-m", "provisioning", "fetch", "qnn-sdk", *options]
+    argv = [sys.executable, "-m", "provisioning", "fetch", "qnn-sdk"]
     return time_process(argv, course)
 
 
@@ -135,24 +128,6 @@ def run_shell(course: Course) -> float:
     wall_s = time_process(["sh", "-c", RUN_SHELL, "sh", course.url], course, cwd=target)
     shutil.rmtree(target)
     return wall_s
-
-
-def measure_first_use(course: Course, progress: Progress) -> dict[str, float]:
-    """An archive without a pin, which is judged and recorded, and one with it, in turn: medians of
-    the wall and of the CPU seconds of whole processes."""
-    times: dict[str, list[float]] = {}
-    for number in range(1, ROUNDS + 1):
-        for name, pinned in (("fetch", True), ("first_use", False)):
-            write_manifests(course, pinned=pinned)
-            before = os.times()
-            wall_s = run_ours(course, *([] if pinned else ["--trust-first-use"]))
-            after = os.times()
-            cpu_s = sum(after[2:4]) - sum(before[2:4])  # of ended children: user, system
-            times.setdefault(f"{name}_s", []).append(wall_s)
-            times.setdefault(f"{name}_cpu_s", []).append(cpu_s)
-            progress.step(f"round {number}: {name} {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
-    write_manifests(course)
-    return {name: statistics.median(all_) for name, all_ in times.items()}
 
 
 def measure_warm(course: Course) -> dict[str, float]:
@@ -189,21 +164,6 @@ def measure_component(course: Course, progress: Progress) -> dict[str, float]:
     }
 
 
-def measure_slow(course: Course, progress: Progress) -> dict[str, Any]:
-    """A server with a latency and a limit a connection: ours, curl, and aria2 where it is."""
-    with slow_course(course) as slow:
-        size_mb = slow.archive.stat().st_size / 1e6
-        progress.step(f"fetching {size_mb:.0f} MB at 2 MB/s a connection, 20 ms away")
-        figures: dict[str, Any] = {"slow_bytes": slow.archive.stat().st_size}
-        figures["slow_ours_s"] = run_ours(slow)
-        curl = ["curl", "-sS", "-o", str(slow.work / "curl.zip"), slow.url]
-        figures["slow_curl_s"] = time_process(curl, slow)
-        if shutil.which("aria2c"):
-            aria2 = ["aria2c", "-q", "-x8", "-s8", "-k1M", "-d", str(slow.work), "-o", "aria2.zip"]
-            figures["slow_aria2_s"] = time_process([*aria2, slow.url], slow)
-        return figures
-
-
 def render_bench(figures: Mapping[str, Any]) -> str:
     """The ratios, and what a fetch takes otherwise."""
     values = json.loads(json.dumps(figures))
@@ -216,23 +176,8 @@ def render_bench(figures: Mapping[str, Any]) -> str:
     for label, value, ratio in rows:
         note = f"   ours is {values[ratio]:.3f} of it" if ratio else ""
         lines.append(f"  {label:<34} {value:>10}{note}")
-    first_use_s, ratio = values["first_use_s"], values["ratio_first_use_cpu"]
-    note = f"   its CPU is {ratio:.3f} of a pinned fetch's"
-    lines.append(f"  {'first use: judged, recorded too':<34} {first_use_s:>8.2f} s{note}")
     lines.append(f"  {'component: bytes beyond its own':<34} {values['component_overhead']:>10.2%}")
     lines.append(f"  {'all in place, whole process':<34} {values['warm_ms']:>7.0f} ms")
     lines.append(f"  {'verify, whole process':<34} {values['verify_s']:>8.2f} s")
-    slow_mb, ours_s = values["slow_bytes"] / 1e6, values["slow_ours_s"]
-    lines.append(f"  {slow_mb:.0f} MB, 20 ms away, 2 MB/s a connection: ours {ours_s:.2f} s")
-    lines += [
-        f"    {name:<32} {seconds:>8.2f} s   {seconds / ours_s:.2f} of ours"
-        for name in ("curl", "aria2")
-        if (seconds := values.get(f"slow_{name}_s"))
-    ]
-    for kind in ("zip", "parts", "tar_xz", "git"):
-        size_mb = values[f"memory_{kind}_mb"]
-        verdict = "ok" if size_mb < LIMIT_MB else "TOO MUCH"
-        label = f"most memory of a fetch: {kind.replace('_', '.')}"
-        lines.append(f"  {label:<34} {size_mb:>7.0f} MB   limit {LIMIT_MB} MB   {verdict}")
     lines.append(f"  load average {values['load_average']}, {values['cores']} cores")
     return "\n".join(lines) + "\n"

@@ -21,8 +21,6 @@ BENCHES: dict[str, str] = {
     "operators": "tests.bench.operators",
     "right": "tests.bench.right",
     "provisioning": "tests.bench.provisioning",
-    "device": "tests.bench.device",
-    "upstream": "tests.bench.upstream",
     "latency": "tests.bench.latency",
 }
 

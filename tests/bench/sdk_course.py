@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from zipfile import ZIP_DEFLATED, ZipFile
 
-from provisioning.archives.layout import Member
-from provisioning.archives.zipfiles import LOCAL_BYTES, FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.wheel import obtain_wheel
 from provisioning.console.caller import CI_VARIABLES
@@ -24,10 +20,6 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.bench.file_server import serving
 
-LOCAL = struct.Struct("<4sHHHHHIIIHH")
-CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
-END = struct.Struct("<4sHHHHIIH")
-UNIX, DATE = 3 << 8 | 20, 0x2821
 VERSION = "2.49.40.260810"
 PREFIX = f"qairt/{VERSION}"
 HOST = f"{PREFIX}/lib/x86_64-linux-clang"
@@ -41,8 +33,6 @@ DEVICES = (
 )
 SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
 SPACE_BYTES = 5 << 30
-SLOW = re.compile(r"lib(QnnHtpV\d+Skel|HtpPrepare)\.so")  # each there once, 62 MB together
-LATENCY_S, LIMIT_BYTES_S = 0.02, 2e6
 MANIFEST = """
 name = "qnn-sdk"
 summary = "benchmark"
@@ -57,7 +47,8 @@ source = "archive"
 version = "{version}"
 filename = "sdk.zip"
 url = "{url}"
-{pin}
+size_bytes = {size}
+sha256 = "{sha256}"
 unpacked_bytes = 4000000000
 layout = [{{ take = "{prefix}/**", put = "" }}]
 """
@@ -102,23 +93,6 @@ def lay_course(progress: Progress) -> Iterator[Course]:
             yield _pin_archive(work, archive, base)
 
 
-@contextmanager
-def slow_course(course: Course) -> Iterator[Course]:
-    """Some tens of MB from a server as a network has it: LATENCY_S, LIMIT_BYTES_S."""
-    work = course.work / "slow"
-    (work / "served").mkdir(parents=True)
-    archive = work / "served" / "sdk.zip"
-    parts: list[tuple[Path, Callable[[str], str]]] = [(course.archive, place_host)]
-    write_archive(archive, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
-    with serving(archive.parent, LATENCY_S, LIMIT_BYTES_S) as base:
-        yield _pin_archive(work, archive, base)
-
-
-def place_host(name: str) -> str:
-    """Where a library of the slow course goes."""
-    return HOST if SLOW.fullmatch(name) else ""
-
-
 def _pin_archive(work: Path, archive: Path, base: str) -> Course:
     variables = {
         **{name: text for name, text in os.environ.items() if name not in CI_VARIABLES},
@@ -131,7 +105,7 @@ def _pin_archive(work: Path, archive: Path, base: str) -> Course:
     return course
 
 
-def make_archive(target: Path, host: Path, device: Path) -> int:
+def make_archive(target: Path, host: Path, device: Path) -> None:
     """At least 400 MB: the host's libraries once, the device's once a toolchain, as in an SDK."""
 
     def place_skel(name: str) -> str:
@@ -143,64 +117,28 @@ def make_archive(target: Path, host: Path, device: Path) -> int:
 
     parts = [(host, lambda name: HOST), (device, place_skel)]
     parts += [(device, place_library(folder)) for folder in DEVICES]
-    return write_archive(target, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
+    write_archive(target, parts)
 
 
-def write_manifests(course: Course, *, pinned: bool = True) -> None:
-    """A manifest of the archive, with its pin or without, and no profiles."""
+def write_manifests(course: Course) -> None:
+    """A manifest of the archive, and no profiles."""
     folder = course.work / "manifests" / "toolchains"
     folder.mkdir(parents=True, exist_ok=True)
     size, sha256 = course.archive.stat().st_size, hash_file(course.archive)
-    pin = f'size_bytes = {size}\nsha256 = "{sha256}"' if pinned else ""
-    text = MANIFEST.format(version=VERSION, prefix=PREFIX, url=course.url, pin=pin)
+    pin = {"size": size, "sha256": sha256}
+    text = MANIFEST.format(version=VERSION, prefix=PREFIX, url=course.url, **pin)
     (folder / "qnn-sdk.toml").write_text(text, encoding="utf-8")
     (folder.parent / "profiles.toml").write_text("", encoding="utf-8")
 
 
-def copy_member(source: FileSource, member: Member) -> bytes:
-    """A member's compressed bytes."""
-    header = source.read_at(member.offset, LOCAL_BYTES)
-    name_bytes, extra_bytes = struct.unpack_from("<HH", header, 26)
-    start = member.offset + LOCAL_BYTES + name_bytes + extra_bytes
-    return source.read_at(start, member.compressed)
-
-
-def write_archive(
-    target: Path, parts: Iterable[tuple[Path, Callable[[str], str]]], texts: dict[str, bytes]
-) -> int:
-    """Write a ZIP of members of other ZIPs, and of stored texts; returns its size.
-
-    ``parts`` are a ZIP and, for a library's file name, the directory to put it in (or none).
-    """
-    central: list[bytes] = []
-    with target.open("wb") as out:
+def write_archive(target: Path, parts: Iterable[tuple[Path, Callable[[str], str]]]) -> None:
+    """Write a ZIP of members of other ZIPs. ``parts`` are a ZIP and, for a library's file name,
+    the directory to put it in (or "")."""
+    with ZipFile(target, "w", ZIP_DEFLATED) as out:
+        out.writestr(f"{PREFIX}/sdk.yaml", f"version: {VERSION}\n")
         for path, place in parts:
-            with closing(FileSource(path)) as source:
-                for member in read_directory(source):
-                    base = member.name.rpartition("/")[2]
+            with ZipFile(path) as source:
+                for member in source.infolist():
+                    base = member.filename.rpartition("/")[2]
                     if ".so" in base and (directory := place(base)):
-                        data = copy_member(source, member)
-                        central.append(_add(out, f"{directory}/{base}", data, member))
-        for name, data in texts.items():
-            central.append(_add(out, name, data, _stored(name, data)))
-        start = out.tell()
-        out.writelines(central)
-        size = out.tell() - start
-        count = len(central)
-        out.write(END.pack(b"PK\5\6", 0, 0, count, count, size, start, 0))
-    return target.stat().st_size
-
-
-def _stored(name: str, data: bytes) -> Member:
-    return Member(name, len(data), compressed=len(data), crc=zlib.crc32(data))
-
-
-def _add(out: BinaryIO, name: str, data: bytes, member: Member) -> bytes:
-    """Write one member; its entry for the central directory."""
-    raw, offset = name.encode(), out.tell()
-    sizes = (member.crc, member.compressed, member.size)
-    out.write(LOCAL.pack(b"PK\3\4", 20, 0, member.method, 0, DATE, *sizes, len(raw), 0))
-    out.write(raw)
-    out.write(data)
-    head = (b"PK\1\2", UNIX, 20, 0, member.method, 0, DATE, *sizes, len(raw))
-    return CENTRAL.pack(*head, 0, 0, 0, 0, 0o100755 << 16, offset) + raw
+                        out.writestr(f"{directory}/{base}", source.read(member))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -45,13 +44,6 @@ def unpinned(world: World, server: BadServer) -> None:
     write(world, "qnn-sdk", made.describe_sdk([server.url("sdk.zip")]))
 
 
-def lock_all(world: World, run: Run) -> None:
-    """Lock every file of the SDK in the project's manifests, as `lock --write` does."""
-    ended = run("lock", "qnn-sdk", "--write", "--accept-licence")
-    assert ended.returncode == 0, ended.stderr
-    shutil.rmtree(world.home)
-
-
 def paths(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
 
@@ -66,24 +58,6 @@ def test_a_pinned_archive_becomes_a_tree(world: World) -> None:
     assert (found.root / "lib/x86_64-linux-clang/libQnn.so").is_symlink()
     assert "9 files" in said.replace("10 files", "9 files")
     assert not fetch()[0].fetched
-
-
-def test_a_profile_gives_variables_that_a_shell_and_github_take(
-    world: World, tmp_path: Path, run: Run
-) -> None:
-    assert run("fetch", "aot", "--accept-licence").returncode == 0
-    shell = run("env", "aot", "--shell").stdout
-    words = ["sh", "-c", f'{shell}printf "%s" "$LD_LIBRARY_PATH"']
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    host, libcxx = (Path(part) for part in shown.split(":"))
-    assert (host / "libQnnHtp.so").is_file()
-    assert (libcxx / "libc++.so.1").resolve().is_file()
-    github = run("env", "aot", "--github").stdout
-    values = dict(line.split("=", 1) for line in github.splitlines())
-    assert values["LD_LIBRARY_PATH"] == shown
-    assert values["QNN_SDK_ROOT"] == str(host.parent.parent)
-    data = json.loads(run("env", "aot", "--json").stdout)
-    assert data["variables"]["LD_LIBRARY_PATH"] == shown
 
 
 def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server: BadServer) -> None:
@@ -109,43 +83,6 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
     assert fetch("android")[0].fetched
 
 
-def test_an_archive_on_disk_is_locked_without_a_download(
-    world: World, server: BadServer, tmp_path: Path, run: Run
-) -> None:
-    unpinned(world, server)
-    archive = tmp_path / "mine.zip"
-    archive.write_bytes(server.files["sdk.zip"])
-    words = ("lock", "qnn-sdk", "--from", str(archive), "--accept-licence", "--write")
-    ended = run(*words)
-    assert ended.returncode == 0, ended.stderr
-    assert "trusted; its SHA-256" in ended.stderr
-    assert server.requests == []
-    lock = json.loads((world.manifests / "locks" / f"qnn-sdk-{VERSION}.json").read_text())
-    assert lock["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert any("libraries say 2.37.0" in line for line in lock["evidence"])
-    archive.write_bytes(archive.read_bytes() + b"\0")
-    again = run(*words)
-    assert again.returncode == 4
-    assert "is not the pinned " in again.stderr
-    assert lock["sha256"] in again.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("qnn-sdk", "libcxx", "--from", "FILE"), "--from FILE works with one artifact only"),
-        (("qnn-sdk", "--from", "gone.zip"), "gone.zip is not a file"),
-    ],
-)
-def test_what_cannot_be_locked_from_a_file_is_a_usage_error(
-    world: World, tmp_path: Path, words: tuple[str, ...], said: str, run: Run
-) -> None:
-    (tmp_path / "FILE").write_bytes(b"x")
-    ended = run("lock", *(str(tmp_path / word) if word == "FILE" else word for word in words))
-    assert ended.returncode == 2, ended.stderr
-    assert said in ended.stderr
-
-
 def test_all_that_needs_consent_is_asked_for_at_once(
     world: World, server: BadServer, run: Run
 ) -> None:
@@ -167,28 +104,6 @@ def test_all_that_needs_consent_is_asked_for_at_once(
     assert command[-2:] == ["--accept-licence", "--trust-first-use"]
     ended = run(*command[3:])
     assert ended.returncode == 0, ended.stderr
-
-
-def test_locked_components_come_over_ranges_and_cost_little_more(
-    world: World, server: BadServer, run: Run
-) -> None:
-    lock_all(world, run)
-    server.requests.clear()
-    found, _ = fetch("host")
-    wanted = ["lib/x86_64-linux-clang/libQnnHtp.so", "lib/x86_64-linux-clang/libQnnSystem.so"]
-    assert paths(found.root) == {*wanted, "lib/x86_64-linux-clang/libQnn.so"}
-    directory, *parts = server.requests
-    assert directory.range.startswith("bytes=-")
-    compressed = compressed_bytes(world.home.parent / "sdk.zip", wanted)
-    assert compressed < sum(asked.sent for asked in parts) <= 1.02 * compressed
-    assert not list((world.home / "downloads").iterdir())
-
-
-def compressed_bytes(path: Path, names: list[str]) -> int:
-    import zipfile
-
-    with zipfile.ZipFile(path) as archive:
-        return sum(archive.getinfo(f"qairt/{VERSION}/{name}").compress_size for name in names)
 
 
 def test_a_mirror_serves_a_machine_without_a_network(

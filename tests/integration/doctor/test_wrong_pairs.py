@@ -149,41 +149,6 @@ def test_the_defaults_are_no_wrong_pair(
     assert not PAIRED & found.keys()
 
 
-@pytest.mark.parametrize(
-    ("sdk", "words", "named"),
-    [
-        ("2.37.0.250724", (), "qnn-sdk 2.37.0.250724 in QNN_SDK_ROOT is too old"),
-        ("2.38.1", (), "qnn-sdk 2.38.1 in QNN_SDK_ROOT is too old"),
-        (
-            "2.38.0",
-            ("--profile", "direct"),
-            "for LPAI, ExecuTorch 1.5.1 needs QNN SDK 2.39 or later, not 2.38.0",
-        ),
-    ],
-)
-def test_direct_mode_for_lpai_asks_for_its_sdk_before_it_plans(
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    shelf: Shelf,
-    sdk: str,
-    words: tuple[str, ...],
-    named: str,
-) -> None:
-    root = shelf.find("qnn-sdk", sdk)
-    (root / "lib/lpai-v6/unsigned").mkdir(parents=True, exist_ok=True)
-    trees = {
-        "QNN_SDK_ROOT": root,
-        "EXECUTORCH_ROOT": shelf.find("executorch", "1.5.1"),
-        "ANDROID_NDK_ROOT": shelf.find("android-ndk", DEFAULTS["android-ndk"]),
-        "HEXAGON_SDK_ROOT": shelf.find("hexagon-sdk", DEFAULTS["hexagon-sdk"]),
-    }
-    for name, tree in trees.items():
-        monkeypatch.setenv(name, str(tree))
-    code = main(["build", "direct", "--json", "--soc", "SM8850", "--dsp-type", "0", *words])
-    said = json.loads(capfd.readouterr().out)
-    assert (code, said["what"]) == (ExitCode.ENVIRONMENT, named)
-
-
 def test_direct_mode_for_lpai_names_the_profile_that_has_its_libraries(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -3,14 +3,12 @@ what is missing, refused or too old is named."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from ci.__main__ import main
@@ -25,15 +23,13 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend, read_backends
-from tests.stand_ins.backends import HOST, compile_backend, make_libcxx, make_sdk
+from tests.stand_ins.backends import HOST, compile_backend
 
 pytestmark = [
     pytest.mark.emulator,
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc compiles the stand-ins"),
 ]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
-
-SCHEMA = Path(__file__).resolve().parents[3] / "docs" / "schemas" / "doctor.schema.json"
 
 
 @pytest.fixture(scope="module")
@@ -102,63 +98,6 @@ def test_a_program_for_the_gpu_is_lowered_and_kept(pool: Pool, tmp_path: Path) -
     assert case.lacks == "an Adreno GPU"
     assert (case.fallback_nodes, case.partitions) == (0, 1)
     assert (tmp_path / "qnn" / spec.slug / "program.pte").is_file()
-
-
-@pytest.fixture
-def sdk(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for an SDK, without libQnnLpai.so; nothing of the caller's choice is left."""
-    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR", "QNN_SDK_ROOT", "PYTHONPATH"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
-    return make_sdk(tmp_path / "sdk", runtime, "2.49.40")
-
-
-def find_words(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
-    """What the doctor finds of a backend of an SDK, by id."""
-    assert main(["doctor", "--json", *words]) == ExitCode.ENVIRONMENT
-    verdict = json.loads(capfd.readouterr().out)
-    jsonschema.validate(verdict, json.loads(SCHEMA.read_text("utf-8")))
-    assert verdict["facts"]["backend"]["library"] == "libQnnLpai.so"
-    findings = verdict["findings"]
-    return {one["id"]: one["what"] for one in findings if one["severity"] == "error"}
-
-
-@pytest.mark.nightly
-def test_a_library_that_creates_no_backend_is_named_with_its_words(
-    sdk: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    compile_backend(sdk / HOST / "libQnnLpai.so", "-DREFUSES")
-    words = ("--backend", "lpai", "--sdk", str(sdk))
-    found = find_words(capfd, *words)
-    assert list(found) == ["QNN910"]
-    assert found["QNN910"].endswith(
-        "backend on this machine: GPU ERROR: TuningMode must be enabled"
-    )
-
-    reports = ("--reports", str(tmp_path), "--model", "mlp", "--scheme", "8a8w", "--json")
-    assert main(["test-emulator", *words, *reports]) == ExitCode.ENVIRONMENT
-    report = json.loads(capfd.readouterr().out)
-    assert report["backend"] == "lpai"
-    assert "--backend lpai" in report["command"]
-    (case,) = report["cases"]
-    assert (case["status"], case["lacks"]) == ("unsupported", "libQnnLpai.so")
-    assert "TuningMode must be enabled" in str(case["findings"])
-
-
-def test_an_sdk_that_is_too_old_for_lpai_ends_without_a_report(
-    sdk: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    text = (sdk / "sdk.yaml").read_text("utf-8")
-    (sdk / "sdk.yaml").write_text(text.replace("2.49.40", "2.37.0"))
-    words = ("--backend", "lpai", "--sdk", str(sdk))
-    found = find_words(capfd, *words)
-    assert {"2.37.0", "1.5.1,", "2.39"} <= {*found["QNN908"].split()}
-    assert not {"QNN909", "QNN910"} & found.keys()
-    reports = ("--reports", str(tmp_path), "--model", "mlp")
-    assert main(["test-emulator", *words, *reports]) == ExitCode.ENVIRONMENT
-    assert "3/4" not in capfd.readouterr().err
-    assert not (tmp_path / "test_emulator/report.json").exists()
 
 
 def test_a_backend_is_asked_of_profiles_that_lower_here(capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,25 +37,21 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch import engine, lower, patches, quantize
     from ci.executorch.compiled_types import TypeRecord
     from ci.executorch.delegation import (
-        BROKEN,
         BUILDER,
         MAX_REASON,
         audit_delegation,
         record_refusals,
     )
     from ci.executorch.quantize import block_sizes, quantize_model
-    from ci.faults import executorch_runner as search
 
 from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.facts.finding import Origin  # noqa: E402
-from ci.faults import results  # noqa: E402
 from ci.faults.results import Item  # noqa: E402
-from ci.models.eager import run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
-from ci.models.model import Model, join_methods  # noqa: E402
+from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import ReferencePolicy, Source  # noqa: E402
@@ -302,30 +298,6 @@ def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_ma
     assert not (tmp_path / "quantized").exists()
 
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_the_saver_writes_calls_beside_the_program_and_ends_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, writes: bool
-) -> None:
-    folder = tmp_path / lower.SAVER
-
-    def lower_edge(self: Any, module: Any, spec: Any) -> None:
-        option = flatbuffer_to_option(spec[0].value)
-        assert (module, option.saver, Path(option.saver_output_dir)) == ("module", True, folder)
-        assert option.shared_buffer, "the entry's choices are also for Saver"
-        if writes:
-            folder.mkdir()
-            (folder / lower.SAVER_CALLS).touch()
-        raise SystemExit(0)
-
-    monkeypatch.setattr(lower.Lowering, "lower_edge", lower_edge)
-    lowering = make_lowering(tmp_path, Choices(shared_buffer=True))
-    if writes:
-        lowering.write_calls("module")
-    else:
-        with pytest.raises(FailedError, match=f"wrote no {lower.SAVER_CALLS}"):
-            lowering.write_calls("module")
-
-
 GRAPHS = [
     Item("x = input(2, 4, 8)\ny = tanh(x)\nz = abs(y)\nreturn y, z\n", 1),
     Item(
@@ -334,51 +306,6 @@ GRAPHS = [
         2,
     ),
 ]
-
-
-@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A8W8, Scheme.A16W8])
-def test_graphs_of_a_search_run_as_one_program_and_are_judged_apart(
-    monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    told: dict[int, str] = {}
-    seen: list[Any] = []
-    wrong = [False]
-
-    def run(module: Any, sets: Any, *given: Any) -> Any:
-        seen.append(given)
-        if not scheme.quantized and len(module.parts) > 1:  # each draws constants by its seed
-            part = module.parts[1]
-            assert torch.equal(part.c_c, search.Module(part.graph, GRAPHS[1].seed).c_c)
-        made = [[np.array(one) for one in outputs] for outputs in run_eager(module, sets)]
-        if wrong[0]:
-            made[1][2] = made[1][2][::-1].copy()
-        return made, told
-
-    def judge_graphs(items: Any, counts: Any, runs: Any, *more: Any) -> Any:
-        seen.append((counts, [bool(one) for one in runs.steps]))
-        return results.judge_graphs(items, counts, runs, *more)
-
-    monkeypatch.setattr(search, "fix_numerics", lambda: None)
-    monkeypatch.setattr(search, "lower_and_run", run)
-    monkeypatch.setattr(search, "judge_graphs", judge_graphs)
-    judged = search.run_modules(GRAPHS, scheme, "SM8650")
-    assert [(one.text, one.seed, one.end) for one in judged] == [
-        (one.text, one.seed, results.RIGHT) for one in GRAPHS
-    ]
-    assert seen == [(scheme, "SM8650"), ([2, 1], [scheme is Scheme.A8W8] * 3)]
-    wrong[0] = True
-    ends = [one.end for one in search.run_modules(GRAPHS, scheme, "SM8650")]
-    assert ends == [results.RIGHT, results.WRONG]
-    told[0] = "aten.tanh is left to the CPU"
-    refused, other = search.run_modules(GRAPHS, scheme, "SM8650")
-    assert (refused.end, refused.why, other.end) == (results.REFUSED, told[0], results.WRONG)
-    told.clear()
-    told[search.UNKNOWN] = "everything is left to the CPU"
-    with pytest.raises(search.NotTakenError, match="everything"):
-        search.run_modules(GRAPHS, scheme, "SM8650")
-    wrong[0] = False
-    (alone,) = search.run_modules(GRAPHS[:1], scheme, "SM8650")
-    assert (alone.end, alone.why) == (results.REFUSED, told[search.UNKNOWN])
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
@@ -483,13 +410,6 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
             qc_schema.QnnExecuTorchProfileLevel.kProfileOptrace,
         ),
         (Choices(log_level="error"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelError),
-        (Choices(log_level="warn"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelWarn),
-        (Choices(log_level="info"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelInfo),
-        (
-            Choices(log_level="verbose"),
-            "log_level",
-            qc_schema.QnnExecuTorchLogLevel.kLogLevelVerbose,
-        ),
         (Choices(log_level="debug"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelDebug),
     ],
 )
@@ -647,24 +567,6 @@ def test_weights_that_are_not_shared_are_an_error(
     assert asked == [Choices(methods=("other",))]
 
 
-def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> None:
-    add, pair = Function(lambda x, y: x + y), Function(lambda x: (x * 2, x * 3))
-    one, two, three = (draw(2, seed=seed) for seed in range(3))
-    made = {
-        "forward": (add, (one, two), ((two, three), (one, three))),
-        "other": (pair, (three,), ((one,),)),
-    }
-    joined, example, calibration = join_methods(made)
-    assert example == (one, two, three)
-    assert calibration == ((two, three, one),)
-    wanted = (one + two, three * 2, three * 3)
-    assert all(map(torch.equal, joined(*example), wanted))
-    assert len(joined(*example)) == len(wanted)
-    model = Model("net", joined, (example,), (example, *calibration))
-    assert lower.describe_methods(model) == ("forward", "other")
-    assert lower.describe_methods(make_model()) == ()
-
-
 class Function(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -779,38 +681,6 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     support = audit.qnn_partitioner.QnnOperatorSupport
     monkeypatch.setattr(support, "is_node_supported", answer)
     return support, answer, log
-
-
-def test_each_refused_node_has_the_reason_that_was_given_for_it(
-    partitioner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    support, answer, log = partitioner
-    noted: list[str] = []
-    monkeypatch.setattr(audit, "note_step", lambda doing, *_: noted.append(doing))
-    names = ["fine", "qnn", "logged", "warned", "silent", *BROKEN]
-    nodes = {name: node(name, Operator(name)) for name in names}
-    with record_refusals(log) as refusals:
-        answers = {name: support.is_node_supported(None, {}, one) for name, one in nodes.items()}
-        with pytest.raises(RuntimeError, match=r"ExecuTorch fails at raises \[net.py:7\]"):
-            support.is_node_supported(None, {}, node("r", Operator("raises")))
-    judged = [f"QNN judged {name} [net.py:7]" for name in names[:-2]]
-    after = "QNN compiled the graph"  # until the next node is judged
-    steps = [step for one in judged for step in (one, after)]
-    assert noted == ["ExecuTorch's passes ran", *steps, "QNN judged raises [net.py:7]"]
-    assert support.is_node_supported is answer
-    assert refusals not in audit.qnn_partitioner.logger.handlers
-    assert [name for name, taken in answers.items() if taken] == ["fine"]
-    assert refusals.by_node == {
-        "qnn": "QNN has no such type",
-        "logged": "no visitor",
-        "warned": "Only the last axis.",
-        "silent": "refused without a reason",
-        "aten.max.dim": "ExecuTorch requests no indices from QNN; use amax and argmax",
-        "aten.min.dim": "ExecuTorch requests no indices from QNN; use amin and argmin",
-    }
-    assert {one.text for one in refusals.left} == {
-        f"{reason} [net.py:7]" for reason in refusals.by_node.values()
-    }
 
 
 def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import (
     ABI,
     MANIFESTS,
-    OLDER,
     make_set,
     write_apk,
 )
@@ -97,31 +95,6 @@ def test_split_apks_are_one_app(check: Check, tmp_path: Path) -> None:
     assert (code, ids(data)) == (ExitCode.FAILED, {"QNN850"})
 
 
-def test_an_aar_and_its_unpacked_directory(check: Check, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
-        archive.writestr("AndroidManifest.xml", (MANIFESTS / "undeclared.xml").read_bytes())
-        archive.writestr("R.txt", "")
-        for name, data in SET.items():
-            archive.writestr(f"jni/{ABI}/{name}", data)
-    code, found = check(tmp_path / "a.aar")
-    assert (code, ids(found)) == (ExitCode.OK, {"QNN860"})  # a warning: the app may declare it
-    zipfile.ZipFile(tmp_path / "a.aar").extractall(tmp_path / "unpacked")
-    code, found = check(tmp_path / "unpacked")
-    assert ids(found) == {"QNN860"}
-
-
-def test_of_a_set_what_a_device_gets_together_counts(check: Check, tmp_path: Path) -> None:
-    right = write_apk(tmp_path / "right.apk", SET)
-    wrong = write_apk(tmp_path / "wrong.apk", SET, manifest="undeclared")
-    other = write_apk(tmp_path / "other.apk", make_set(OLDER))
-    members = {"splits/base.apk": right, "standalones/standalone-x86.apk": other}
-    for extra in ({}, {"universal.apk": wrong}):
-        with zipfile.ZipFile(tmp_path / "app.apks", "w") as archive:
-            for name, path in (members | extra).items():
-                archive.write(path, name)
-        assert ids(check(tmp_path / "app.apks")[1]) == ({"QNN860"} if extra else set())
-
-
 @pytest.mark.parametrize(
     "members",
     [
@@ -160,12 +133,3 @@ def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Pat
         path = tmp_path / "mutated.apk"
         path.write_bytes(bytes(data))
         assert check(path)[0] in known, index
-
-
-@pytest.mark.skipif(not shutil.which("zipalign"), reason="zipalign is not installed")
-@pytest.mark.parametrize(("align", "fits"), [(4, False), (4096, True)])
-def test_zipalign_agrees(align: int, fits: bool, check: Check, tmp_path: Path) -> None:
-    path = write_apk(tmp_path / "a.apk", SET, manifest="inside", stored=True, align=align)
-    ended = os.system(f"zipalign -c -p 4 {path} > {tmp_path}/log")  # noqa: S605
-    assert (ended == 0) is fits
-    assert ("QNN858" not in ids(check(path)[1])) is fits

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.report.comparison import compare_reports
 from ci.report.html import render_html
-from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
+from ci.report.schema import Case, Element, OutputFigures, Report, Status
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report, say
 
@@ -143,23 +142,6 @@ def many(report: Report, models: int) -> Report:
         for scheme in ("fp16", "8a8w", "16a8w", "16a16w", "16a4w")
     ]
     return make_report([*cases, *report.cases[2:]])
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_at_400_pixels_only_tables_scroll_sideways(
-    browser: Browser, report: Report, tmp_path: Path, scheme: str
-) -> None:
-    browser.resize(400)
-    browser.prefer(scheme)
-    base = replace(many(report, 30), source=Source(commit="a" * 40, branch="b" * 90))
-    for now in (report, many(report, 25)):
-        compared = compare_reports(base, now)
-        command = f"qnn-ci test-emulator --policy {'deep/' * 30}qnn.toml"
-        show(browser, replace(now, comparison=compared, command=command), tmp_path, "#open-2")
-        wide, room = browser.ask(WIDTHS)
-        assert wide <= room
-    ground = browser.ask("getComputedStyle(document.body).backgroundColor")
-    assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(17, 21, 26)")
 
 
 def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(

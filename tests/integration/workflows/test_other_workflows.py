@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from provisioning.manifest.pairs import read_pairs
 from provisioning.store.store import store_home
 from tests.integration.workflows.project import (
     GitHub,
@@ -20,7 +19,6 @@ from tests.integration.workflows.project import (
 )
 from tests.stand_ins.actions import git
 from tests.workflows.document import ROOT
-from tests.workflows.expressions import Context, judge
 from tests.workflows.workflow import JobResult
 
 
@@ -98,55 +96,6 @@ def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
 
 
 # -- nightly, images, release, sign ----------------------------------------------------------------
-
-
-RUN_TESTS = ("long", "emulator", "wheels")
-
-
-def test_the_nightly_run_has_the_tests_that_take_long(project: Project) -> None:
-    project.github.github = {"event_name": "schedule", "event": {}}
-    document = read_workflow("nightly")
-    document.data["jobs"] = {name: document.data["jobs"][name] for name in RUN_TESTS}
-    all_ = dict.fromkeys(document.data["jobs"], "success")
-    assert list_results(project.github.run_document(document)) == all_
-    assert project.ran == [
-        "tests -m nightly --ignore=tests/integration/emulator",
-        "bench device",
-        "bench upstream",
-        "tests tests/integration/emulator",
-        "tests tests/integration/elf/test_real_wheels.py",
-    ]
-    project.end_with({"tests": {"code": 1}})
-    assert list_results(project.github.run_document(document)) == dict.fromkeys(all_, "failure")
-
-
-def test_the_nightly_run_has_a_case_of_each_supported_executorch(project: Project) -> None:
-    project.github.github = {"event_name": "schedule", "event": {}}
-    document = read_workflow("nightly")
-    document.data["jobs"] = {"pairs": document.data["jobs"]["pairs"]}
-    assert list_results(project.github.run_document(document)) == {"pairs": "success"}
-    versions = [row.executorch for row in read_pairs().supported]
-    assert [*project.ran] == [
-        f"test_emulator --executorch {version} --model mlp --scheme 8a8w" for version in versions
-    ]
-
-
-def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
-    project.github.github = {"event_name": "schedule", "event": {}}
-    project.end_with({"qnn_ci update": {"code": 0, "writes": {NEWER: 'version = "2"\n'}}})
-    document = read_workflow("nightly")
-    document.data["jobs"] = {"newest": document.data["jobs"]["newest"]}
-    results = project.github.run_document(document)
-    assert list_results(results) == {"newest": "success"}, collect_log(results)
-    assert set(project.github.services.artifacts) == {
-        *("newest-onnxruntime-qnn", "newest-executorch", "newest-torch-2.14.0")
-    }
-    kept = project.github.services.artifacts["newest-onnxruntime-qnn"]
-    assert '+version = "2"' in (kept / "pins.diff").read_text()
-    project.github.services.artifacts.clear()
-    project.github.variables["QUICK_CODE"] = "1"
-    assert list_results(project.github.run_document(document)) == {"newest": "failure"}
-    assert len(project.github.services.artifacts) == 3
 
 
 def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:
@@ -316,24 +265,6 @@ def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branc
     assert list_results(results) == {"models": "success"}, collect_log(results)
     words = json.loads(next(caller.services.artifacts["qnn"].rglob("words.json")).read_text())
     assert "--base" not in words
-
-
-@pytest.mark.parametrize(
-    ("ref", "status", "keeps"),
-    [
-        ("refs/heads/main", "success", True),
-        ("refs/heads/main", "failure", False),
-        ("refs/heads/a", "success", False),
-    ],
-)
-def test_only_a_green_push_to_the_default_branch_keeps_its_report(
-    ref: str, status: str, keeps: bool
-) -> None:
-    steps = read_workflow("qnn-ci").jobs["emulator"]["steps"]
-    (step,) = (one for one in steps if one.get("name") == "Keep the report to compare with")
-    event = {"repository": {"default_branch": "main"}}
-    github = {"event_name": "push", "ref": ref, "event": event}
-    assert judge(step["if"], Context({"github": github}, status)) is keeps
 
 
 SCANNING = """
