@@ -22,10 +22,6 @@ POLICY = ParityPolicy(
     ignored_defines=("NDEBUG",),
 )
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-MIGRATION = (
-    'load("@fbcode_macros//build_defs:build_file_migration.bzl", "fbcode_target",'
-    ' "non_fbcode_target")\n'
-)
 MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
 
 Files = Mapping[str, str]

@@ -21,12 +21,12 @@ from ci.parity.cmake.values import (
     resolve_genex,
     unknown,
 )
-from ci.parity.compare.findings import Finding, Kind, ParityReport
+from ci.parity.compare.findings import ParityReport
 from ci.parity.facts import (
     Configuration,
     Place,
 )
-from ci.parity.policy import Layout, ParityPolicy, compile_pattern
+from ci.parity.policy import Allowance, Layout, ParityPolicy, compile_pattern
 from ci.parity.run import (
     ParityRequest,
     compare_folders,
@@ -751,32 +751,24 @@ def test_a_file_moved_if_one_new_file_is_like_it(
     assert find_moves(TextTree(before, LAYOUT), TextTree(after, LAYOUT)) == moves
 
 
-def test_folders_that_have_buck_files_are_compared_without_old_allowances(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale, other = (Finding(kind, "p", "") for kind in (Kind.STALE, Kind.HEADER))
-    asked: list[tuple[str, ...]] = []
-
-    def compare(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
-        asked.append(request.scope)
-        assert (request.source, request.cache) == (tmp_path, tmp_path / "cache")
-        assert request.today < date.max
-        return ParityReport("t", request.scope, "", (stale, other), 0, 0, ())
-
-    monkeypatch.setattr("ci.parity.run.compare_source", compare)
-    names = ("p/BUCK", "q/TARGETS", "r/targets.bzl", "s/CMakeLists.txt", "t/BUCK/x")
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-
-    def compare_some(*folders: str) -> ParityReport | None:
-        return compare_folders(tmp_path, folders, ParityPolicy(), tmp_path / "cache")
-
-    found = compare_some("p", "q", "r", "s", "t", "gone")
+def test_folders_that_have_buck_files_are_compared_without_old_allowances(tmp_path: Path) -> None:
+    files = {
+        "CMakeLists.txt": "project(executorch)\nadd_library(p p/a.cpp)\n",
+        "p/BUCK": 'native.cxx_library(name = "p", srcs = ["a.cpp", "b.cpp"])\n',
+        **dict.fromkeys(("p/a.cpp", "p/b.cpp", "s/CMakeLists.txt", "t/BUCK/x"), ""),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    stale = Allowance(("header",), ("p/**",), "it is right", until=date(2020, 1, 1))
+    policy = ParityPolicy(allow=(stale,))
+    found = compare_folders(tmp_path, ["p", "s", "t", "gone"], policy, tmp_path / "cache")
     assert found
-    assert found.findings == (other,)
-    assert compare_some("s", "gone") is None
-    assert asked == [("p", "q", "r")]
+    assert found.scope == ("p",)
+    assert [(one.kind.value, one.path) for one in found.findings] == [
+        ("buck-only-source", "p/b.cpp")
+    ]
+    assert compare_folders(tmp_path, ["s", "gone"], policy, tmp_path / "cache") is None
 
 
 def test_a_base_needs_a_repository(tmp_path: Path) -> None:

@@ -96,6 +96,22 @@ def test_a_new_finding_beside_a_move_is_new() -> None:
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/new.cpp")]
 
 
+def test_a_drift_that_a_change_introduces_fails_the_gate() -> None:
+    define = "target_compile_definitions(p PRIVATE FAST)\n"
+    for files, places in (
+        ({"CMakeLists.txt": BASE["CMakeLists.txt"].replace(" p/a2.cpp", "")},
+         {("buck-only-source", "p/a2.cpp")}),
+        ({"p/BUCK": LOAD + library("p", 'a.cpp", "a2.cpp')}, set()),
+        ({"q/BUCK": LOAD + library("q", "b.cpp", 'deps = ["//executorch/p:p"]')},
+         {("dependency", "q/BUCK")}),
+        ({"q/b.cpp": "int b;\n#ifdef FAST\n#endif\n",
+          "CMakeLists.txt": BASE["CMakeLists.txt"] + define.replace("(p", "(q")},
+         {("define", "CMakeLists.txt")}),
+    ):  # fmt: skip
+        report = change({**BASE, **files})
+        assert {(f.kind.value, f.path) for f in report.failing} == places
+
+
 def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
     entry = Allowance(kinds=("header",), files=("**",), reason="old", until=date(2020, 1, 1))
     policy = ParityPolicy(allow=(entry,), written_for="1.5.0")

@@ -72,6 +72,59 @@ def sources(facts: CMakeFacts) -> dict[tuple[str, str], set[str]]:
     return {(target.directory, target.name): target.sources for target in facts.targets}
 
 
+OPS = "add_library(ops o.cpp)\ntarget_sources(ops PRIVATE more.cpp)\n"
+OWN = "add_library(${CMAKE_CURRENT_SOURCE_DIR} a.cpp)\n"
+# Of small trees: their list files, and the sources of each target by its directory.
+READINGS: dict[str, tuple[Files, list[tuple[str, list[str]]]]] = {
+    "an option that CTest makes": (
+        {
+            "CMakeLists.txt": "option(TESTS '' OFF)\nif(TESTS)\n  include(CTest)\nelse()\n"
+            "  set(BUILD_TESTING OFF)\nendif()\nset(from_root inner/b.cpp)\n"
+            "if(BUILD_TESTING)\n  add_subdirectory(inner)\nendif()\n",
+            "inner/CMakeLists.txt": "add_library(lib ${CMAKE_SOURCE_DIR}/${from_root})\n",
+            "inner/b.cpp": "",
+        },
+        [("inner", ["inner/b.cpp"])],
+    ),
+    "directories that exclude each other and use one name": (
+        {
+            "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  add_subdirectory(fast)\nelse()\n"
+            "  add_subdirectory(slow)\nendif()\ntarget_sources(ops PRIVATE last.cpp)\n",
+            **{f"{name}/CMakeLists.txt": OPS for name in ("fast", "slow")},
+        },
+        [
+            ("fast", ["fast/more.cpp", "fast/o.cpp"]),
+            ("slow", ["last.cpp", "slow/more.cpp", "slow/o.cpp"]),
+        ],
+    ),
+    "an included file that guards itself, and one that does not": (
+        {
+            "CMakeLists.txt": "include(once.cmake)\ninclude(once.cmake)\ninclude(again.cmake)\n"
+            "include(again.cmake)\nadd_library(lib ${names})\n",
+            "once.cmake": "include_guard()\nlist(APPEND names a.cpp)\n",
+            "again.cmake": "list(APPEND names b.cpp)\n",
+        },
+        [("", ["a.cpp", "b.cpp", "b.cpp"])],
+    ),
+    "list files that no other one adds": (
+        {
+            "CMakeLists.txt": "add_subdirectory(one)\n",
+            **{f"{name}/CMakeLists.txt": OWN for name in ("one", "own", "own/x")},
+        },
+        [(name, [f"{name}/a.cpp"]) for name in ("one", "own", "own/x")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_each_target_has_its_sources(read: Callable[[Files], CMakeFacts], name: str) -> None:
+    files, wanted = READINGS[name]
+    facts = read(files)
+    found = [(one.directory, sorted(e.path for e in one.srcs)) for one in facts.targets]
+    assert sorted(found) == wanted
+    assert facts.repeated == facts.not_evaluated == ()
+
+
 def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
@@ -157,50 +210,6 @@ def test_a_call_that_lacks_words_does_not_end_the_reader(command: str) -> None:
     Interpreter(state, handlers, targets.has).run_root("")
     assert len(state.read) == len(texts)
     assert all(one.build().directory.startswith("d") for one in targets.finished())
-
-
-def test_ctest_makes_an_option_of_its_own(read: Callable[[Files], CMakeFacts]) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "option(TESTS '' OFF)\nif(TESTS)\n  include(CTest)\nelse()\n"
-            "  set(BUILD_TESTING OFF)\nendif()\nset(from_root inner/b.cpp)\n"
-            "if(BUILD_TESTING)\n  add_subdirectory(inner)\nendif()\n",
-            "inner/CMakeLists.txt": "add_library(lib ${CMAKE_SOURCE_DIR}/${from_root})\n",
-            "inner/b.cpp": "",
-        }
-    )
-
-    assert sources(facts) == {("inner", "lib"): {"inner/b.cpp"}}
-
-
-def test_directories_that_exclude_each_other_may_use_one_name(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    inner = "add_library(ops o.cpp)\ntarget_sources(ops PRIVATE more.cpp)\n"
-    facts = read(
-        {
-            "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  add_subdirectory(fast)\nelse()\n"
-            "  add_subdirectory(slow)\nendif()\ntarget_sources(ops PRIVATE last.cpp)\n",
-            "fast/CMakeLists.txt": inner,
-            "slow/CMakeLists.txt": inner,
-        }
-    )
-
-    assert sources(facts) == {
-        ("fast", "ops"): {"fast/o.cpp", "fast/more.cpp"},
-        ("slow", "ops"): {"slow/o.cpp", "slow/more.cpp", "last.cpp"},
-    }
-    assert facts.repeated == ()
-
-
-def test_a_list_file_that_no_other_one_adds_is_a_root(read: Callable[[Files], CMakeFacts]) -> None:
-    library = "add_library(${CMAKE_CURRENT_SOURCE_DIR} a.cpp)\n"
-    lists = {f"{name}/CMakeLists.txt": library for name in ("one", "own", "two")}
-    adds = "add_subdirectory(one)\nadd_subdirectory(two)\n"
-    facts = read({"CMakeLists.txt": adds, "own/x/CMakeLists.txt": library, **lists})
-
-    assert facts.roots == ("CMakeLists.txt", "own/CMakeLists.txt", "own/x/CMakeLists.txt")
-    assert sorted(directory for directory, _ in sources(facts)) == ["one", "own", "own/x", "two"]
 
 
 @pytest.mark.parametrize(
@@ -400,22 +409,6 @@ def test_file_sets_of_a_target_are_its_files(read: Callable[[Files], CMakeFacts]
     assert [one.path for one in lib.srcs] == ["c.cpp", "d.cpp"]
 
 
-def test_an_included_file_is_run_once_if_it_guards_itself(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
-    facts = read(
-        {
-            "CMakeLists.txt": "include(once.cmake)\ninclude(once.cmake)\ninclude(again.cmake)\n"
-            "include(again.cmake)\nadd_library(lib ${names})\n",
-            "once.cmake": "include_guard()\nlist(APPEND names a.cpp)\n",
-            "again.cmake": "list(APPEND names b.cpp)\n",
-        }
-    )
-    (lib,) = facts.targets
-
-    assert [one.path for one in lib.srcs] == ["a.cpp", "b.cpp", "b.cpp"]
-
-
 def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     root = tmp_path / "checkout"
     root.mkdir()
@@ -476,15 +469,6 @@ def test_a_tree_that_is_not_there_is_refused(
     git(tmp_path / "checkout", "init", "--quiet")
     with pytest.raises(UsageError, match=re.escape(told)):
         open_tree(tmp_path / place, revision)
-
-
-def test_a_name_that_is_not_utf_8_can_be_printed(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.cpp")).touch()
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "one")
-    for revision in ("HEAD", None):
-        assert open_tree(tmp_path, revision).files == {r"\udcff.cpp"}
 
 
 @pytest.mark.parametrize("content", [None, "", "{"])
