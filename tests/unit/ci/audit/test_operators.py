@@ -27,11 +27,11 @@ from ci.audit.operators_render import (
 )
 from ci.cases.engine import Fallback
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
-from ci.cases.refusals import OperatorRule, find_advice, read_remedies
+from ci.cases.refusals import OperatorRule, find_advice
 from ci.cases.spec import CaseSpec
 from ci.explain import rules
 from ci.facts.finding import NOWHERE, Origin, advise
-from ci.facts.kinds import DIED, INVALID, NO_NODE, NOT_LOWERED, ON_CPU
+from ci.facts.kinds import INVALID, NO_NODE, NOT_LOWERED, ON_CPU
 from ci.faults.match import KnownFault
 from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
@@ -155,30 +155,11 @@ def test_remedies_by_operator_reason_scheme_and_hardware(
     assert has in find_advice(Fallback(op, reason), scheme, soc, POLICY).remedies[0].text
 
 
-def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
-    from provisioning.manifest.targets import read_socs
-
-    rows = read_remedies()
-    assert all(soc in read_socs() for row in rows for soc in row.socs)
-    old = next(row for row in rows if row.before_hexagon == 73)
-    assert old.covers("16a16w", "SA8295")
-    assert not old.covers("16a16w", "SM8550")  # a V73
-    assert not old.covers("16a16w", "SM8650")
-    assert not old.covers("8a8w", "SA8295")
-
-
 def test_a_row_for_named_socs_is_about_no_other() -> None:
     row = OperatorRule("", "x", socs=("SM8650",))
     assert [row.covers("fp16", soc) for soc in ("SM8650", "SM8750")] == [True, False]
     with pytest.raises(ValueError, match="forever"):
         OperatorRule("(a+)+", "x")
-
-
-def test_a_failure_without_an_operator_is_annotated_too() -> None:
-    case = judge(Found(failure=DIED.find("partitioning: the process was killed by SIGSEGV")))
-    (annotation,) = make_annotations(Audit(cases=(case,)))
-    assert "SIGSEGV" in annotation.message
-    assert annotation.path == ""
 
 
 def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
@@ -324,34 +305,3 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
     page = render_html(audit)
     for told in ("qnn 2.1, torch 2.3", "qnn-ci audit", "may refuse more operators"):
         assert told in page
-
-
-def test_each_row_of_operators_on_the_cpu_counts_and_may_be_what_the_policy_knows() -> None:
-    left = (
-        *(Fallback("aten.erf", "first", origin=NET(line=1)) for _ in range(2)),
-        Fallback("aten.fft", "second", origin=NET(line=2)),
-        Fallback("aten.skip", "third", asked=True, origin=NET(line=3)),
-    )
-    found = msgspec.structs.replace(SPLIT, left=left)
-    case = judge(found)
-    assert case.headline == "3 nodes fall back to the CPU: aten.erf, aten.fft in net.py:1, 2"
-    assert [(one.op, one.count, one.asked) for one in case.left] == [
-        ("aten.erf", 2, False),
-        ("aten.fft", 1, False),
-        ("aten.skip", 1, True),
-    ]
-    assert (case.count(taken=False), case.count(taken=True)) == (4, 2)
-    taken = {("aten.b", NET(line=9)): 2, ("aten.a", NET(line=8)): 3}
-    both = msgspec.structs.replace(WHOLE, taken=taken)
-    assert [(one.op, one.count, one.line) for one in judge(both).operators] == [
-        ("aten.a", 3, 8),
-        ("aten.b", 2, 9),
-    ]
-    for unknown in ({"border_bytes": None}, {"io_bytes": None}, {"partitions": ()}):
-        assert measure_extra(msgspec.structs.replace(judge(SPLIT), **unknown)) is None
-    # Inputs that only the CPU reads cross no border.
-    assert measure_extra(msgspec.structs.replace(judge(SPLIT), io_bytes=9999)) == 0
-    for pattern, status in (("second", Status.UNSUPPORTED), ("third", Status.FAILED)):
-        rows = (Unsupported(pattern=pattern, reason="known"),)
-        policy = msgspec.structs.replace(POLICY, unsupported=rows)
-        assert judge(found, policy=policy).status is status

@@ -119,18 +119,6 @@ def test_a_suspected_part_is_shrunk_within_itself() -> None:
     assert len(tried) > start + 1
 
 
-def test_a_part_gives_its_outputs_even_if_it_reads_them_itself() -> None:
-    """b is an output of the model, and wrong as long as c, which reads it, is in the part."""
-
-    def loses(cut: Cut) -> dict[str, float]:
-        return {"b": 40.0 * ({"b", "c"} <= {*cut.kept})}
-
-    found, _ = search(loses, outputs=("b", "d"))
-    assert found.smallest
-    assert set(found.smallest.kept) == {"b", "c"}
-    assert "b" in found.smallest.given
-
-
 def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> None:
     """However often they are halved: QNN has refused none of them."""
     large = [Operator(name=name, kind=name, size_bytes=MOST_BYTES // 2 + 1) for name in "abcdefghi"]
@@ -192,12 +180,6 @@ def test_what_is_minimal_is_what_is_needed_and_is_found_by_halving(asked: Any) -
     found = minimize(range(size), holds)
     assert found == sorted(needed) or (not needed and len(found) == 1)
     assert len(tried) <= 2 * (len(needed) + 1) * (size.bit_length() + 1) + 2 * len(found) ** 2
-
-
-def test_what_is_minimal_lacks_nothing_even_if_that_shows_late() -> None:
-    """One can be left out only after one that follows it."""
-    right = [set("abc"), set("ab"), set("b")]
-    assert minimize("abc", lambda left: set(left) in right) == ["b"]
 
 
 def quantized(name: str, **fields: object) -> Operator:

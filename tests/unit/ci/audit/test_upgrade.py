@@ -50,18 +50,6 @@ CASE = Case(
     max_abs=0.1,
     footprint=TAKEN,
 )
-HEADER = """
-/* a struct { in a comment } Foo; */
-typedef struct {
-  // which device
-  uint32_t option;
-  union UNNAMED {
-    uint32_t socModel;
-    uint32_t arch;
-  };
-} QnnHtpDevice_CustomConfig_t;
-typedef enum { A = 1, B = 2 } Qnn_Kind_t;
-"""
 
 
 def see(now: Case) -> list[tuple[str, str]]:
@@ -84,10 +72,7 @@ def give(**figures: Any) -> Case:
         (replace(CASE, sqnr_db=30.04), []),
         (replace(CASE, sqnr_db=30.06), [("SQNR", "better")]),
         (replace(CASE, sqnr_db=None), []),  # not exact: an output differs
-        (replace(CASE, sqnr_db=None, max_abs=None), []),
         (give(spill_bytes=11), [("spill_bytes", "worse")]),
-        (give(read_bytes=300), [("read_bytes", "better")]),
-        (give(segment_align=128), [("segment_align", "worse")]),
         (give(lowering_memory_bytes=1099), []),
         (give(lowering_memory_bytes=1101), [("lowering_memory_bytes", "worse")]),
         (give(spill_bytes=None), [("spill_bytes", "worse")]),  # no summary any more
@@ -96,8 +81,6 @@ def give(**figures: Any) -> Case:
             [("CPU", "worse"), ("NPU", "other")],
         ),
         (give(operators=(*OPERATORS, OperatorCount(op="abs", cpu=1))), [("CPU", "worse")]),
-        (give(operators=OPERATORS[:1]), [("NPU", "other")]),
-        (replace(CASE, footprint=None), []),
         (replace(CASE, metric=0.5), []),  # nothing to compare it with
     ],
 )
@@ -109,18 +92,7 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
     ("old", "now", "row"),
     [
         ({"metric": 0.9}, {"metric": 0.8}, ("metric", "0.9", "0.8", "worse", None)),
-        ({"metric": 0.8}, {"metric": 0.9}, ("metric", "0.8", "0.9", "better", None)),
         ({"sqnr_db": None, "max_abs": 0.0}, {}, ("SQNR", "exact", "30.0 dB", "worse", None)),
-        (
-            {"sqnr_db_quantized": 40.0},
-            {"sqnr_db_quantized": 30.0},
-            ("SQNR q", "40.0 dB", "30.0 dB", "worse", -10.0),
-        ),
-        (
-            {},
-            {"footprint": replace(TAKEN, read_bytes=300)},
-            ("read_bytes", "400 bytes", "300 bytes", "better", -0.25),
-        ),
         (
             {},
             {"footprint": replace(TAKEN, spill_bytes=None)},
@@ -130,16 +102,6 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
             {"footprint": replace(TAKEN, spill_bytes=0)},
             {"footprint": replace(TAKEN, spill_bytes=None)},
             ("spill_bytes", "0 bytes", "not known", "other", None),
-        ),
-        (
-            {"footprint": replace(TAKEN, spill_bytes=0)},
-            {},
-            ("spill_bytes", "0 bytes", "10 bytes", "worse", None),
-        ),
-        (
-            {"footprint": replace(TAKEN, vtcm_mb=4)},
-            {"footprint": replace(TAKEN, vtcm_mb=8)},
-            ("vtcm_mb", "4 MB", "8 MB", "worse", 1.0),
         ),
         (
             {},
@@ -267,13 +229,6 @@ def test_a_comparison_reads_as_its_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
 
 
-def write_header(root: Path, text: str) -> Path:
-    path = root / "include/QNN/HTP/QnnHtpDevice.h"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    return root
-
-
 def test_what_kept_a_run_away_is_told() -> None:
     lost = upgrade.note("a==2", "run", ("judged", "exited with 2"), "worse")
     for runs in ((None, None), (make_report([CASE]), None), (None, make_report([CASE]))):
@@ -353,21 +308,3 @@ def test_known_faults_that_end_otherwise_are_differences() -> None:
     back = list(compare_faults(end("2.49.40"), end("2.48.40")))
     assert [one.verdict for one in back] == ["better", "better"]
     assert not list(compare_faults(end("2.50.40"), end("2.51.0")))
-
-
-@pytest.mark.parametrize(
-    "other", [{"form": "mended"}, {"frontend": "executorch"}, {"scheme": "8a8w"}]
-)
-def test_a_fault_is_compared_with_itself_in_its_form_front_end_and_scheme(
-    other: dict[str, str],
-) -> None:
-    (one, *_) = list_tried(read_faults(), "onnx")
-    right, wrong = replace(one, end="right"), replace(one, end="wrong", **other)
-    assert not list(compare_faults([right], [wrong]))
-    for both in ([right, wrong], [wrong, right]):
-        assert not list(compare_faults(both, both[::-1]))
-    (worse,) = compare_faults([right, replace(wrong, end="right")], [right, wrong])
-    assert worse.subject == f"{one.fault} ({wrong.form}, {wrong.frontend} {wrong.scheme})"
-    unjudged = replace(one, end="unjudged")  # it proves nothing
-    assert not list(compare_faults([right], [unjudged]))
-    assert not list(compare_faults([unjudged], [right]))

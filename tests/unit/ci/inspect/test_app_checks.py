@@ -20,7 +20,7 @@ from ci.inspect.app_checks import (
     list_app_checks,
 )
 from ci.inspect.app_manifest import AppManifest
-from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.apps import AppUnit, Kind, PackedFile
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
 from provisioning.elf.facts import EM_X86_64
@@ -47,9 +47,6 @@ from tests.stand_ins.snapshots import check_snapshot
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 PTE = b"QnnBackend" + bytes(60)
 INSIDE = AppManifest(extracts=False, native_libraries={"libOpenCL.so": True, "libmine.so": True})
-COPIES = tuple(
-    replace(one, size_bytes=n) for n in (1, 2, 3) for one in packed("liba.so", place=f"{n}")
-)
 CL, USES_RPC = facts("liba.so", "libOpenCL.so"), facts("liba.so", RPC)
 RUNS = facts("run1", program=True), facts("run2", program=True)
 DLC = packed("m.dlc", abi="")
@@ -94,7 +91,6 @@ UNITS: list[tuple[str, str, AppUnit]] = [
     ),
     ("QNN860", "", unit(Kind.APK, USES_RPC, facts("libb.so", RPC), manifest=PLAIN)),
     ("QNN860", "the library that opens it", unit(Kind.APK, manifest=PLAIN)),
-    ("QNN860", "an unread manifest", unit(Kind.APK, USES_RPC, manifest=CUT)),
     ("QNN860", "an old app", needing(target=30)),
     ("QNN861", "", unit(Kind.APK, USES_RPC, *RUNS, manifest=PLAIN)),
     ("QNN861", "an unread manifest", unit(Kind.APK, USES_RPC, *RUNS, manifest=CUT)),
@@ -106,7 +102,6 @@ UNITS: list[tuple[str, str, AppUnit]] = [
             manifest=PLAIN,
         ),
     ),
-    ("QNN862", "an unread manifest", unit(Kind.APK, CL, manifest=CUT)),
     ("QNN862", "not for a phone", needing("libOpenCL.so", machine=EM_X86_64)),
     ("QNN862", "an old app", needing("libOpenCL.so", target=30)),
     ("QNN863", "", apart()),
@@ -122,32 +117,6 @@ def test_checks_of_apps_find_their_fault_and_not_the_nearest_thing() -> None:
         found = [one for one in APPS.judge(given) if one.id == code]
         shown += f"{code} {special}".rstrip() + "\n" + (show(found) or "  nothing\n")
     check_snapshot(SNAPSHOTS / "app_checks.txt", shown)
-
-
-def test_copies_are_compared_with_the_first_that_is_a_file(tmp_path: Path) -> None:
-    """Links to nothing and Git LFS pointers have findings of their own."""
-    contents = {
-        "pointer": POINTER,
-        "first": b"one",
-        "same": b"one",
-        "other": b"two",
-        "long": b"3" * 9,
-    }
-    files = {
-        name: PackedFile("liba.so", tmp_path / name, name, 0, QNN_ABI) for name in ("gone", "lost")
-    }
-    for name, data in contents.items():
-        (tmp_path / name).write_bytes(data)
-        files[name] = PackedFile("liba.so", tmp_path / name, name, len(data), QNN_ABI)
-    for chosen, told in (
-        ([*files], ["first, but has different contents in other, long"]),
-        (["gone", "lost"], []),
-        (["gone", "pointer", "other"], []),
-        (["long", "first", "same"], ["long, but has different contents in first, same"]),
-    ):
-        given = unit(duplicates=(tuple(files[name] for name in chosen),))
-        found = [one for one in APPS.judge(given) if one.id == "QNN867"]
-        assert [one.what.partition("from ")[2] for one in found] == told
 
 
 # -- real apps ------------------------------------------------------------------------------------
@@ -375,17 +344,13 @@ def test_fault_of_a_library_is_an_error_if_it_is_qnns_or_for_the_dsp(
     ("names", "lowered", "wanted"),
     [
         ("libapp.so", False, ""),
-        ("libapp.so", True, ""),
         ("libQnnHtp.so", False, "libQnnHtp.so"),
         ("libQnnHtpV79Stub.so", False, "libQnnHtp.so"),
         ("libQnnHtp.so", True, "libQnnHtp.so libQnnSystem.so"),
-        ("libQnnHtp.so libexecutorch_jni.so", False, "libQnnHtp.so libQnnSystem.so"),
         ("libQnnHtp.so libonnxruntime.so", False, "libQnnHtp.so libQnnSystem.so"),
         ("libQnnHtp.so libqnn_executorch_backend.so", False, "libQnnHtp.so libQnnSystem.so"),
         *((f"libQnn{backend}.so", False, "") for backend in ("Gpu", "Cpu", "Dsp", "Lpai")),
-        ("libQnnSystem.so", False, "libQnnHtp.so"),
         ("libQnnGpu.so libonnxruntime.so", False, "libQnnSystem.so"),
-        ("libQnnGpu.so libQnnHtpPrepare.so", False, "libQnnHtp.so"),
     ],
 )
 def test_libraries_that_an_app_needs_depend_on_those_that_it_has(
@@ -399,7 +364,6 @@ def test_libraries_that_an_app_needs_depend_on_those_that_it_has(
 @pytest.mark.parametrize(
     ("name", "data", "needed"),
     [
-        ("m.pte", b"", ()),
         ("m.pte", b"a QnnBackend and more", ("libqnn_executorch_backend.so",)),
         ("m.pte", b"dlc.metadata", ("libQnnModelDlc.so",)),
         (
@@ -407,7 +371,6 @@ def test_libraries_that_an_app_needs_depend_on_those_that_it_has(
             ("libqnn_executorch_backend.so", "libQnnModelDlc.so"),
         ),
         ("m.onnx", b"QnnBackend", ("libQnnHtpPrepare.so",)),
-        ("m.onnx", b"EPContext", ()),
         ("m.dlc", b"", ("libQnnModelDlc.so|libSNPE.so",)),
         ("m.bin", b"QnnBackend dlc.metadata", ()),
     ],

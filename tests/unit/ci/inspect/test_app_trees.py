@@ -6,13 +6,13 @@ import io
 import os
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pytest
 
 from ci.inspect import apps
 from ci.inspect.app_manifest import MAX_BYTES
-from ci.inspect.apps import AppUnit, Kind, PackedFile, choose_splits, read_manifest
+from ci.inspect.apps import AppUnit, Kind, choose_splits, read_manifest
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError
@@ -31,7 +31,6 @@ TEXT = (MANIFESTS / "declared.xml").read_text("utf-8")
 POINTER = LFS.decode()
 ELF = ARTIFACTS / "elf"
 MANIFEST = "AndroidManifest.xml"
-ANDROID = 'xmlns:a="http://schemas.android.com/apk/res/android"'
 
 
 def describe(unit: AppUnit) -> str:
@@ -252,9 +251,7 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
     ("names", "chosen"),
     [
         (SPLITS, SPLITS),
-        ([*SPLITS, "standalones/standalone-arm64_v8a.apk"], SPLITS),
         (["universal.apk"], ["universal.apk"]),
-        ([*SPLITS, "universal.apk"], ["universal.apk"]),
         ([*SPLITS, "apks/universal.apk"], ["apks/universal.apk"]),
         (["standalones/one.apk", "standalones/two.apk"], ["standalones/one.apk"]),
         *(
@@ -265,31 +262,6 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
 )  # fmt: skip
 def test_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
     assert [one.name for one in choose_splits([Member(name, 1) for name in names])] == chosen
-
-
-def test_file_of_an_archive_has_its_place_and_its_size_there(tmp_path: Path) -> None:
-    data, path = bytes(5000) + b"end", tmp_path / "app.apk"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(MANIFEST, TEXT)
-        for name, method in (("a", zipfile.ZIP_STORED), ("b", zipfile.ZIP_DEFLATED)):
-            archive.writestr(f"lib/{ABI}/lib{name}.so", data, method)
-            archive.writestr(f"assets/deep/{name}.pte", data, method)
-        link = zipfile.ZipInfo(f"lib/{ABI}/liblink.so")
-        link.external_attr = 0o120777 << 16
-        archive.writestr(link, "liba.so")
-        sizes = {one.filename: one.compress_size for one in archive.infolist()}
-    (unit,) = read(path, tmp_path / "scratch")
-    files = {one.shown: one for one in (*unit.libraries, *unit.assets)}
-    assert files.keys() == {f"app.apk/{name}" for name in sizes.keys() - {MANIFEST, link.filename}}
-    for shown, one in files.items():
-        member = shown.partition("/")[2]
-        assert one.path.read_bytes() == data
-        abi = ABI if member.startswith("lib") else ""
-        size = (len(data), abi, sizes[member], one.offset)
-        assert one == PackedFile(PurePath(member).name, one.path, shown, *size)
-        is_stored, start = PurePath(member).stem.endswith("a"), one.offset or 0
-        assert (one.offset is not None) == is_stored
-        assert (path.read_bytes()[start : start + len(data)] == data) == is_stored
 
 
 def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> None:

@@ -169,48 +169,6 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert (packed.file, packed.kind, bool(packed.damage)) == ("assets/m.onnx", "onnx", True)
 
 
-def test_constants_of_an_onnx_model_count_wherever_their_values_are(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
-    from onnx import TensorProto as Onnx
-    from onnx.helper import make_node, make_tensor, make_tensor_value_info
-
-    from tests.qnn_provider.contexts import GRAPH, write_context
-
-    path = write_context(tmp_path, make_binary(graphs=(GRAPH,)))
-    model = onnx.load(path, load_external_data=False)
-    outside = make_tensor("e", Onnx.UINT8, [7], b"1234567", raw=True)
-    outside.ClearField("raw_data")
-    outside.data_location = Onnx.EXTERNAL
-    outside.external_data.add(key="location", value="weights.bin")
-    model.graph.initializer.extend(
-        [
-            make_tensor("a", Onnx.FLOAT, [2, 3], range(6)),
-            make_tensor("b", Onnx.FLOAT, [2], bytes(8), raw=True),
-            make_tensor("c", Onnx.INT64, [], [5]),
-            make_tensor("d", Onnx.STRING, [2], [b"ab", b"c"]),
-            outside,
-        ]
-    )
-    (first,) = model.graph.node
-    part = make_node("EPContext", ["x"], ["y"], domain="com.microsoft", main_context=0)
-    part.attribute.extend(one for one in first.attribute if one.name == "source")
-    gemm = make_node("FusedGemm", ["x"], ["y"], domain="com.microsoft")
-    calls = (make_node(name, ["x"], ["y"]) for name in ("Softmax", "Add", "Add"))
-    model.graph.node.extend([part, part, *calls, gemm])
-    kinds = (Onnx.INT64, Onnx.FLOAT8E4M3FN)
-    model.graph.output.extend(make_tensor_value_info(f"y{one}", one, [2, 5]) for one in kinds)
-    onnx.save(model, path)
-    found = inspect_file(path).program
-    assert found
-    assert found.constant_bytes == {"float32": 32, "int64": 8, "type 8": 3, "uint8": 7}
-    (method,) = found.methods
-    ports = [(one.dtype, one.shape) for one in method.outputs]
-    assert ports == [("float32", (1, 3)), ("int64", (2, 5)), ("type 17", (2, 5))]
-    assert [one.backend for one in method.partitions] == ["QNNExecutionProvider"] * 3
-    operators = {"Add": 2, "Softmax": 1, "com.microsoft::FusedGemm": 1}
-    assert list(method.cpu_operators.items()) == list(operators.items())
-
-
 def test_seal_is_written_only_into_whole_contexts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

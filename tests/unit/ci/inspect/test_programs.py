@@ -6,7 +6,6 @@ import io
 import json
 import math
 import random
-import re
 import signal
 import struct
 import zipfile
@@ -344,21 +343,6 @@ def test_program_has_methods_partitions_constants_segments_and_contexts() -> Non
 SCALARS = {0: "uint8", **{number: f"int{4 << number}" for number in range(1, 5)}}
 SCALARS |= {5: "float16", 6: "float32", 7: "float64"}
 SCALARS |= {11: "bool", 15: "bfloat16", 22: "bits16", 27: "uint16", 28: "uint32", 29: "uint64"}
-OTHERS = {*range(31)} - {*SCALARS}
-
-
-def test_types_of_tensors_have_their_names_and_sizes() -> None:
-    for numbers, ports in ((SCALARS, range(len(SCALARS))), (OTHERS, range(1))):
-        values = [tensor(number, 3, buffer=1 + number) for number in numbers]
-        plan = {0: "forward", 2: Vector(values), 3: Vector(ports, "i"), 4: Vector([0], "i")}
-        found = parse(program_of(plan))
-        if numbers is SCALARS:
-            assert [one.dtype for one in found.methods[0].inputs] == [*SCALARS.values()]
-            assert found.constant_bytes == {
-                name: 3 * int(re.sub(r"\D", "", name) or 8) // 8 for name in SCALARS.values()
-            }
-        else:
-            assert found.constant_bytes == {"unknown": 0}
 
 
 # -- hostile files --------------------------------------------------------------------------------
