@@ -79,36 +79,6 @@ def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -
     assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
 
 
-def test_comparisons_of_the_delegate_s_tests(
-    capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Case:
-        def get_qdq_module(self, model: Any, inputs: Any) -> Any:
-            del inputs
-            return ("qdq", model)
-
-        def get_converted_sgd_trained_module(self, model: Any) -> Any:
-            return ("trained", model)
-
-        def verify_output(self, program: Any, inputs: Any, executed: Any) -> None:
-            del program, inputs, executed
-            self._assert_outputs_equal([ONE], [TWO])
-
-        def _assert_outputs_equal(self, made: Any, wanted: Any) -> None:
-            del made, wanted
-
-    stand_in(monkeypatch, TestQNN=Case)
-    module.watch_delegate()
-    case = Case()
-    programs = ("float", case.get_qdq_module("a", ()), case.get_converted_sgd_trained_module("b"))
-    for program in programs:
-        case.verify_output(program, (), EXECUTED)
-    rows = zip(programs, (None, "a", "b"), strict=True)
-    assert [describe(one) for one in capture.seen] == [
-        (program, source, (), True, 7, [1.0], [2.0]) for program, source in rows
-    ]
-
-
 def test_comparisons_of_the_new_tests(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     class Calibrate:
         def __init__(self, model: Any, made: Any) -> None:

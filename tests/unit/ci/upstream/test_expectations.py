@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from msgspec import structs
 
 from ci.facts.kinds import LOST, NOISE, PROOFLESS, Kind
 from ci.report.schema import Status
-from ci.upstream import suites
 from ci.upstream.expectations import (
     Cause,
     Expectations,
@@ -25,7 +23,7 @@ from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
 from ci.upstream.suites import Suite, choose_tests
 from ci.verbs.lanes.upstream import check_all, count_causes, make_case, make_suite_case
-from provisioning.errors import ManifestError, UnfitError, UsageError
+from provisioning.errors import ManifestError, UsageError
 
 GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", id="QNN20*")
 TESTS = ("C::test_abs", "C::test_acos")
@@ -170,12 +168,6 @@ def test_a_whole_run_that_lost_tests_fails() -> None:
     ]
     assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
     assert check_all(every, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
-    late = [every[0], end("C::test_acos", Ending.LATE)]
-    assert make(run=2).find_losses(late) == ["only 1 of 2 required tests ran"]
-    assert make(run=1, unsupported=1).find_losses(every) == []
-    assert make(run=2, unsupported=1).find_losses(every) == ["only 1 of 2 required tests ran"]
-    told = "unsupported tests: 1, but at most 0 are allowed"
-    assert make(run=0, unsupported=0).find_losses(every) == [told]
 
 
 def test_a_row_about_no_test_fails_a_whole_run() -> None:
@@ -193,26 +185,9 @@ def test_failures_without_a_cause_are_counted() -> None:
     bad = end("C::test_abs", Ending.FAILED, "died")
     checked = [expectations.check(one) for one in (ONE_SIDED, bad)]
     assert count_causes(checked) == ["cause acos: 1", "failures without a known cause: 1 of 2"]
-    unlike = expectations.check(end("C::test_acos", Ending.FAILED, "died"))  # it has another row
-    assert count_causes([*checked, unlike]) == [
-        "cause acos: 1",
-        "failures without a known cause: 2 of 3",
-    ]
     neither = (Ending.PASSED, Ending.UNSUPPORTED, Ending.LATE)
     fine = [expectations.check(end("C::test_abs", one)) for one in neither]
     assert count_causes(fine) == ["failures without a known cause: 0 of 0"]
-
-
-def test_executorch_is_found_where_its_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, Any] = {}
-    finder = SimpleNamespace(util=SimpleNamespace(find_spec=found.get))
-    monkeypatch.setattr(suites, "importlib", finder)
-    found["executorch"] = SimpleNamespace(submodule_search_locations=["/a", "/b"])
-    assert suites.find_executorch() == Path("/a")
-    for spec in (None, *(SimpleNamespace(submodule_search_locations=one) for one in (None, []))):
-        found["executorch"] = spec
-        with pytest.raises(UnfitError, match="no executorch"):
-            suites.find_executorch()
 
 
 def test_a_suite_has_the_tests_of_each_of_its_names() -> None:

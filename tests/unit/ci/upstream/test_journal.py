@@ -43,13 +43,6 @@ def test_a_run_that_is_not_resumed_starts_empty(tmp_path: Path) -> None:
     assert read_journal(tmp_path) == (HEADER, [])
 
 
-def test_the_journal_of_an_older_version_is_resumed(tmp_path: Path) -> None:
-    write(tmp_path)
-    with (tmp_path / JOURNAL).open("ab") as stream:
-        stream.write(b'{"test":"a","ran":"failed","told":"E   too far"}\n')
-    assert write(tmp_path, resume=True) == [Entry(test="a", ran=Ran.FAILED, message="E   too far")]
-
-
 def test_a_line_that_a_kill_cut_off_is_forgotten_and_the_next_one_is_whole(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     with (tmp_path / JOURNAL).open("ab") as stream:
@@ -119,10 +112,3 @@ def test_names_that_differ_in_brackets_only_are_kept_apart(tmp_path: Path) -> No
     places = {kept_directory(tmp_path, name) for name in names}
     assert len(places) == len(names)
     assert all(tmp_path in place.resolve().parents for place in places)
-
-
-@pytest.mark.parametrize(
-    ("tests", "whole"), [(("a", "b"), True), (("b", "a"), True), (("a",), False), ((), False)]
-)
-def test_a_run_is_whole_if_every_test_was_selected(tests: tuple[str, ...], whole: bool) -> None:
-    assert replace(HEADER, tests=tests).is_whole is whole

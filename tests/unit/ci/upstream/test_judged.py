@@ -193,32 +193,6 @@ def test_a_float_program_is_judged_by_the_float_model_and_its_noise() -> None:
     assert judge((record, exact)).outcome is Ending.ONE_SIDED
 
 
-def test_what_upstream_compares_with_stands_for_a_model_that_is_missing() -> None:
-    record, arrays = make(GRID)
-    few = {Member.UPSTREAM: arrays[Member.UPSTREAM]}
-    made = make_references(record, few, (INFO,))
-    assert made.quantized is not None
-    assert np.array_equal(made.quantized[0].values, GRID[None])
-    assert np.array_equal(made.float32[0].values, GRID[None])
-    assert made.noise == [None]
-    other = {**few, Member.UPSTREAM: [GRID + 1]}
-    for given, quantized, float32 in (
-        ({Member.FLOAT: [RIGHT]}, GRID + 1, RIGHT),
-        ({Member.QUANTIZED: [GRID]}, GRID, GRID),
-        ({}, GRID + 1, GRID + 1),
-    ):
-        made = make_references(record, {**other, **given}, (INFO,))
-        assert made.quantized is not None
-        assert np.array_equal(made.quantized[0].values, quantized[None])
-        assert np.array_equal(made.float32[0].values, float32[None])
-    for scheme in ("16a8w", "fp16a8w", ""):  # of which fp16 alone has no quantized model
-        made = make_references(replace(record, scheme=scheme), arrays, (INFO,))
-        assert made.quantized is not None
-    plain = make_references(replace(record, scheme="fp16"), arrays, (INFO,))
-    assert plain.quantized is None
-    assert np.array_equal(plain.float32[0].values, RIGHT[None])
-
-
 def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     merged = merge_repeats([good, bad, good])
@@ -226,13 +200,6 @@ def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
     assert merged == copy(bad, outcome=Ending.FAILED, reason=told)
     again = copy(bad, reason="another")
     assert merge_repeats([bad, again]) is bad
-
-
-def test_a_changing_verdict_is_flaky_and_never_passed() -> None:
-    good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
-    for every in ([good, bad], [bad, good], [good, good, bad]):
-        assert merge_repeats(every).outcome is Ending.FAILED
-    assert merge_repeats([good, copy(good)]).outcome is Ending.PASSED
 
 
 def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:

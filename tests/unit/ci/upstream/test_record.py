@@ -79,21 +79,15 @@ def make_program(activations: list[int], weights: list[int], *, blocks: bool = F
     [
         ([], [], Scheme.FP16),
         ([8], [8], Scheme.A8W8),
-        ([8], [], Scheme.A8W8),
         ([8], [4], Scheme.A8W4),
         ([16], [8], Scheme.A16W8),
-        ([16], [], Scheme.A16W8),
-        ([16], [16], Scheme.A16W16),
         ([16], [4], Scheme.A16W4),
         ([16], [2], Scheme.A16W2),
         ([], [8], Scheme.FP16W8),
         ([8, 16, 16], [8], Scheme.A16W8),  # the most frequent width of activations
-        ([8, 8, 16], [8], Scheme.A8W8),
         ([16], [8, 4, 16], Scheme.A16W4),  # the smallest width of weights
         ([16, 32], [8, 32], Scheme.A16W8),  # a bias has 32 bits
-        ([7], [3], Scheme.A8W4),
         ([4], [8], None),
-        ([8], [2], None),
     ],
 )
 def test_a_scheme_is_read_from_the_widths_of_a_graph(
@@ -120,11 +114,6 @@ def test_nested_inputs_are_given_as_a_list_of_tensors(record: Any) -> None:
     assert flat(two, one).tolist() == [7.0]
 
 
-class Optional(nn.Module):
-    def forward(self, one: Any, mask: Any, two: Any) -> Any:
-        return one - two if mask is None else one * mask
-
-
 X = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
 
 
@@ -141,9 +130,7 @@ class Rounded(nn.Module):
 
 def see(program: nn.Module, **changes: Any) -> Seen:
     given: dict[str, Any] = {
-        "program": program
-        if isinstance(program, (Optional, Counting))  # a trace would lose what they depend on
-        else torch.fx.symbolic_trace(program),
+        "program": torch.fx.symbolic_trace(program),
         "float_model": Plain(),
         "inputs": (X,),
         "is_own": True,
@@ -202,18 +189,6 @@ def test_what_cannot_be_computed_is_left_out_and_named(record: Any) -> None:
     assert Member.FLOAT not in arrays
     (lacks,) = row.lacks
     assert lacks.startswith("the outputs of the float32 model could not be computed: ")
-
-
-class Counting(nn.Module):
-    """Its result depends on how often it ran."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("runs", torch.zeros(1))
-
-    def forward(self, x: Any) -> Any:
-        self.runs.add_(1)
-        return x + self.runs
 
 
 def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
