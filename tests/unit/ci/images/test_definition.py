@@ -10,11 +10,12 @@ import tarfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from docker.client import DockerClient
-from docker.errors import APIError, DockerException
+from docker.errors import APIError
 
+from ci.images import shell, wheels
 from ci.images.build import follow_build, write_context
 from ci.images.definition import (
     Base,
@@ -25,10 +26,10 @@ from ci.images.definition import (
     read_images,
     wanted_requirements,
 )
-from ci.images.engine import TIMEOUT_S, connect_engine, explain_connection, explain_error
+from ci.images.engine import connect_engine, explain_connection, explain_error
 from ci.images.wheels import is_wanted, pin_lines, wheel_name
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
+from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
 
 ROOT = find_checkout()
 BASE = Base(image="base", python="3.12")
@@ -213,33 +214,6 @@ def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
     assert explain_error(APIError("write: no space left on device")).exit_code == 4
 
 
-def test_an_engine_that_does_not_answer_and_one_that_fails_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    closed: list[float] = []
-
-    def make(**settings: float) -> SimpleNamespace:
-        api = SimpleNamespace(timeout=settings["timeout"])
-        return SimpleNamespace(api=api, close=lambda: closed.append(api.timeout))
-
-    monkeypatch.setattr(DockerClient, "from_env", make)
-    with pytest.raises(ToolError, match="the Docker engine reported an error"), connect_engine():
-        raise DockerException("no such image")
-    with connect_engine() as client:
-        assert len(closed) == 1
-        assert hasattr(client, "close")
-    assert closed == [TIMEOUT_S] * 2
-
-    def refuse(**_: float) -> None:
-        raise DockerException("Error while fetching server API version: Permission denied")
-
-    monkeypatch.setattr(DockerClient, "from_env", refuse)
-    monkeypatch.setenv("DOCKER_HOST", "unix:///my.sock")
-    with pytest.raises(UnfitError, match="no Docker engine answers") as caught, connect_engine():
-        pytest.fail("there is no client")
-    assert caught.value.why == "unix:///my.sock: permission denied"
-
-
 def test_the_first_answer_has_a_time_limit_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -289,3 +263,41 @@ def test_a_full_disk_is_told_apart(told: str, error: str) -> None:
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4
+
+
+def test_a_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels.shutil, "which", lambda _: None)
+    base: Any = SimpleNamespace(base=SimpleNamespace(python="3.12", image="team/base"))
+    with pytest.raises(UnfitError, match=r"python3\.12 is not on PATH") as caught:
+        wheels.resolve_lock(base, Progress())
+    assert "team/base" in caught.value.fix
+
+
+def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr(shell.os, "getuid", lambda: 7)
+    monkeypatch.setattr(shell.os, "getgid", lambda: 8)
+    monkeypatch.setattr(shell, "read_file", lambda _, __, path: f"root of {path}\n")
+    client: Any = SimpleNamespace(
+        api=SimpleNamespace(put_archive=lambda _id, _where, data: sent.append(data))
+    )
+    shell._name_user(client, "c")
+    with tarfile.open(fileobj=io.BytesIO(sent[0])) as tar:
+        texts = {one.name: tar.extractfile(one).read().decode() for one in tar}  # type: ignore[union-attr]
+    assert texts == {
+        "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
+        "group": "root of /etc/group\ndev:x:8:\n",
+    }
+
+
+def test_a_download_of_pip_that_fails_says_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(argv: object, *, fix: str) -> Any:
+        raise ToolError("pip exited with 1", why="no matching distribution", fix=fix)
+
+    monkeypatch.setattr(wheels, "run_process", fail)
+    with pytest.raises(DownloadError) as caught:
+        wheels._run_pip(["download"], ["torch"])
+    assert caught.value.why == "no matching distribution"
+    assert "index" in caught.value.fix

@@ -26,7 +26,6 @@ import pytest
 from ci.__main__ import main
 from ci.images import build as building
 from ci.images import definition, shell
-from ci.images import wheels as fetching
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
 from ci.images.definition import (
     plan_image,
@@ -116,38 +115,6 @@ def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
     with pytest.raises(UnfitError) as caught:
         fetch_wheels(plan, Progress())
     assert "image lock emulator" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("named", "fails", "indexes"),
-    [
-        (None, False, [fetching.CPU_INDEX]),
-        (None, True, [fetching.CPU_INDEX, ""]),
-        ("", False, [""]),
-        ("none", False, [""]),
-        ("https://own", False, ["https://own"]),
-    ],
-)
-def test_torch_comes_from_the_index_that_is_named(
-    monkeypatch: pytest.MonkeyPatch, named: str | None, fails: bool, indexes: list[str]
-) -> None:
-    asked: list[str] = []
-
-    def run(words: Any, more: list[str]) -> None:
-        assert words == ["torch"]
-        asked.append(more[more.index("--index-url") + 1] if more else "")
-        # Without access to PyTorch's index, pip's index is tried soon.
-        quick = ["--timeout", "5", "--retries", "0"]
-        assert more[2:] == (quick if named is None and len(asked) == 1 else [])
-        if fails and len(asked) == 1:
-            raise DownloadError("no answer")
-
-    monkeypatch.setattr(fetching, "_run_pip", run)
-    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
-    if named is not None:
-        monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
-    fetching._fetch_torch(["torch"])
-    assert asked == indexes
 
 
 # -- toolchains ------------------------------------------------------------------------------------

@@ -145,19 +145,6 @@ def test_where_every_element_is_a_tie_or_right_by_chance_nothing_is_wrong() -> N
     assert controls_of(ControlKind.PLUS_ONE, zeros, limits)
 
 
-@pytest.mark.parametrize("name", ["min_equal", "min_equal_quantized"])
-@pytest.mark.parametrize(("wrong", "counts"), [(60, False), (100, False), (101, True)])
-def test_a_wrong_integer_output_is_at_least_twice_as_wrong_as_the_limit_allows(
-    monkeypatch: pytest.MonkeyPatch, name: str, wrong: int, counts: bool
-) -> None:
-    right = np.zeros((2, 500), np.int64)
-    made = right.copy()
-    made.reshape(-1)[:wrong] = 1
-    monkeypatch.setitem(MAKERS, ControlKind.ZEROS, lambda _: iter([made]))
-    limits = Threshold(scheme="8a8w", **{name: 0.95})
-    assert len(controls_of(ControlKind.ZEROS, expect(right), limits)) == counts
-
-
 def test_a_control_is_the_same_in_every_run() -> None:
     right = OUTPUTS["picture"]
     for kind in (ControlKind.NOISE, ControlKind.PERMUTED, ControlKind.GARBAGE_TAIL):
@@ -203,23 +190,6 @@ def test_an_output_is_vague_by_its_own_margin() -> None:
     own = structs.replace(limits, outputs=(wide,))
     (warning,) = find_vague(references, infos, own)
     assert warning.startswith("output 1: ")
-
-
-def test_a_control_reports_the_highest_sqnr_and_is_rejected_for_every_output() -> None:
-    """Of two outputs, the gain of one is hidden by its noise."""
-    rights = [OUTPUTS["picture"], OUTPUTS["picture"]]
-    infos = [TensorInfo("float64", one.shape[1:]) for one in rights]
-    for noises, rejected in (((QUIET, QUIET), True), ((QUIET, 3.0), False), ((3.0, QUIET), False)):
-        parts = [make_references(one, noise=n) for one, n in zip(rights, noises, strict=True)]
-        references = replace(
-            parts[0],
-            float32=[part.float32[0] for part in parts],
-            noise=[part.noise[0] for part in parts],
-        )
-        gain = {one.kind: one for one in feed_controls(references, infos, LIMITS)}[ControlKind.GAIN]
-        assert gain.rejected is rejected
-        single = [feed_control(ControlKind.GAIN, references, n, infos[n], LIMITS) for n in (0, 1)]
-        assert gain.sqnr_db == max(one[1] for one in single if one and one[1] is not None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 from ci.facts.finding import Question
 from ci.judging.figures import (
     Array,
-    Figures,
     measure,
     measure_pooled,
     share_equal,
@@ -223,23 +222,6 @@ def test_a_share_names_the_model(against: str) -> None:
     assert reason.question is (Question.FAITHFUL if faithful else Question.QUANTIZED)
 
 
-def test_figures_are_kept_where_nothing_else_can_be_measured() -> None:
-    silent = np.zeros(SHAPE)
-    limits = msgspec.structs.replace(OPEN, max_abs=0.5)
-    (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent + 0.5)).outputs
-    (reason,) = one.findings
-    assert reason.headline.endswith("an element differs by 1, 0.5 allowed")
-    assert one.float_figures == measure(silent, silent + 1)
-    assert one.quantized_figures == measure(silent + 0.5, silent + 1)
-    (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent)).outputs
-    assert (len(one.findings), one.fit) == (1, None)
-    assert one.float_figures == one.quantized_figures == measure(silent, silent + 1)
-    (one,) = judge_one(OPEN, silent + np.nan, expect(NEAR)).outputs
-    assert one.float_figures == Figures(-math.inf, -1.0, math.inf)
-    assert measure(silent, NEAR).sqnr_db == -math.inf
-    assert measure(silent, NEAR).cosine == 0.0
-
-
 @pytest.mark.parametrize("against", ["min_equal", "min_equal_quantized"])
 def test_the_share_that_is_equal_is_met_exactly_and_missed_by_a_hair(against: str) -> None:
     share = share_equal(IDS, IDS, IDS, OFF)
@@ -271,16 +253,6 @@ def test_figures_of_a_known_error() -> None:
     assert figures.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
     assert figures.max_abs == 0.5
     assert figures.cosine == pytest.approx(27 / (5 * math.hypot(3, 4.5)))
-
-
-def test_the_worst_input_set_counts_for_every_figure() -> None:
-    wanted = draw(19, (3, 50))
-    output = wanted + 0.01 * draw(20, wanted.shape)
-    output[1] += draw(21, (50,))
-    whole, worst = measure(wanted, output), measure(wanted[1:2], output[1:2])
-    assert whole == worst
-    assert worst.cosine < 0.9
-    assert worst.max_abs > 1
 
 
 def test_equal_outputs_are_infinitely_good_and_nan_infinitely_bad() -> None:
@@ -360,22 +332,6 @@ def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
         References([expect(right[0])]), outputs[:1], infos[:1], infos[:1], OPEN
     ).advice.seen
     assert only.startswith("all zero")
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_each_part_of_a_concatenation_may_just_meet_its_limit(place: int) -> None:
-    loud = draw(1)
-    parts = (slice(0, 3), slice(3, 8))
-    asked = loud.copy()
-    asked[:, :, parts[place]] += 0.1 * draw(7)[:, :, parts[place]]
-    exact = measure_pooled(loud[:, :, parts[place]], asked[:, :, parts[place]])
-    for limit, accepted in ((exact, True), (math.nextafter(exact, math.inf), False)):
-        limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=limit)
-        # How far the program is off does not count here.
-        output = asked + 0.01 * draw(9)
-        found = judge_one(limits, output, expect(loud), expect(asked), joined=PARTS)
-        named = f"part {parts[place].start}:{parts[place].stop} along axis 1"
-        assert [named in text for text in say(found)] == ([] if accepted else [True])
 
 
 def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most() -> None:

@@ -50,7 +50,6 @@ def between(first: int, last: int) -> Any:
             "nearly zero everywhere; possibly memory that the program never wrote",
         ),
         (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 times {SCALE}"),
-        (EAGER * 1e4, EAGER * 1e-3, "nearly zero everywhere; possibly memory that the"),
         (np.array([[1.0, 2.0]]), np.array([[1e-6, 2e-6]]), f"1e-06 times {SCALE}"),
         (
             EAGER * 1e9,
@@ -72,14 +71,9 @@ def between(first: int, last: int) -> Any:
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; possibly {RUNNER}"),
-        (EAGER, np.roll(EAGER, 2, 0), "the outputs of another input; possibly "),
-        (EAGER, np.roll(EAGER, 3, 0), "the outputs of another input; possibly "),
         (EAGER, EAGER / 16, f"0.0625 (1/16) of {SCALE}"),
         (EAGER, EAGER * 1.2, f"1.2 times {SCALE}"),
-        (EAGER, EAGER * 2, f"2 times {SCALE}"),
         (EAGER, EAGER + 0.7, "off by a constant 0.7; possibly a wrong zero point"),
-        (EAGER, EAGER * 0.012, f"0.012 times {SCALE}"),
-        (EAGER, EAGER / 65, f"0.01538 times {SCALE}"),
         (EAGER, EAGER * 0.995, f"0.995 times {SCALE}"),
         (EAGER, EAGER / -2, f"-0.5 (1/2) of {SCALE}"),
         (EAGER, -EAGER, f"the negative of {SCALE}"),
@@ -153,8 +147,6 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
             [1, 0, 11, 5],
             "values from 0 to 11 instead of 0 to 5; possibly a wrong",
         ),
-        ([0, 1, 0, 1], [1, 0, 3, 0], "values from 0 to 3 instead of 0 to 1; possibly a wrong"),
-        ([1, 2, 3, 4], [2, 0, 4, 3], "values from 0 to 4 instead of 1 to 4; possibly a wrong"),
     ],
 )
 def test_wrong_ids_are_described(right: Any, wrong: Any, words: str) -> None:

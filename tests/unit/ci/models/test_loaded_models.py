@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from torch import Tensor, fx, nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
 from ci.models.eager import (  # noqa: E402
@@ -37,11 +37,10 @@ from ci.models.user_code import (  # noqa: E402
     users_code,
     working_directory,
 )
-from ci.models.user_data import check_metric, read_labels, read_sets, run_metric  # noqa: E402
+from ci.models.user_data import read_sets  # noqa: E402
 from ci.models.user_models import (  # noqa: E402  # noqa: E402
     RANDOM,
     SHUFFLED,
-    Metric,
     Source,
 )
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
@@ -121,24 +120,6 @@ def test_data_are_read_in_place_of_the_factorys_and_an_error_names_their_key(
     assert caught.value.what.startswith(f"{key}: bad.npy ")
     assert "[1, 4]" in caught.value.why
     assert ("input set 0" if key == "inputs" else "calibration set 0") in caught.value.why
-
-
-@pytest.mark.parametrize("key", ["", "inputs", "calibration"])
-def test_inputs_that_a_user_gave_are_not_called_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    """The factory gives an example alone."""
-    monkeypatch.setattr(loading, "make_model", lambda *_: (nn.ReLU(), (draw(0),), ()))
-    sets = torch.stack([draw(seed) for seed in range(1, 6)])
-    np.save(tmp_path / "sets.npy", sets.numpy())
-    loaded = load_model("net.py:f", Source(**({key: str(tmp_path / "sets.npy")} if key else {})))
-    assert (loaded.made == "", loaded.calibration_made == "") == (
-        key != "",
-        key == "calibration",
-    )
-    if key:
-        judged = [(one,) for one in sets]
-        assert same(loaded.evaluation, judged if key == "inputs" else [(draw(0),), *judged[:3]])
 
 
 def test_a_syntax_error_is_at_its_own_line_not_at_that_of_the_import(
@@ -253,46 +234,6 @@ def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None
     x = draw(0)
     for made in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):
         assert same(compute_reference("net", Gives(lambda x, made=made: made), [(x,)]), [(x,)])
-
-
-def node_of(value: Any) -> fx.Node:
-    node = fx.Graph().placeholder("x")
-    node.meta["val"] = value
-    return node
-
-
-def test_what_a_node_gives_is_in_the_digest_of_its_graph() -> None:
-    """Of a tensor its type and shape, of anything else its value."""
-    ones = torch.ones(2, 3)
-    same_shape = loading._describe_node(node_of(ones)), loading._describe_node(node_of(ones * 2))
-    assert same_shape[0] == same_shape[1]
-    values = [ones, ones[0], ones.half(), 3, 4, None, (ones, 3), (ones, 4), (ones, ones)]
-    assert len({loading._describe_node(node_of(value)) for value in values}) == len(values)
-
-
-METRICS = """
-def score(outputs, labels):
-    return sum((one[:, 0] == labels).double().mean() for one in outputs) / len(outputs)
-"""
-
-
-def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> None:
-    place = tmp_path / "of 12:30"
-    place.mkdir()
-    (place / "metrics.py").write_text(METRICS)
-    np.save(place / "labels.npy", np.arange(1.0, 5.0))
-    metric = Metric(f"{place}/metrics.py:score", f"{place}/labels.npy", max_drop=0.1)
-    right = np.arange(1.0, 5.0).reshape(4, 1)
-    program, quantized = right.copy(), right.copy()
-    program[0], quantized[:2] = 9, 9
-    found = run_metric(metric, [program], [right], [quantized])
-    assert (found.value, found.float32, found.shifted, found.quantized) == (0.75, 1.0, 0.0, 0.5)
-    assert run_metric(metric, [program], [right], None).quantized is None
-    assert metric.name == "score"
-    check_metric(metric, 4)
-    with pytest.raises(QnnCiError, match=r"metric\.labels: labels\.npy"):
-        check_metric(metric, 5)
-    assert read_labels(metric.labels, 4).tolist() == [1, 2, 3, 4]
 
 
 def test_how_inputs_were_made_is_in_the_digest_of_a_model() -> None:

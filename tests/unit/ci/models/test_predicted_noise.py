@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from torch import Tensor, fx, nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import noise as noise_module  # noqa: E402
@@ -324,29 +324,6 @@ def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) 
     assert len(names) == len(layers)
 
 
-def test_an_output_is_not_given_again_as_a_layer() -> None:
-    """Neither before nor behind its rounding."""
-
-    class Both(nn.Module):
-        def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = values.sin()
-            return hidden, self.after(hidden)
-
-        after: Any = None
-
-    for after in (
-        lambda hidden: round_to(hidden, 0.05),
-        lambda hidden: round_to(hidden, 0.05).cos(),
-        Tensor.cos,
-    ):
-        net = Both()
-        net.after = after
-        part, names = expose_layers(net, (torch.ones(2, 3),))
-        assert (names, len(part(torch.ones(2, 3)))) == ((), 2)
-    _, names = expose_layers(trace(0.01, 0.02, 0.03), inputs()[0])
-    assert len(names) == 1
-
-
 def test_of_many_layers_some_are_given() -> None:
     deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * MOST_LAYERS)))
     part, names = expose_layers(deep, (torch.ones(1, 4),))
@@ -355,68 +332,6 @@ def test_of_many_layers_some_are_given() -> None:
 
 
 # -- what a node is -------------------------------------------------------------------------------
-
-ATEN: Any = torch.ops.aten
-
-
-class Drawing:
-    """A graph of nodes that are never run."""
-
-    def __init__(self) -> None:
-        self.graph = fx.Graph()
-        self.x = self.graph.placeholder("x")
-        self.held = self.graph.create_node("get_attr", "w")
-
-    def call(self, operator: Any, *args: Any) -> Any:
-        return self.graph.call_function(operator.default, args)
-
-    def layer(self, low: int, high: int, *, held: bool = True, channel: bool = False) -> Any:
-        """A linear layer with quantized weights from ``low`` to ``high``."""
-        rest: tuple[Any, ...] = (1.0, 0, low, high, torch.int8)
-        source = self.held if held else self.call(OPS.quantize_per_tensor, self.x, *rest)
-        if channel:
-            rest = (self.x, self.x, 0, low, high, torch.int8)
-            weight = self.call(OPS.dequantize_per_channel, source, *rest)
-        else:
-            weight = self.call(OPS.dequantize_per_tensor, source, *rest)
-        return self.call(ATEN.linear, self.x, weight)
-
-
-@pytest.mark.parametrize("channel", [False, True])
-@pytest.mark.parametrize(
-    ("low", "high", "bits"),
-    [(-8, 7, 4), (0, 31, 4), (0, 32, 8), (-128, 127, 8), (0, 512, 8), (0, 513, 16)],
-)
-def test_weights_have_the_bits_of_their_range(
-    low: int, high: int, bits: int, channel: bool
-) -> None:
-    drawing = Drawing()
-    assert noise_module._weight_bits(drawing.layer(low, high, channel=channel)) == bits
-    assert noise_module._weight_bits(drawing.layer(low, high, held=False, channel=channel)) == 8
-    (_, weight) = drawing.layer(low, high, channel=channel).args
-    assert noise_module._weight_bits(drawing.call(ATEN.add, drawing.x, weight)) == 8
-    assert noise_module._weight_bits(drawing.call(ATEN.linear, drawing.x, drawing.held)) == 8
-    assert noise_module._weight_bits(drawing.call(ATEN.linear, weight)) == 8
-
-
-def test_an_activation_is_fused_with_the_layer_before_it() -> None:
-    drawing = Drawing()
-    x, find = drawing.x, noise_module._find_fused
-    linear, conv = drawing.layer(-8, 7), drawing.call(ATEN.conv2d, x, drawing.held)
-    views = drawing.call(ATEN.clone, drawing.call(ATEN.view, linear, [1]))
-    assert find(linear) is find(views) is linear
-    for operator in (ATEN.view, ATEN._unsafe_view, ATEN.reshape, ATEN.clone, ATEN.alias):
-        assert find(drawing.call(operator, linear)) is linear
-    assert find(drawing.call(ATEN.cat, [views, x], 1)) is linear
-    assert find(drawing.call(ATEN.cat, [x, views], 1)) is None
-    for operator in (ATEN.mul, ATEN.div):
-        scaled = drawing.call(operator, drawing.call(ATEN.view, conv, [1]), 2.0)
-        assert find(scaled) is find(drawing.call(ATEN.view, scaled, [1])) is conv
-        assert find(drawing.call(operator, linear, 2.0)) is None
-        assert find(drawing.call(operator, conv, x)) is None
-    assert find(drawing.call(ATEN.add, conv, 2.0)) is None
-    assert find(drawing.call(ATEN.permute, linear, [0])) is None
-    assert find(x) is None
 
 
 @pytest.mark.parametrize(("rows", "found"), [(7, 2**-6), (8, 0.0)])
