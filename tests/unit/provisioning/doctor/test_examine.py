@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ import pytest
 from provisioning.artifacts.choice import OverlayRecord, QnnChoice, python_tag, write_overlay
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
-from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine as examining
 from provisioning.doctor.checks.registry import Finding, Severity
@@ -86,33 +84,6 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     assert pins_of("emulator-sdk", {})["qnn-sdk"] == "2.43.0.260128"
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
-
-
-def test_a_request_has_the_artifacts_pins_and_submodules_of_its_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever else may serve as the SDK is asked for, too, in the version that was chosen."""
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    monkeypatch.setattr("provisioning.artifacts.environment.find_libraries", lambda _: {})
-    monkeypatch.setenv("QNN_CI_SDK", "2.43.0.260128")
-    found = [(one.name, one.release.version) for one in wanted_requests("emulator")]
-    assert wanted_requests("emulator")[0].options == Options(offline=True)
-    runtime = read_toolchain("qnn-runtime").default
-    assert ("qnn-runtime", runtime) in found
-    assert found[-1] == ("qnn-sdk", "2.43.0.260128")
-    assert [name for name, _ in found].count("qnn-sdk") == 1
-    monkeypatch.setenv("QNN_CI_SDK", "")
-    names = [one.name for one in wanted_requests("aot")]
-    assert names.count("qnn-sdk") == 1
-    roots, variables = {"qnn-sdk": tmp_path}, {"A": "1"}
-    made = examining.make_request("aot", roots, variables)
-    components = read_toolchain("executorch").components
-    paths = {path for name in ("adaptor", "runner") for path in components[name]}
-    assert made == SurveyRequest(
-        "aot", roots, variables, tmp_path, pins_of("aot", roots), tuple(sorted(paths))
-    )
-    assert {*made.pins} == {*names, CHECKOUT_COMMIT}
-    assert examining.make_request("emulator", {}, {}).submodules == ()
 
 
 def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
@@ -274,60 +245,3 @@ def test_the_first_adaptor_that_fits_is_taken(
     assert replace(got, variables=environment.variables) == environment
     told = [line.strip() for line in said.getvalue().splitlines()]
     assert told == ([f"adaptor: {paths[taken]}"] if taken else [])
-
-
-@pytest.mark.parametrize(
-    ("overlay", "own", "errors", "told"),
-    [
-        ("", [], ("QNN902",), False),
-        ("/o", ["a backend"], ("QNN902",), False),
-        ("/o", [], (), False),
-        ("/o", [], ("QNN101", "QNN901"), False),
-        ("/o", [], ("QNN101", "QNN903"), True),
-        ("/o", [], ("QNN902",), True),
-    ],
-)
-def test_a_backend_of_the_wheel_has_to_work_for_an_overlay_without_its_own(
-    environment: Environment,
-    monkeypatch: pytest.MonkeyPatch,
-    overlay: str,
-    own: list[str],
-    errors: tuple[str, ...],
-    told: bool,
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(examining, "find_backends", lambda path: own if path == Path("/o") else 0)
-    monkeypatch.setattr(
-        examining,
-        "examine",
-        lambda *given, **more: asked.append((given, more)) or verdict_with(*errors),
-    )
-    paths = {"PYTHONPATH": f"{overlay}:/mine"} if overlay else {}
-    laid = replace(environment, variables={**environment.variables, **paths})
-    progress = Progress()
-    if told:
-        with pytest.raises(UnfitError, match="/o has no QNN backend"):
-            examining.require_runtime(laid, progress)
-    else:
-        examining.require_runtime(laid, progress)
-    more = {"tries_device": True, "progress": progress}
-    is_asked = overlay and not own
-    assert asked == ([((environment.profile, environment), more)] if is_asked else [])
-
-
-@pytest.mark.parametrize("wanted", [None, (), ("libQnnGpu.so",)])
-@pytest.mark.parametrize("soc", ["", "sm8650"])
-def test_staged_files_are_judged_for_a_profile_and_an_soc(
-    wanted: tuple[str, ...] | None, soc: str
-) -> None:
-    tree = cases.tree_of(
-        cases.file("libQnnHtp.so"),
-        cases.file("libQnnSystem.so"),
-        cases.file("libQnnHtpV79Stub.so"),
-        cases.skel("libQnnHtpV79Skel.so", 0x79),
-    )
-    found = [one.id for one in examining.judge_staged(tree, "android", soc, wanted)]
-    assert ("QNN310" in found) is (wanted == ("libQnnGpu.so",))
-    assert ("QNN312" in found) is (bool(soc) and wanted is None)
-    assert "QNN212" in found  # the files are not for Android
-    assert found == sorted(found)

@@ -16,7 +16,7 @@ from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.files import Group, find_groups, judge_group
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
-from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Finding
 from provisioning.doctor.checks.sdk import ADAPTOR, Adaptor, see_no_root
 from provisioning.doctor.checks.variables import (
     RUNTIMES,
@@ -122,24 +122,6 @@ def test_the_executorch_of_a_checkout_counts_before_the_installed_one() -> None:
     assert ask(python=cases.PYTHON, checkout=checkout).executorch == "1.6.0a0"
     assert ask(python=python, checkout=nameless).executorch == ""
     assert ask().executorch == ""
-
-
-@pytest.mark.parametrize(
-    ("entries", "place", "is_hidden"),
-    [
-        (("/site",), "/site/executorch", True),
-        (("/a", "/site"), "/site/executorch", True),
-        (("/sit",), "/site/executorch", False),
-        ((), "/site/executorch", False),
-        (("",), None, False),
-    ],
-)
-def test_an_executorch_on_pythonpath_is_told_from_the_installed_one(
-    entries: tuple[str, ...], place: str | None, is_hidden: bool
-) -> None:
-    python = replace(cases.PYTHON, executorch=place)
-    case = ask(python=python, variables=VariableFacts({}, executorch_on_path=entries))
-    assert [one.is_hidden for one in PYTHON.find(case)] == [is_hidden]
 
 
 def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
@@ -324,37 +306,3 @@ def test_findings_come_once_in_the_order_of_ids_and_can_be_printed() -> None:
         ("QNN202", "libB.so"),
         ("QNN202", "lib\\udcff.so"),
     ]
-
-
-class Numbers:
-    """Checks of numbers, registered here."""
-
-    def __init__(self) -> None:
-        self.subjects = Subjects(lambda _: [2, 3])
-        register = self.subjects.check("A", "{subject} is odd", "{rest} is left", "see {where} ")
-        register(self.see_odd)
-        self.subjects.check(
-            "B", "{subject} is here", "why", "no", after=("A",), severity=Severity.WARNING
-        )(self.see_any)
-        self.subjects.check("C", "{subject} is there", "why", "no", after=("B",))(self.see_any)
-        self.subjects.check("D", "{subject} is low", "why", "no", after=("C",))(self.see_any)
-
-    @staticmethod
-    def see_odd(number: int) -> Iterator[Seen]:
-        if number % 2:
-            yield seen(f"{number}", "here", rest="1")
-
-    @staticmethod
-    def see_any(number: int) -> Iterator[Seen]:
-        yield seen(f"{number}", Path("/there"))
-
-
-def test_a_check_waits_for_those_before_it() -> None:
-    """It is silent where one of them has found something, or was silent itself."""
-    odd = Finding("A", "3", "3 is odd", "here", "1 is left", "see here")
-    even = Finding("B", "2", "2 is here", "/there", "why", "no", Severity.WARNING)
-    subjects = Numbers().subjects
-    assert list(subjects.judge(3)) == [odd]
-    assert list(subjects.judge(2)) == [even]
-    assert list(subjects.judge_all(ask())) == [even, odd]
-    assert list(Subjects[int]().find(ask())) == []
