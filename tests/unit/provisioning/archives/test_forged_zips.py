@@ -194,12 +194,9 @@ def good(**change: Any) -> Entry:
             for made_by, mode, kind, bits in (
                 (UNIX, stat.S_IFREG | 0o4755, "file", 0o4755),
                 (MACOS, stat.S_IFREG | 0o755, "file", 0o755),
-                (MACOS, stat.S_IFLNK | 0o755, "symlink", 0o755),
                 (WINDOWS, stat.S_IFLNK | 0o755, "file", 0),
-                (UNIX, 0o755, "file", 0o755),
                 (UNIX, stat.S_IFDIR | 0o755, "dir", 0o755),
                 (UNIX, stat.S_IFIFO | 0o755, "device file", 0o755),
-                (UNIX, stat.S_IFSOCK | 0o755, "device file", 0o755),
             )
         ),
         *(
@@ -216,7 +213,6 @@ def good(**change: Any) -> Entry:
             (forge(GOOD, end=end), [WHOLE])
             for end in (
                 End(is_64=True, count=0xFFFF),
-                End(is_64=True, size=FULL),
                 End(is_64=True, offset=FULL),
                 ALL_64,
                 End(is_64=True, wide={"count": 5}),  # of which no field says that it counts
@@ -228,18 +224,12 @@ def good(**change: Any) -> Entry:
             (forge(good(extra=extra, **dict.fromkeys(full.split(), FULL))), [WHOLE])
             for full, extra in (
                 ("size", wide(36)),
-                ("packed", wide(PACKED)),
                 ("offset", wide(0)),
                 ("size packed", wide(36, PACKED)),
-                ("size offset", wide(36, 0)),
-                ("packed offset", wide(PACKED, 0)),
                 ("size packed offset", wide(36, PACKED, 0)),
                 ("size", wide(36, before=OTHER)),
                 ("size", wide(36, before=wide(9, tag=2)) + OTHER),
-                ("size", wide(36) + wide(37)),
                 ("", wide(37)),
-                ("", b"\1\0"),
-                ("", OTHER + b"\1\0\0"),
             )
         ),
     ],
@@ -276,12 +266,9 @@ def ended(**change: Any) -> bytes:
         ),
         (ended(is_64=True, offset=FULL, signature=b"PK\6\5"), NO_64),
         (ended(is_64=True, offset=FULL, at=0), NO_64),
-        (ended(is_64=True, offset=FULL, at=HUGE), NO_64),
         (ended(is_64=True, offset=FULL, locator=b"PK\6\6"), OUTSIDE),
         (ended(is_64=True, offset=FULL, wide={"size": HUGE}), OUTSIDE),
-        (ended(is_64=True, offset=FULL, wide={"offset": HUGE}), OUTSIDE),
         (ended(offset=1 << 20), OUTSIDE),
-        (ended(size=1 << 20), OUTSIDE),
         (ended(offset=FULL), OUTSIDE),
         (ended(here=0, count=0), AFTER),
         (forge(GOOD, after=b"x", end=End(size=BYTES + 1)), AFTER),
@@ -292,7 +279,6 @@ def ended(**change: Any) -> bytes:
             for full, extra in (
                 (("size", "packed"), wide(36)),
                 (("size",), wide()),
-                (("size",), OTHER + wide()),
                 (("offset",), wide()),
             )
         ),
@@ -307,9 +293,7 @@ def ended(**change: Any) -> bytes:
         (forge(GOOD, good(name=b"\xe9a")), f"member b'\\xe9a' {NO_UTF8}"),
         (forge(GOOD, good(name=LONG)), f"member {LONG[:200]!r} {NO_UTF8}"),
         (forge(GOOD, good(flags=1)), "member 'a' is encrypted"),
-        (forge(GOOD, good(flags=0x809)), "member 'a' is encrypted"),
         (forge(GOOD, good(method=1)), "member 'a' has compression method 1"),
-        (forge(GOOD, good(method=12)), "member 'a' has compression method 12"),
         (
             forge(GOOD, good(size=1 << 31, packed=0)),
             "member 'a' is 0 bytes long, too few for 2147483648 bytes",
@@ -354,9 +338,7 @@ FLAT = replace(MEMBER, compressed=36, method=0)
                 ({"crc": 0xAB}, f"member 'a' has CRC-32 {CRC:08x}, not 000000ab"),
                 ({"offset": 0}, "member 'a' has no local header"),
                 ({"offset": 10_000}, "member 'a' has no local header"),
-                ({"offset": 30}, "member 'a' has no local header"),
                 ({"name": "b"}, "member 'b' has a different name in its local header"),
-                ({"name": "aa"}, "member 'aa' has a different name in its local header"),
                 ({"compressed": packed}, "member 'a' is cut short"),
             )
         ),
@@ -382,7 +364,6 @@ def test_a_member_is_what_its_directory_says_or_it_is_refused(
 @pytest.mark.parametrize(
     ("target", "wanted"),
     [
-        (b"a" * 4095, "a" * 4095),
         (b"a" * 4096, "the target of link 'l' is 4096 bytes long; the limit is 4095"),
         (b"\xff", "the target of link 'l' is not UTF-8"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioning.console.progress import Progress
-from provisioning.fetch import ranges
 from provisioning.fetch.ranges import (
     CostlyError,
     RemoteFile,
@@ -64,7 +62,6 @@ SLOW = every(1_000_000, 10, 1000)  # 10 round trips of 1 s, and 10,000 bytes at 
 @pytest.mark.parametrize(
     ("spans", "size", "round_trip_s", "bytes_s", "planned"),
     [
-        ([], 9, 1, 1, []),
         ([(0, 10), (4106, 4107)], 9, 1, 1, [(0, 4107)]),
         ([(0, 10), (4107, 4108)], 9, 1, 1, [(0, 10), (4107, 4108)]),
         (every(5000, 8), 40_000, 9999, 1, every(5000, 8)),  # up to eight, as they are
@@ -74,7 +71,6 @@ SLOW = every(1_000_000, 10, 1000)  # 10 round trips of 1 s, and 10,000 bytes at 
         (every(4 * MIB), LARGE, 999, 1e6, [(0, 32 * MIB + 9)]),
         (SLOW, 22_223, 1, 1000, SLOW),  # less than nine tenths of what the whole costs
         (SLOW, 22_222, 1, 1000, [(0, 22_222)]),
-        (every(8 * MIB), 10, 0, 1, [(0, 10)]),
     ],
 )
 def test_parts_are_asked_for_where_they_cost_less_than_the_whole(
@@ -128,9 +124,7 @@ BUSY, EARLY = bad.status(503), piece(extra=-1, sized=False)
     ("faults", "attempts", "wanted", "requests"),
     [
         ([piece(status=200)], 3, NONE, 1),
-        ([piece(ETag="")], 3, NONE, 1),
         ([piece(Content_Range=f"bytes {SIZE - 10}-{SIZE - 1}/*")], 3, NONE, 1),
-        ([piece(Content_Range=f"bytes */{SIZE}")], 3, NONE, 1),
         ([piece(SIZE - 11)], 3, OTHER, 1),
         (
             [piece(SIZE - 11, Content_Range=f"bytes {SIZE - 10}-{SIZE - 1}/{SIZE}")],
@@ -145,7 +139,6 @@ BUSY, EARLY = bad.status(503), piece(extra=-1, sized=False)
             1,
         ),
         ([BUSY], 3, None, 2),
-        ([BUSY] * 2, 3, "PermanentError: HTTP 503 (2 tries)", 2),
         ([EARLY] * 2, 3, "PermanentError: the body ended early (2 tries)", 2),
     ],
 )
@@ -210,11 +203,8 @@ CHANGED = "ChangedError: the file changed during the download"
     ("faults", "wanted", "requests"),
     [
         ([piece(status=200)], CHANGED, ["100-199"]),
-        ([piece(101)], CHANGED, ["100-199"]),
         ([piece(Content_Range=f"bytes 100-199/{SIZE + 1}")], CHANGED, ["100-199"]),
-        ([piece(Content_Range="bytes 100-199/*")], CHANGED, ["100-199"]),
         ([piece(ETag='"other"')], CHANGED, ["100-199"]),
-        ([piece(extra=1)], MORE, ["100-199"]),
         ([piece(extra=1, sized=False)], MORE, ["100-199"]),
         ([piece(ETag="")], None, ["100-199"]),
         ([piece(extra=-70, sized=False)], None, ["100-199", "130-199"]),
@@ -254,38 +244,3 @@ def test_a_part_is_asked_for_by_its_validator(remote: RemoteFile, server: BadSer
     assert 0 < remote.round_trip_s < 999
     server.files["a"] = DATA[::-1]
     assert outcome(lambda: remote.read_at(500, 100)) == CHANGED
-
-
-@pytest.fixture
-def in_pieces(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Pieces of 1000 bytes, over several connections after the second one; what was judged."""
-    judged: list[tuple[int, int]] = []
-
-    def judge(left: int, came: int, seconds: float) -> bool:
-        assert 0 <= seconds < 60
-        judged.append((left, came))
-        return came >= 2000
-
-    monkeypatch.setattr(ranges, "is_worth_it", judge)
-    monkeypatch.setattr(ranges, "split_spans", lambda spans: split_spans(spans, 1000))
-    return judged
-
-
-@pytest.mark.usefixtures("in_pieces")
-def test_a_changed_file_ends_all_parts_at_once(remote: RemoteFile, server: BadServer) -> None:
-    remote.policy = replace(QUICK, read_timeout_s=120)
-    has_ended = threading.Event()
-    released: list[bool] = []
-
-    def hold(handler: bad.Handler, data: bytes) -> None:
-        start, end = handler.span(data) or (0, 0)
-        where = f"bytes {start}-{end - 1}/{SIZE}"
-        handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
-        has_ended.wait(30)
-        released.append(True)
-
-    server.faults["a"] = [*[bad.serve] * 2, piece(ETag='"other"'), *[hold] * 50]
-    assert outcome(lambda: remote.fetch([(0, 20_000)])) == CHANGED
-    assert not released  # nobody waits for what is held
-    has_ended.set()
-    assert len(server.requests) <= 10

@@ -10,7 +10,7 @@ import pytest
 
 from provisioning.fetch import ranges
 from provisioning.fetch.part_file import PartFile
-from provisioning.fetch.ranges import Spread, is_worth_it, split_spans
+from provisioning.fetch.ranges import Spread, split_spans
 from tests.build.fetch import DATA as WHOLE
 from tests.build.fetch import QUICK, outcome
 from tests.stand_ins import bad_server as bad
@@ -51,25 +51,6 @@ def spread(server: BadServer, part: PartFile) -> Iterator[Spread]:
     yield spread
     server.usual = bad.serve
     assert all(thread.daemon and not thread.is_alive() for thread in spread.clients)
-
-
-ENOUGH, SLOW = (8 << 20) + 1, (8 << 20) - 1
-
-
-@pytest.mark.parametrize(
-    ("left", "came", "seconds", "is_worth"),
-    [
-        (ENOUGH, SLOW, 0.25, True),
-        (ENOUGH - 1, SLOW, 0.25, False),
-        (ENOUGH, SLOW + 1, 0.25, False),
-        (ENOUGH, 0, 0.249, False),
-        (ENOUGH, SLOW + 1, 0.251, True),
-    ],
-)
-def test_more_connections_may_help_where_much_is_left_and_one_is_slow(
-    left: int, came: int, seconds: float, is_worth: bool
-) -> None:
-    assert is_worth_it(left, came, seconds) == is_worth
 
 
 def test_the_rest_comes_in_pieces_each_once_over_more_connections_while_they_help(

@@ -46,12 +46,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     [
         ((0, 0), 3, 0, "done", [2, 4]),
         ((0, 0, 0), 3, 0, GIVEN_UP, [2, 4]),
-        ((0,), 1, 0, "PermanentError: broken (1 try)", []),
         ((0, 0, NEW, 0), 3, 0, "done", [2, 4, 2, 4]),
         ((0, 0, NEW, 0, 0), 3, 0, GIVEN_UP, [2, 4, 2, 4]),
-        ((NEW, -NEW, NEW), 3, 0, GIVEN_UP, [2, 4]),
         ((NEW,), 3, 3, "PermanentError: broken (1 try, started over 3 times)", []),
-        ((0,), 3, 2, "done", [2]),
         ((9.0,), 3, 0, "done", [9]),
         ((9.5,), 3, 0, BUSY, []),
     ],
@@ -96,7 +93,6 @@ ATTEMPTS, BACKOFF, TIMEOUT = "QNN_CI_ATTEMPTS", "QNN_CI_BACKOFF_S", "QNN_CI_TIME
     ("name", "text", "wanted"),
     [
         ("", "", USUAL),
-        (ATTEMPTS, "", USUAL),
         (ATTEMPTS, "1", replace(USUAL, attempts=1)),
         *((ATTEMPTS, text, "from 1 to 1000") for text in ("0", "nan", "many", "1001")),
         (BACKOFF, "0", replace(USUAL, backoff_s=0)),
@@ -138,8 +134,6 @@ def test_each_status_passes_is_tried_again_or_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("", 0),
-        ("0", 0),
         ("7", 7),
         (email.utils.formatdate(1050, usegmt=True), 50),
         (email.utils.formatdate(999, usegmt=True), 0),
@@ -169,11 +163,8 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
             Head(206, 5, 5, 20, "", "text/x"),
         ),
         ({"Content-Range": "bytes */20"}, replace(NOTHING, total=20)),
-        ({"Content-Range": "bytes 5-9/*"}, replace(NOTHING, range_start=5)),
         ({"Content-Range": "items 5-9/20", "Content-Length": "-3"}, NOTHING),
-        ({"Content-Length": "9" * 19}, NOTHING),
         ({"Content-Range": f"bytes 0-1/{'9' * 5000}"}, replace(NOTHING, range_start=0)),
-        ({"Content-Length": "\u0663"}, NOTHING),
         ({"ETag": '"a"', "Last-Modified": DATE}, replace(NOTHING, validator='"a"')),
         ({"ETag": 'W/"a"', "Last-Modified": DATE}, replace(NOTHING, validator=DATE)),
         ({"ETag": 'W/"a"'}, NOTHING),
@@ -189,10 +180,8 @@ def test_head_says_what_is_well_formed(headers: Mapping[str, str], wanted: Head)
     [
         ("http://me:secret@[::1/a?token=x", "[::1/a"),
         ("http://[::1/a?token=x?y", "http://[::1/a"),
-        ("a/b?token=x?y", "a/b"),
         ("https://me@you@host/a", "https://host/a"),
         ("https://me:secret@host:8443/a/b.zip?token=x#y", "https://host:8443/a/b.zip"),
-        ("file:///a/b.zip", "file:///a/b.zip"),
     ],
 )
 def test_a_url_is_shown_as_its_place(url: str, shown: str) -> None:

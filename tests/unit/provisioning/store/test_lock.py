@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.store import lock
-from provisioning.store.lock import HeldLock, find_callers, is_alive, start_of
+from provisioning.store.lock import HeldLock, is_alive, start_of
 
 NO_PROCESS = str(1 << 23)  # above the largest pid_max
 
@@ -75,26 +75,3 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     proc.mkdir()
     monkeypatch.setattr(lock, "PROC", proc)
     return proc
-
-
-def add_process(proc: Path, pid: int, parent: int, start: str, exe: str) -> None:
-    """A process as /proc shows it, with a name that is hard to read."""
-    (proc / str(pid)).mkdir()
-    fields = ["S", str(parent), *("9" * 17), start, "7", "7"]
-    name = f"{pid} (a) 1 2 (b) ".encode() + b"\xff) "
-    (proc / str(pid) / "stat").write_bytes(name + " ".join(fields).encode())
-    (proc / str(pid) / "exe").symlink_to(exe)
-
-
-@pytest.mark.parametrize(("above", "is_caller"), [("/bin/sh", True), ("/bin/bash", False)])
-def test_callers_are_the_shell_and_the_one_that_it_is_a_copy_of(
-    proc: Path, above: str, is_caller: bool
-) -> None:
-    parent, grandparent = os.getppid(), 1 << 22
-    assert find_callers() == [(parent, "0")]  # nothing can be read of it
-    add_process(proc, parent, grandparent, "500", "/bin/sh")
-    assert find_callers() == [(parent, "500")]
-    add_process(proc, grandparent, 1, "300", above)
-    assert find_callers() == [(parent, "500"), *([(grandparent, "300")] if is_caller else [])]
-    (proc / str(parent) / "stat").write_text("1 (sh) S x")
-    assert find_callers() == [(parent, "0")]

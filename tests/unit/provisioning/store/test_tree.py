@@ -56,7 +56,6 @@ def chmod(mode: int, *paths: str) -> Callable[[Path], None]:
 DAMAGES: list[tuple[Callable[[Path], Any], list[str], bool]] = [
     (lambda root: None, [], False),
     (lambda root: (root / "c").unlink(), ["c: is missing"], False),
-    (lambda root: (root / "lib/link").unlink(), ["lib/link: is missing"], False),
     (lambda root: (root / "void").rmdir(), ["void/: is missing"], False),
     (
         make("new/deep/file", "lib/deep/extra", "lib/aa", "lib/A"),
@@ -70,8 +69,6 @@ DAMAGES: list[tuple[Callable[[Path], Any], list[str], bool]] = [
     ),
     (lambda root: (root / "lib/other").symlink_to("a"), [f"lib/other: {UNKNOWN}"], False),
     (chmod(0o777, "lib/deep"), ["lib/deep/: wrong mode (777, not 755)"], False),
-    (chmod(0o700, "void"), ["void/: wrong mode (700, not 755)"], False),
-    (chmod(0o1755, "lib"), ["lib/: wrong mode (1755, not 755)"], False),
     (chmod(0o645, "lib/a"), ["lib/a: wrong mode (645, not 644)"], False),
     (
         lambda root: replace_file(root / "lib/a", b"some bytes!"),
@@ -157,11 +154,6 @@ def test_record_of_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
     data = encode_record(tree)
     assert (parse_tree(data), tree.size_bytes) == (tree, 10 + 4 + 3)
     record = json.loads(data)
-    assert data == json.dumps(record, indent=1).encode() + b"\n"
-    assert (record["schema_version"], record["files"][3]) == (
-        1,
-        {"path": "lib/link", "link": "deep/er/b"},
-    )
     assert record["files"][0] == {"path": "lib/a", "size": 10, "mode": 0o644, "sha256": SHA256}
     del record["files"][0]["mode"]  # the usual one
     read = parse_tree(json.dumps(record).encode())
