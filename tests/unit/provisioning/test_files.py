@@ -164,18 +164,6 @@ def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_exchange")
-@pytest.mark.parametrize("has_old", [True, False])
-def test_what_a_killed_process_left_aside_stops_no_other(tmp_path: Path, has_old: bool) -> None:
-    target, staging = tmp_path / "out", tmp_path / "staging"
-    for path in (staging, tmp_path / ".out.staging-replaced", *([target] if has_old else [])):
-        path.mkdir()
-        (path / path.name).touch()
-    publish_directory(staging, target)
-    assert [path.name for path in target.iterdir()] == ["staging"]
-    assert list(tmp_path.iterdir()) == [target]
-
-
-@pytest.mark.usefixtures("no_exchange")
 def test_a_directory_that_cannot_be_moved_in_leaves_the_old_one_in_its_place(
     tmp_path: Path,
 ) -> None:
@@ -240,16 +228,6 @@ def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Pat
         with pytest.raises(StoreError, match="cannot be written") as caught:
             write()
         assert caught.value.fix == fix
-
-
-def test_read_only_directories_are_removed_too(tmp_path: Path) -> None:
-    inner = tmp_path / "out" / "inner"
-    inner.mkdir(parents=True)
-    (inner / "file").touch()
-    for directory in (inner, inner.parent):
-        directory.chmod(0o555)
-    remove_tree(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ import msgspec
 import pytest
 
 from provisioning.artifacts.sources import FillJob, Options, git
-from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.files import hash_file
 from provisioning.manifest.releases import GitRelease
@@ -244,21 +242,7 @@ def test_repository_is_put_at_the_place_of_its_url_in_a_mirror(sdk: Workspace) -
 
 
 def test_each_source_is_asked_three_times(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more once it answers."""
-
-    class Mend(io.StringIO):
-        """The repository comes back after the first failure."""
-
-        def write(self, text: str) -> int:
-            if "failed" in text and not code.repository.exists():
-                away.rename(code.repository)
-            return super().write(text)
-
-    away = code.repository.rename(code.sdk.root / "away")
-    job = replace(code.job(), progress=Progress(Mend()))
-    assert git.fill(job)
     failed = f"code 1: git fetch from file://{code.sdk.root}/code failed\n"
-    assert job.progress.stream.getvalue().count("failed") == 1  # type: ignore[attr-defined]
     code.hide()
     monkeypatch.setenv("QNN_CI_MIRROR", f"file://{code.sdk.root}/gone")
     code.sdk.printed()
@@ -317,11 +301,9 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("1.0", "", "v1.10"),
         ("1.0", "1.9", "v1.9"),
-        ("1.0", "v1.9", "v1.9"),
         ("1.0", "2.0-rc1", "v2.0-rc1"),
         ("1.10", "", "v1.10"),
         ("1.11", "", ""),  # the mirror lags behind
-        ("1.11", "1.9", "v1.9"),
     ],
 )
 def test_newest_release_is_the_highest_version_and_a_named_one_may_be_any(

@@ -118,15 +118,6 @@ def test_lines_of_the_old_version_are_listed_except_what_the_plan_changes(sdk: W
     found = list_by_hand(plan, "sdk", "1.2.3")
     assert found == [f"{place}:2: sdk 1.2.3 is used, ümlaut" for place in places]
     assert list_by_hand(plan, "sdk", "1.2") == list_by_hand(plan, "sdk", "2.3") == []
-    lines = [
-        *('"executorch==1.5.1",', '"asn1crypto>=1.5.1",', '"executorch-tools==1.5.1",'),
-        *('"executorch==1.5.10",', '"asn1crypto==1.5.1", # of executorch 1.5.1'),
-    ]
-    write(sdk.root / "pyproject.toml", "\n".join(lines))  # other packages have that version, too
-    assert list_by_hand([], "executorch", "1.5.1") == [
-        f"pyproject.toml:1: {lines[0]}",
-        f"pyproject.toml:5: {lines[4]}",
-    ]
 
 
 @pytest.mark.parametrize("carry", [True, False])

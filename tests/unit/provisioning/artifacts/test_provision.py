@@ -33,10 +33,9 @@ from provisioning.artifacts.provision import (
     locate_artifact,
     trusted_tree,
 )
-from provisioning.artifacts.sources import FillJob, Options, git, substitute
-from provisioning.artifacts.sources.local import copy_file
+from provisioning.artifacts.sources import Options, substitute
 from provisioning.errors import DownloadError, IntegrityError, ManifestError, StoreError
-from provisioning.store.store import TREE_FILE, Published, Store
+from provisioning.store.store import TREE_FILE, Published
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 from tests.build.artifacts import (
     FILES,
@@ -319,27 +318,6 @@ def test_damage_is_found_and_repaired_if_the_files_are_verified(sdk: Workspace, 
     assert read_tree(found.root) == FILES | {"note": b"x"}
 
 
-def test_store_that_is_open_to_others_may_hold_trees_of_others(sdk: Workspace) -> None:
-    found = sdk.provision()
-    sdk.store.home.chmod(0o777)
-    sdk.store.trees.chmod(0o777)
-    sdk.printed()
-    assert sdk.provision().root == found.root
-    assert "can change what you run from it" in sdk.printed()
-    other = Store(sdk.root / "other")
-    other.home.mkdir()
-    other.home.chmod(0o777)
-    assert locate_artifact(sdk.ask(), other, sdk.progress) is None
-    assert f"{other.home} has mode 777" in sdk.printed()
-    published = Published(found.root.parent, "sdk")
-    if os.geteuid() == 0:
-        for path in (found.root.parent, *found.root.parent.rglob("*")):
-            os.lchown(path, 4321, -1)
-    assert find_differences(sdk.ask(), published) == []
-    found.root.chmod(0o777)
-    assert find_differences(sdk.ask(), published)[0].path == "./"
-
-
 def test_tree_is_trusted_only_for_the_request_that_it_was_made_for(sdk: Workspace) -> None:
     parts = ((), ("libraries",), ("libraries", "headers"))
     for components in parts:
@@ -424,29 +402,6 @@ def test_rest_of_a_tree_is_added_to_the_files_that_other_trees_have(
     libraries = sdk.provision("libraries").root
     assert names_below(libraries) == LIBRARIES
     assert (libraries / ONE).samefile(one / ONE) == (packed == "zip")
-
-
-def test_checkout_whose_record_has_nothing_of_git_is_not_trusted(
-    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trees of older versions do not list .git."""
-    release = f'source = "git"\nurl = "https://vendor.invalid/x"\ncommit = "{"a" * 40}"\n'
-    sdk.edit(sdk.manifest.read_text().partition('source = "archive"')[2], "")
-    sdk.edit('source = "archive"', release)
-
-    def fill(job: FillJob) -> tuple[TreeEntry, ...]:
-        return tuple(copy_file(sdk.archive, job.root, name) for name in (".git/config", "file"))
-
-    monkeypatch.setattr(git, "fill", fill)
-    root = sdk.provision().root
-    published = Published(root.parent, "sdk")
-    assert trusted_tree(sdk.ask(), published)
-    record = root.parent / TREE_FILE
-    tree = parse_tree(record.read_bytes())
-    record.write_bytes(encode_record(msgspec.structs.replace(tree, files=tree.files[1:])))
-    assert trusted_tree(sdk.ask(), published) is None
-    assert sdk.provision(verify=True).repaired == (TREE_FILE,)
-    assert trusted_tree(sdk.ask(), published)
 
 
 def test_kept_archive_is_checked_against_its_pin(sdk: Workspace) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console import interrupts
 from provisioning.console.command import (
     Outcome,
     Verb,
@@ -104,29 +103,6 @@ def test_a_verb_runs_by_the_name_of_its_session_too(verbs: dict[str, Verb]) -> N
     assert [find_verb(both, word) for word in ("third", "none")] == ["other", ""]
 
 
-def test_an_error_without_a_fix_gets_the_one_that_is_known(
-    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = []
-
-    def advise(text: str) -> str:
-        asked.append(text)
-        return "know better"
-
-    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-        raise ToolError("git failed", why="fatal: no network")
-
-    assert run_command("p", verbs, ["show", "--fail"], advise) == (ExitCode.ENVIRONMENT, "")
-    assert "fix: provision it" in capsys.readouterr().err
-    assert asked == []
-    sys.modules["a_verb"].execute = execute  # type: ignore[attr-defined]
-    assert run_command("p", verbs, ["show"], advise)[0] == ExitCode.TOOL
-    assert "fix: know better" in capsys.readouterr().err
-    assert asked == ["git failed\nfatal: no network"]
-    assert run_command("p", verbs, ["show"])[0] == ExitCode.TOOL
-    assert "fix:" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [[], ["-q"], ["shwo"]])
 def test_a_missing_or_unknown_verb_is_a_usage_error(
     verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
@@ -195,24 +171,6 @@ def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture
 def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
     verbs = {"show": Verb("provisioning.verbs.no_such_verb", "shows")}
     assert run_command("p", verbs, ["show"])[0] == ExitCode.DEFECT
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_an_interrupt_has_its_exit_code_and_its_record(
-    verbs: dict[str, Verb],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(interrupts, "CLEANUP_S", 0.0)  # another test's signal may be recent
-    # A shell starts what runs in the background with SIGINT ignored.
-    old = signal.signal(getattr(signal, name), signal.default_int_handler)
-    before = signal.getsignal(getattr(signal, name))
-    code, text = run_command("p", verbs, ["show", "--end", name, "--json"])
-    assert (code, json.loads(text)["what"]) == (ExitCode.INTERRUPTED, "interrupted")
-    assert capsys.readouterr().err == "p show: interrupted\n"
-    assert signal.getsignal(getattr(signal, name)) is before
-    signal.signal(getattr(signal, name), old)
 
 
 def test_a_path_is_relative_to_where_nox_was_called(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.git import (
-    REPOSITORY_VARIABLES,
     ask_git,
     parse_submodules,
     read_commit,
@@ -68,13 +67,6 @@ def test_a_directory_inside_a_repository_is_not_that_repository(
         assert not survey_checkout(place).is_git
         with pytest.raises(ToolError):
             read_commit(place)
-
-
-def test_git_itself_counts_these_variables_to_a_repository(repository: Path) -> None:
-    local = set(ask_git(repository, "rev-parse", "--local-env-vars").decode().split())
-    kept = {"GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS", "GIT_INTERNAL_SUPER_PREFIX"}
-
-    assert local - kept <= REPOSITORY_VARIABLES
 
 
 def test_the_users_mirror_in_a_variable_still_counts(

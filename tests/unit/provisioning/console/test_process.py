@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
@@ -11,10 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import (
     Completed,
-    Streams,
     end_marked,
     end_running,
     module_command,
@@ -63,20 +60,6 @@ def test_an_interrupt_ends_the_whole_group() -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (
-            "echo a; echo b >&2; exec sleep 60",
-            Streams(-15, b"a\n", b"b\n", "did not end within 0 s"),
-        ),
-        ("exec sleep 60", Streams(-15, b"", b"", "did not end within 0 s")),
-    ],
-)
-def test_streams_of_a_hang_are_what_it_printed(code: str, expected: Streams) -> None:
-    assert run_streams(["sh", "-c", code], timeout_s=0.2) == expected
-
-
 def test_a_hang_is_ended_with_its_children() -> None:
     ended = run_process(["sh", "-c", "sleep 600 & echo $!; wait"], timeout_s=0.5, check=False)
     assert ended.exceeded
@@ -111,15 +94,6 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
     assert left == bool(start) or (start and child == CHATTER)
     if left:
         os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("limit_s", [1e99, math.inf])
-def test_a_time_limit_may_be_longer_than_any_clock(limit_s: float) -> None:
-    failed: list[object] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(threading, "excepthook", failed.append)
-        run_process(["sleep", "0.02"], timeout_s=limit_s)
-    assert not failed
 
 
 def test_what_starts_other_programs_all_the_time_is_ended() -> None:
@@ -202,17 +176,6 @@ def test_a_process_does_not_read_what_is_typed_into_ours() -> None:
 SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
 
-def test_results_come_in_the_order_of_the_tasks() -> None:
-    def work(number: int) -> int:
-        time.sleep(0.3 * (2 - number))
-        return number
-
-    seen: list[int] = []
-    tasks = [partial(work, number) for number in range(3)]
-    assert run_tasks(tasks, 3, on_done=seen.append) == [0, 1, 2]
-    assert seen == [2, 1, 0]
-
-
 def test_a_signal_that_another_thread_received_is_acted_on() -> None:
     def interrupt_this_thread() -> Completed:
         threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
@@ -226,16 +189,6 @@ def test_a_signal_that_another_thread_received_is_acted_on() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def test_an_interrupt_between_two_tasks_ends_the_first() -> None:
-    def tasks() -> Iterator[Callable[[], Completed]]:
-        yield lambda: run_process(SLEEP, check=False)
-        time.sleep(0.5)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_tasks(tasks(), 2)
 
 
 def test_what_one_task_raises_ends_the_others_and_aborts() -> None:

@@ -58,14 +58,11 @@ def lines_of(screen: StringIO) -> list[str]:
     ("unit", "total", "done", "resumed", "columns", "line"),
     [
         ("", 0, 0, 0, None, "  x 10 s"),
-        ("files", 0, 3, 0, None, "  x 3 files, 10 s"),
         ("B", 0, 2048, 0, None, "  x 2.0 KiB, 205 B/s, 10 s"),
         ("B", 2048, 1024, 512, 20, "  x  75% 1.5 KiB of 2.0 KiB, 102 B/s, 10 s, 5 s left"),
         ("", 4, 1, 0, LEAST_COLUMNS - 1, "  x  25% 1 of 4, 10 s"),
         ("", 4, 1, 0, LEAST_COLUMNS, "  x [######..................]  25% 1 of 4, 10 s"),
         ("B", 2048, 4096, 0, 20, "  x 100% 4.0 KiB of 2.0 KiB, 410 B/s, 10 s, 0 s left"),
-        ("B", 2048, 0, 0, 20, "  x   0% 0 B of 2.0 KiB, 0 B/s, 10 s"),
-        ("B", 0, 20 << 30, 0, None, "  x 20.00 GiB, 2.00 GiB/s, 10 s"),
     ],
 )
 def test_a_bar_shows_what_it_knows(

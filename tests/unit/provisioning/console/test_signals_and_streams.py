@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from provisioning.console.git import ask_git, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.documents import read_user_file
 from provisioning.errors import (
-    StoreError,
     ToolError,
     UsageError,
 )
@@ -140,30 +138,6 @@ def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
     with interrupts_held():
         assert handler.held
     assert not handler.held
-    held: list[bool] = []
-
-    def hold() -> None:
-        with interrupts_held():
-            held.append(handler.held)
-
-    thread = threading.Thread(target=hold)  # signals reach the main thread alone
-    thread.start()
-    thread.join()
-    assert held == [False]
-
-
-def test_a_later_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
-    interrupt = Interrupt()
-    interrupt.last = 100.0 - interrupts.CLEANUP_S
-    for passed, raises in ((0.0, True), (7.9, False), (8.0, True)):
-        now[0] = interrupt.last + passed if passed else now[0]
-        if raises:
-            with pytest.raises(KeyboardInterrupt):
-                interrupt()
-        else:
-            interrupt()
 
 
 # -- processes -----------------------------------------------------------------------------------
@@ -246,41 +220,6 @@ def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
 
 
 # -- streams -------------------------------------------------------------------------------------
-
-
-class Broken(io.StringIO):
-    """A stream that takes nothing; ``error`` says why."""
-
-    def __init__(self, descriptor: int, error: OSError) -> None:
-        super().__init__()
-        self.descriptor, self.error = descriptor, error
-
-    def write(self, text: str) -> int:
-        raise self.error
-
-    def fileno(self) -> int:
-        return self.descriptor
-
-
-@pytest.mark.parametrize("is_stdout", [True, False])
-def test_what_is_left_in_a_stream_that_takes_nothing_goes_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stdout: bool
-) -> None:
-    file = tmp_path / "file"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
-    stream = Broken(descriptor, BrokenPipeError())
-    if is_stdout:
-        monkeypatch.setattr(sys, "stdout", stream)
-        terminal.write_output("text")
-        stream.error = OSError(errno.ENOSPC, "No space left on device")
-        with pytest.raises(StoreError) as caught:
-            terminal.write_output("text")
-        assert "No space left" in caught.value.why
-    else:
-        terminal.write_through(stream, "text")
-    os.write(descriptor, b"the interpreter's own flush")
-    os.close(descriptor)
-    assert file.read_bytes() == b""
 
 
 def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

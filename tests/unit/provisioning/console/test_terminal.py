@@ -60,10 +60,8 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
     ("words", "code", "said"),
     [
         ("PROGRAM list >&-", ExitCode.OK, b""),
-        ("PROGRAM nonsense 2>&-", ExitCode.USAGE, b""),
         ("PROGRAM list <&- >&- 2>&-", ExitCode.OK, b""),
         ("PROGRAM list | true", ExitCode.OK, b""),
-        ("PROGRAM env --help | true", ExitCode.OK, b""),
         ("PROGRAM nonsense 2> >(true)", ExitCode.USAGE, b""),
         ("PROGRAM list >/dev/full", ExitCode.DOWNLOAD, b"No space left on device"),
         ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),

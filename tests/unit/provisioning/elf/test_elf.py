@@ -83,9 +83,7 @@ NAMES, LARGE = 1592 + 64, 1 << 40  # the first section header that is none of ze
         (54, 2, 0, "e_phentsize is 0, and e_phnum is 10"),
         (56, 2, 257, "e_phentsize is 56, and e_phnum is 257"),
         (56, 2, 256, "the program header table should be at bytes 64 to 14400"),
-        (58, 2, 65535, "e_shentsize is 65535, and e_shnum is 18"),
         (60, 2, 16385, "e_shentsize is 64, and e_shnum is 16385"),
-        (60, 2, 16384, "the section header table should be at bytes 1592 to 1050168"),
         (64 + 8, 8, LARGE, f"segment 0 should be at bytes {LARGE} to {LARGE + 560}"),
         (NAMES, 4, LARGE // 256 - 1, "a string should be at bytes 4294968710 to"),
         (NAMES + 24, 8, LARGE, f"a section should be at bytes {LARGE} to"),
@@ -160,9 +158,7 @@ def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
         (b"", Defect.EMPTY),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", Defect.LFS_POINTER),
         (b"\n<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
-        (b"<HTML>", Defect.HTML),
         (b"\xef\xbb\xbf<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
-        (b"<!-- saved from a portal --><html><body>", Defect.HTML),
         (b'<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml">', Defect.HTML),
         (b"PK\x03\x04 an archive of more", Defect.NOT_ELF),
         (b"\x7fELF\x02\x01\x01", Defect.TRUNCATED),
@@ -267,8 +263,6 @@ def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
         (b"v2.37.0.250724175447_124859\0", ("2.37.0", "250724175447")),
         (b"\0AISW_VERSION: 2.49.40\0", ("2.49.40", None)),
         (b"\x0040\x00260810104044\0", (None, "260810104044")),
-        (b"\x00220104101010\0", (None, "220104101010")),
-        (b"\x0037\x00250724175447_124859\0", (None, "250724175447")),
         (b"\x009260810104044\0", None),
         (b"260810104044\0", None),
         (b"v2.49.40.2608101040441", None),
@@ -336,28 +330,6 @@ def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
 
 
 # -- what few libraries have --------------------------------------------------------------------
-
-
-def define_version(data: bytes) -> bytes:
-    """``data`` with a definition of the version that it needs."""
-    at = data.index(struct.pack("<Q", 0x6FFFFFFE))  # DT_VERNEED
-    table = struct.unpack_from("<Q", data, at + 8)[0]
-    name = struct.unpack_from("<I", data, table + 16 + 8)[0]
-    changed = bytearray(data)
-    struct.pack_into("<Q", changed, at, 0x6FFFFFFC)  # DT_VERDEF
-    struct.pack_into("<HHHHIII", changed, table, 1, 0, 1, 1, 0, 20, 0)
-    struct.pack_into("<II", changed, table + 20, name, 0)
-    return bytes(changed)
-
-
-def test_a_library_tells_which_versions_it_defines(tmp_path: Path) -> None:
-    file = tmp_path / "lib.so"
-    file.write_bytes(define_version((LIBRARIES / "libx86.so").read_bytes()))
-    facts = read_elf(file)
-    assert (facts.version_defs, facts.version_needs) == (("GLIBC_2.9",), ())
-    assert facts.highest_def("GLIBC") == (2, 9)
-    assert facts.highest_def("GLIBCXX") is None
-    assert facts.highest_need("GLIBC") is None
 
 
 def test_the_loader_looks_into_its_cache_and_then_its_directories(

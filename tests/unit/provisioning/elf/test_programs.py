@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import struct
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from provisioning.elf.programs import (
     find_program_damage,
     find_targets,
 )
-from provisioning.elf.tables import MAX_ITEMS, Tables
 from tests.stand_ins import lowered
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
@@ -71,25 +68,6 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
     for size in range(len(data)):
         assert find_context_damage(data[:size])
     assert find_context_damage(data + b"\0")
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "told"),
-    [(6, 0xFF, "version"), (9, 8, "utf-8")],
-    ids=["another version of zip", "a name that is no text"],
-)
-def test_a_package_whose_list_of_files_cannot_be_read_is_damaged(
-    place: int, value: int, told: str
-) -> None:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as package:
-        package.writestr("name", make_context())
-    whole = bytearray(stream.getvalue())
-    start = whole.index(b"PK\1\2")
-    whole[start + 46] = 0xFF  # the first byte of the name
-    assert not find_context_damage(bytes(whole))
-    whole[start + place] = value
-    assert told in find_context_damage(bytes(whole))
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
@@ -159,18 +137,3 @@ def test_a_tree_tells_targets_that_only_the_description_names(tmp_path: Path) ->
     (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))
     found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
     assert [one.targets for one in found.lowered] == [(Target("SM8650", 75, 8),)] * 2
-
-
-def test_fields_of_a_flatbuffer_are_read_up_to_a_number_of_items() -> None:
-    # The root's place; a vtable of two fields, of which one is there; a table of a struct.
-    data = struct.pack("<IHHHHiII", 12, 8, 12, 4, 0, 8, 0xFFFFFFFF, 7)
-    tables = Tables(data)
-    root = tables.root()
-    assert (root.numbers(0, 2), root.numbers(1, 2)) == ((0xFFFFFFFF, 7), ())
-    assert (root.number(0), root.number(1, default=5), root.number(2)) == (0xFFFFFFFF, 5, 0)
-    assert (root.span(1), root.bytes(1), root.list(1), root.table(1)) == ((0, 0), b"", (), None)
-    tables.count(MAX_ITEMS - 2)
-    with pytest.raises(struct.error, match="items"):
-        tables.count()
-    with pytest.raises(struct.error, match=r"outside the flatbuffer|exceeds the flatbuffer"):
-        root.numbers(0, 3)
