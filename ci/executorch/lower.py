@@ -412,7 +412,7 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
     said = [*filter(None, [*left, qnn_errors(text, "; ".join(left))])]
-    # What QNN did not refuse failed for want of a rule only where a scale is missing.
+    # Where QNN refused nothing, a missing rule is the cause only if a scale is missing too.
     if said or any(isinstance(one, (KeyError, AssertionError)) for one in chain):
         return [*bare, *said, *raised]
     return [*raised, *bare]
