@@ -6,7 +6,6 @@ Preparing, building and comparing are stand-ins; the verb's own order and record
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,48 +124,35 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     assert not [*Path().iterdir()]
 
 
-def source_target() -> str:
-    """The target that builds the runner of a checkout."""
-    return find_target("runner").with_source
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "profile"),
     [
-        (["direct", "--dsp-type", "0"], lambda: find_target("direct").lpai_profile),
-        (["direct"], lambda: find_target("direct").profile),
-        (["runner"], lambda: find_target("runner").profile),
-        (["runner", "--source", "."], lambda: find_target(source_target()).profile),
-        (
-            ["runner", "--source", ".", "--profile", find_target(source_target()).profile],
-            lambda: find_target(source_target()).profile,
-        ),
-        (["direct", "--profile", "direct"], lambda: "direct"),
-        (["direct", "--profile", "direct-lpai"], lambda: "direct-lpai"),
-        (["direct", "--dsp-type", "0", "--profile", "direct"], lambda: "direct"),
+        (["direct", "--dsp-type", "0"], find_target("direct").lpai_profile),
+        (["direct"], find_target("direct").profile),
+        (["runner"], find_target("runner").profile),
+        (["runner", "--source", "."], find_target(find_target("runner").with_source).profile),
+        (["direct", "--profile", "direct-lpai"], "direct-lpai"),
+        (["direct", "--dsp-type", "0", "--profile", "direct"], "direct"),
     ],
 )
 def test_the_profile_is_the_one_of_what_is_built(
-    builds: Builds, words: list[str], expected: Callable[[], str]
+    builds: Builds, words: list[str], profile: str
 ) -> None:
     assert main(["build", *words]) == ExitCode.OK
-    assert builds.targets[-1].profile == expected()
+    assert builds.targets[-1].profile == profile
 
 
-@pytest.mark.parametrize("target", ["runner", "aot", "android", "linux"])
 @pytest.mark.parametrize(
-    ("asked", "is_built"),
-    [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False), ("9.9", False)],
+    ("asked", "is_built"), [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False)]
 )
 def test_another_executorch_than_that_of_the_sources_is_refused(
-    builds: Builds, capsys: pytest.CaptureFixture[str], target: str, asked: str, is_built: bool
+    builds: Builds, capsys: pytest.CaptureFixture[str], asked: str, is_built: bool
 ) -> None:
-    code = main(["build", target, *(("--executorch", asked) if asked else ())])
-    assert (code, "build" in builds.done) == ((0, True) if is_built else (2, False))
-    if not is_built:
+    for target in ("runner", "aot"):
+        code = main(["build", target, *(("--executorch", asked) if asked else ())])
+        assert (code, "build" in builds.done) == ((0, True) if is_built else (2, False))
         said = capsys.readouterr().err
-        assert asked in said
-        assert "1.5.1" in said
+        assert is_built or (asked in said and "1.5.1" in said)
 
 
 @pytest.mark.parametrize(

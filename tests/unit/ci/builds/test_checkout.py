@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ci.builds import checkout
 from ci.builds.checkout import (
@@ -18,7 +17,7 @@ from ci.builds.checkout import (
     prepare_checkout,
     probe_python,
 )
-from ci.builds.plan import BuildJob, BuildRequest
+from ci.builds.plan import BuildRequest
 from ci.builds.targets import Needs, find_target
 from ci.builds.toolchains import Compilers
 from provisioning.artifacts.environment import Environment
@@ -82,10 +81,6 @@ NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": 
         ("yaml ruamel torch", {}, "tomli", "tomli, or add -D B=OFF"),
         ("ruamel", {"B": "OFF"}, "yaml, torch", "pyyaml torch, or add -D A=OFF"),
         ("yaml ruamel", {"A": "OFF", "B:BOOL": "0"}, "", ""),
-        (
-            *("yaml ruamel", {}, "torch, tomli"),
-            "torch tomli, or add -D A=OFF, or add -D B=OFF",
-        ),
     ],
 )
 def test_every_missing_module_is_named_with_the_options_that_need_it(
@@ -96,13 +91,12 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
         return SimpleNamespace(modules=found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1))
 
     monkeypatch.setattr(checkout, "ask_python", ask)
-    request = BuildRequest(python=Path("py"), defines=defines)
-    said = explain(lambda: probe_python(NEEDS, request))
-    if not missing:
+    said = explain(lambda: probe_python(NEEDS, BuildRequest(python=Path("py"), defines=defines)))
+    if missing:
+        assert said.startswith(f"UnfitError py has no module {missing}\n")
+        assert said.endswith(f"fix: py -m pip install {fix}")
+    else:
         assert said == "('cpython-312', '3.12.1')"
-        return
-    assert said.startswith(f"UnfitError py has no module {missing}\n")
-    assert said.endswith(f"fix: py -m pip install {fix}")
     unchecked = BuildRequest(python=Path("py"), packages=False)
     assert probe_python(NEEDS, unchecked) == ("cpython-312", "3.12.1")
 
@@ -154,71 +148,38 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
 # The job
 
 
-class Preparation:
-    """Provisioned artifacts in four directories, and checks that only note what they are given."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.versions = {"executorch": "1.5.1", "qnn-sdk": "2.49"}
-        self.versions |= {"hexagon-sdk": "6", "android-ndk": "26"}
-        names = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT")
-        self.exported = {name: f"/{name}" for name in names}
-        self.variables = {**self.exported, "LD_LIBRARY_PATH": "/libraries"}
-        self.tag = "cpython-312"
-        self.asked: dict[str, tuple[Any, ...]] = {}
-        values = {"hexagon_tools_root": "/tools", "android_platform": "android-30"}
-        answers: dict[str, Any] = {
-            **dict.fromkeys(("check_submodules", "check_fitness", "check_headers", "check_names")),
-            "check_programs": None,
-            "resolve_compilers": Compilers({}, {"cxx": "one"}, values),
-            "unneeded_submodules": frozenset({"third-party/other"}),
-            "find_installed": frozenset({"python/PyA.so"}),
-            "find_tools": TOOLS,
-        }
-        for name, answer in answers.items():
-            monkeypatch.setattr(checkout, name, self.note(name, answer))
-        monkeypatch.setattr(checkout, "locate_profile", lambda name, _: self.environment(name))
-        monkeypatch.setattr(checkout, "probe_python", lambda *_: (self.tag, "3.12.1"))
-        monkeypatch.setenv("QNN_CI_HOME", str(folder / "home"))
-        monkeypatch.setenv("EXECUTORCH_ROOT", "/other")
-
-    def note(self, name: str, answer: Any) -> Any:
-        def ask(*given: Any) -> Any:
-            self.asked[name] = given
-            return answer
-
-        return ask
-
-    def environment(self, profile: str) -> Environment:
-        rows = (Provisioned(*row, self.folder / row[0]) for row in self.versions.items())
-        return Environment(profile, tuple(rows), self.variables)
-
-    def prepare(self, target: str, needs: Needs | None = None, **choices: Any) -> BuildJob:
-        row = find_target(target)
-        row = replace(row, needs=needs) if needs else row
-        return prepare_checkout(row, BuildRequest(**choices), Progress(None))
-
-    def place(self, target: str, tag: str = "cpython-311", sdk: str = "2.49", **more: Any) -> Path:
-        self.tag, self.versions["qnn-sdk"] = tag, sdk
-        return self.prepare(target, **more).plan.place.root
-
-
-@pytest.fixture
-def preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparation:
-    return Preparation(tmp_path, monkeypatch)
-
-
 def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
-    preparation: Preparation,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes that one left would else be taken for those of another."""
+    roots = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT")
+    values = {"hexagon_tools_root": "/tools", "android_platform": "android-30"}
+    for name, answer in {
+        **dict.fromkeys(("check_submodules", "check_fitness", "check_headers", "check_names")),
+        "check_programs": None,
+        "resolve_compilers": Compilers({}, {"cxx": "one"}, values),
+        "unneeded_submodules": frozenset(),
+        "find_installed": frozenset(),
+        "find_tools": TOOLS,
+    }.items():
+        monkeypatch.setattr(checkout, name, lambda *_, answer=answer: answer)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+
+    def place(target: str, tag: str, sdk: str, **choices: Any) -> Path:
+        versions = {"executorch": "1.5.1", "qnn-sdk": sdk, "hexagon-sdk": "6", "android-ndk": "26"}
+        rows = tuple(Provisioned(*row, tmp_path / row[0]) for row in versions.items())
+        variables = {name: f"/{name}" for name in roots}
+        monkeypatch.setattr(
+            checkout, "locate_profile", lambda name, _: Environment(name, rows, variables)
+        )
+        monkeypatch.setattr(checkout, "probe_python", lambda *_: (tag, "3.12.1"))
+        made = prepare_checkout(find_target(target), BuildRequest(**choices), Progress(None))
+        return made.plan.place.root
+
     pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
-    assert len({preparation.place("aot", *pair) for pair in (*pairs, pairs[0])}) == 3
-    assert len({preparation.place("android", *pair) for pair in pairs}) == 1
+    assert len({place("aot", *pair) for pair in (*pairs, pairs[0])}) == 3
+    assert len({place("android", *pair) for pair in pairs}) == 1
     socs = [("SM8850", 0, "2.49.40"), ("SM8850", 3, "2.38.1"), ("SM8650", 3, "2.38.1")]
-    places = {
-        preparation.place("direct", sdk=sdk, soc=soc, dsp_type=kind) for soc, kind, sdk in socs
-    }
-    assert len(places) == 3
-    said = explain(lambda: preparation.place("direct", sdk="2.38.1", soc="SM8850", dsp_type=0))
+    assert len({place("direct", "x", sdk, soc=soc, dsp_type=kind) for soc, kind, sdk in socs}) == 3
+    said = explain(lambda: place("direct", "x", "2.38.1", soc="SM8850", dsp_type=0))
     assert said.startswith("UnfitError for LPAI")

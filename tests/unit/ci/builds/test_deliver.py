@@ -20,8 +20,6 @@ from ci.builds.deliver import (
     PLACES,
     Proof,
     check_delivery,
-    install_files,
-    make_overlay,
     run_import,
     run_proof,
 )
@@ -29,7 +27,7 @@ from ci.builds.plan import Place
 from ci.builds.targets import Install, find_target
 from provisioning.artifacts.choice import OverlayRecord, read_overlay
 from provisioning.console.progress import Progress
-from provisioning.errors import FailedError, StoreError
+from provisioning.errors import FailedError
 from tests.build.builds import explain, write_files
 
 PYTHON = Path(sys.executable)
@@ -161,14 +159,6 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     assert change(lambda: made.program.write_text(f"{PROVES}\n# other"))
     made.place.proof.write_text("damaged")
     assert made.is_proven_again()
-
-
-def test_a_place_that_cannot_be_written_is_named(made: Delivery, tmp_path: Path) -> None:
-    (tmp_path / "a-file").touch()
-    with pytest.raises(StoreError, match="a-file"):
-        install_files(made.target, made.place, tmp_path / "a-file")
-    with pytest.raises(StoreError, match="a-file"):
-        make_overlay(made.target, made.place, made.wheel, tmp_path / "a-file/overlay")
 
 
 @pytest.mark.parametrize(

@@ -92,19 +92,15 @@ def test_a_build_as_data_and_as_text(
     check_snapshot(SNAPSHOTS / "records.txt", show(said, {str(tmp_path): "PLACE"}))
 
 
-@pytest.mark.parametrize(
-    ("executorch", "library", "lowers"),
-    [
-        *((row.executorch, True, True) for row in read_pairs().supported),
-        *(("1.5.1+cpu", True, True), ("1.5.1", False, False)),
-        *(("0.1.0", True, False), ("", True, False)),
-    ],
-)
 def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
-    tmp_path: Path, executorch: str, library: bool, lowers: bool
+    tmp_path: Path,
 ) -> None:
-    if library:
-        write_files(tmp_path, {HOST_LIBRARY: ""})
-    values = {"qnn_sdk_root": str(tmp_path), "executorch_version": executorch}
-    assert find_lowering_sdk(values) == (str(tmp_path) if lowers else "")
-    assert find_lowering_sdk({"executorch_version": executorch}) == ""
+    values = {"qnn_sdk_root": str(tmp_path), "executorch_version": "1.5.1"}
+    assert find_lowering_sdk(values) == ""
+    write_files(tmp_path, {HOST_LIBRARY: ""})
+    supported = [row.executorch for row in read_pairs().supported]
+    for executorch in (*supported, "1.5.1+cpu", "0.1.0", ""):
+        lowers = executorch not in {"0.1.0", ""}
+        values["executorch_version"] = executorch
+        assert find_lowering_sdk(values) == (str(tmp_path) if lowers else "")
+    assert find_lowering_sdk({"executorch_version": "1.5.1"}) == ""

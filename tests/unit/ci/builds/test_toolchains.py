@@ -225,9 +225,8 @@ STATS = '{"stats": {"cache_hits": {"counts": {"C": 5, "C++": 4}}, "cache_misses"
 @pytest.mark.parametrize(
     ("name", "said", "counts"),
     [
-        *(("ccache", "", (0, 0)), ("ccache", CCACHE_LOG, (3, 2))),
-        *(("sccache", STATS, (9, 0)), ("sccache", "no server", (0, 0))),
-        *(("sccache", '{"stats": {}}', (0, 0)), ("sccache", "[]", (0, 0))),
+        *(("ccache", "", (0, 0)), ("ccache", CCACHE_LOG, (3, 2)), ("sccache", STATS, (9, 0))),
+        *(("sccache", "no server", (0, 0)), ("sccache", "[]", (0, 0))),
     ],
 )
 def test_hits_and_misses_are_counted_from_a_log_or_an_answer(
@@ -243,7 +242,4 @@ def test_hits_and_misses_are_counted_from_a_log_or_an_answer(
     assert found
     assert (found.name, found.version, found.hits, found.misses) == (name, "4.7", *counts)
     since = found.since(replace(found, hits=3, misses=1))
-    assert (since.hits, since.misses) == tuple(
-        max(now - before, 0) for now, before in zip(counts, (3, 1), strict=True)
-    )
-    assert read_counts(plan_runner(tmp_path)) is None
+    assert (since.hits, since.misses) == (max(counts[0] - 3, 0), max(counts[1] - 1, 0))

@@ -18,7 +18,7 @@ from ci.builds.inputs import State, read_record
 from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Place
 from ci.builds.targets import find_target
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, ToolError, UnfitError
+from provisioning.errors import ToolError, UnfitError
 from tests.build.builds import plan_runner, write_files
 
 
@@ -114,19 +114,21 @@ def test_a_change_that_decides_about_the_artifacts_builds_again(
 
 
 @pytest.mark.parametrize(
-    "choices", [{"clean": True}, {"release": False, "defines": {"A": "1"}}, {"version": "2"}]
+    ("choices", "again"),
+    [
+        ({"clean": True}, True),
+        ({"defines": {"A": "1"}}, True),
+        ({"version": "2"}, True),
+        ({"jobs": 3}, False),
+    ],
 )
-def test_other_settings_build_again(builds: Builds, choices: dict[str, Any]) -> None:
+def test_other_settings_build_again_and_nothing_that_decides_nothing(
+    builds: Builds, choices: dict[str, Any], again: bool
+) -> None:
     builds.run()
-    assert not builds.run(**choices).up_to_date
-
-
-def test_a_change_that_decides_nothing_does_not_build_again(builds: Builds) -> None:
-    builds.run()
-    for _ in range(2):
-        (builds.source / "notes.txt").write_text("left out")
-        (builds.source / "a.c").write_text("one")  # another time, the same bytes
-        assert builds.run(jobs=3).up_to_date
+    (builds.source / "notes.txt").write_text("left out")
+    (builds.source / "a.c").write_text("one")  # another time, the same bytes
+    assert builds.run(**choices).up_to_date is not again
 
 
 def test_a_second_build_in_the_same_place_is_refused_until_the_first_ends(builds: Builds) -> None:
@@ -178,33 +180,23 @@ def test_a_copy_that_cannot_be_recorded_is_made_again_by_the_next_build(
         assert builds.taken == ["one", "split", "collect", "publish"]
 
 
-def test_a_place_that_cannot_be_written_is_named(builds: Builds, tmp_path: Path) -> None:
-    builds.place.root.touch()
-    with pytest.raises(StoreError, match=str(tmp_path)):
-        builds.run()
-
-
 def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(builds: Builds) -> None:
+    place = builds.place
     builds.run()
-    places = (builds.place.stages, builds.place.prefix, builds.place.stripped, builds.place.tree)
 
-    def leave() -> list[Path]:
-        for place in places:
-            place.mkdir(exist_ok=True)
-            (place / "old").touch()
-        for path in (builds.place.log, builds.place.cache_log, builds.place.proof):
+    def run(**choices: Any) -> tuple[set[str], Result]:
+        """What a build keeps of what an earlier one left."""
+        folders = (place.stages, place.prefix, place.stripped, place.tree)
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        left = [*(folder / "old" for folder in folders), place.log, place.cache_log, place.proof]
+        for path in left:
             path.touch()
-        return [*(place / "old" for place in places), builds.place.log, builds.place.cache_log]
+        result = builds.run(version="2", **choices)
+        return {path.name for path in left if path.exists()}, result
 
-    old = leave()
-    builds.run(version="2")
-    assert [path for path in old if path.exists()] == []
-    assert builds.place.proof.exists()
-    old = leave()
-    builds.place.tree_record.unlink()
-    builds.run(version="2")
-    assert [path for path in old if path.exists()] == []
-    leave()
-    cleaned = builds.run(version="2", clean=True)
-    assert (cleaned.undone, cleaned.changed_files) == ((), 0)
-    assert not builds.place.proof.exists()
+    assert run()[0] == {place.proof.name}
+    place.tree_record.unlink()
+    assert run()[0] == {place.proof.name}
+    kept, cleaned = run(clean=True)
+    assert (kept, cleaned.undone, cleaned.changed_files) == (set(), (), 0)

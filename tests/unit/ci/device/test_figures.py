@@ -77,18 +77,28 @@ def test_heat_of_a_phone() -> None:
     assert parse_heat("") == Heat()
 
 
-def test_the_first_run_and_warm_up_do_not_count() -> None:
-    runs = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
-    figures = summarize_starts([Start(9.0, runs)], warm_up=2, iteration=2, emulated=False)
-    assert (figures.runs, figures.first_ms, figures.p50_ms) == (4, 90, 2.5)
-    assert figures.p90_ms == pytest.approx(3.7)
-    assert (figures.load_ms, figures.load_spread_ms) == (9, None)
-    figures = summarize_starts([Start(None, runs)], warm_up=0, iteration=4, emulated=True)
-    assert (figures.runs, figures.load_ms, figures.emulated) == (7, None, True)
-    one = summarize_starts([Start(1.0, (5.0,))], warm_up=0, iteration=1, emulated=False)
-    assert (one.first_ms, one.p50_ms, one.p50_spread_ms, one.runs) == (5, 5, 0, 1)
-    two = summarize_starts([Start(1.0, (5.0, 1.0, 3.0))], warm_up=0, iteration=3, emulated=False)
-    assert (two.p50_ms, two.p90_ms, two.p50_spread_ms, two.runs) == (2, 2.8, 0.5, 2)
+RUNS = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("start", "warm_up", "iteration", "figures"),
+    [
+        (Start(9.0, RUNS), 2, 2, {"runs": 4, "first_ms": 90, "p50_ms": 2.5, "p90_ms": 3.7}),
+        (Start(9.0, RUNS), 2, 2, {"load_ms": 9, "load_spread_ms": None}),
+        (Start(None, RUNS), 0, 4, {"runs": 7, "load_ms": None}),
+        (Start(1.0, (5.0,)), 0, 1, {"first_ms": 5, "p50_ms": 5, "p50_spread_ms": 0, "runs": 1}),
+        (Start(1.0, (5.0, 1.0, 3.0)), 0, 3, {"p50_ms": 2, "p90_ms": 2.8, "p50_spread_ms": 0.5}),
+        (Start(None, (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)), 0, 6, {"p50_ms": 3, "p50_spread_ms": 1}),
+    ],
+)
+def test_the_first_run_and_warm_up_do_not_count(
+    start: Start, warm_up: int, iteration: int, figures: dict[str, Any]
+) -> None:
+    found = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
+    assert found.emulated
+    assert {name: getattr(found, name) for name in figures} == {
+        name: value if value is None else pytest.approx(value) for name, value in figures.items()
+    }
 
 
 def test_spread_is_that_of_the_starts() -> None:
@@ -102,15 +112,10 @@ def test_spread_is_that_of_the_starts() -> None:
     assert (figures.p50_ms, figures.p50_spread_ms) == (5, 1)
     assert (figures.load_ms, figures.load_spread_ms, figures.loads_ms) == (12, 5, (10, 12, 20))
     assert figures.peak_memory_bytes == 300
-    assert (figures.before, figures.after, figures.throttled) == (cool, hot, True)
-    single = summarize_starts(starts[:1], warm_up=0, iteration=4, emulated=False)
-    assert (single.p50_spread_ms, single.throttled) == (0, True)
-    warm = summarize_starts(starts[1:], warm_up=0, iteration=4, emulated=False)
-    assert warm.throttled  # before a start counts, too
-    assert not summarize_starts(starts[2:], warm_up=0, iteration=4, emulated=False).throttled
-    quartiles = Start(None, (0.0, 1.0, 2.0, 3.0, 4.0, 5.0))
-    single = summarize_starts([quartiles], warm_up=0, iteration=6, emulated=False)
-    assert (single.p50_ms, single.p50_spread_ms) == (3, 1)
+    assert (figures.before, figures.after) == (cool, hot)
+    for some, throttled in ((starts[:1], True), (starts[1:], True), (starts[2:], False)):
+        found = summarize_starts(some, warm_up=0, iteration=4, emulated=False)
+        assert found.throttled is throttled  # before a start counts, too
 
 
 def test_how_near_outputs_are_to_the_emulators() -> None:

@@ -111,26 +111,13 @@ def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="is not the output"):
         list_signed(tmp_path)
     row = SignedLibrary(
-        name=library.name,
-        source="{qnn_sdk}/libQnnLpaiSkel.so",
-        input=Digest("0" * 64, 3),
-        output=digest_of(b"signed"),
-        arguments=(),
-        verdict="proven",
-        mbn_header_version=6,
-        hash_algorithm="sha384",
-        certificates=("ab" * 32,),
+        *(library.name, "{qnn_sdk}/libQnnLpaiSkel.so", Digest("0" * 64, 3), digest_of(b"signed")),
+        *((), "proven", 6, "sha384", ("ab" * 32,)),
     )
+    signer = (Program("/sdk/elfsigner.py", "cd" * 32),)
     record = SigningRecord(
-        schema_version=SCHEMA_VERSION,
-        created="2026-11-20T00:00:00+00:00",
-        created_from="clock",
-        tool="a test",
-        signer=(Program("/sdk/elfsigner.py", "cd" * 32),),
-        python="3.11.7",
-        qnn_sdk="2.49.40",
-        hexagon_sdk="6.4.0",
-        libraries=(row,),
+        *(SCHEMA_VERSION, "2026-11-20T00:00:00+00:00", "clock", "a test", signer),
+        *("3.11.7", "2.49.40", "6.4.0", (row,)),
     )
     write_record(tmp_path, record)
     (tmp_path / LOG_NAME).write_text("what the signer printed")

@@ -81,19 +81,20 @@ def pack(**files: bytes) -> bytes:
 NAMES = {"log": LOG, "code": CODE, "late": LATE, "system": SYSTEM}
 
 
-def test_a_start_has_only_its_own_outputs(tmp_path: Path) -> None:
+def test_a_start_has_only_its_own_outputs_and_log(tmp_path: Path) -> None:
+    """The device's own log follows the runner's."""
     program = make_program(tmp_path)
-    assert program.unpack(pack(out_0=b"1", out_1=b"2", log=b"a", code=b"0\n"), tmp_path) == (
-        False,
-        0,
-    )
-    assert program.unpack(pack(out_0=b"3", log=b"b", code=b"7\n"), tmp_path) == (False, 7)
-    held = {path.name: path.read_bytes() for path in (tmp_path / OUTPUTS).iterdir()}
-    assert held == {"out_0.raw": b"3"}
-    assert (tmp_path / "run.log").read_bytes() == b"b"
-    assert program.unpack(pack(log=b"c", late=b"", code=b"137"), tmp_path) == (True, 137)
-    assert not list((tmp_path / OUTPUTS).iterdir())
-    assert len(program.starts) == 3
+    for archive, ended, outputs, log in (
+        (pack(out_0=b"1", out_1=b"2", log=b"a", code=b"0\n"), (False, 0), ["out_0", "out_1"], "a"),
+        (pack(out_0=b"3", log=b"b", code=b"7\n"), (False, 7), ["out_0"], "b"),
+        (pack(log=b"c", late=b"", code=b"137"), (True, 137), [], "c"),
+        (pack(log=b"d\n", system=b"x\n", code=b"1"), (False, 1), [], f"d\n{SYSTEM_MARK}x\n"),
+        (pack(log=b"d\n", system=b"", code=b"0"), (False, 0), [], "d\n"),
+    ):
+        assert program.unpack(archive, tmp_path) == ended
+        assert sorted(path.stem for path in (tmp_path / OUTPUTS).iterdir()) == outputs
+        assert (tmp_path / "run.log").read_text() == log
+    assert len(program.starts) == 5
 
 
 def test_an_archive_has_only_the_expected_files(
@@ -130,14 +131,6 @@ def test_an_archive_has_only_the_expected_files(
     held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert held == {OUTPUTS, f"{OUTPUTS}/most.raw"}, "and no log, because none was sent"
     assert [one.memory_bytes for one in program.starts] == [2048]
-
-
-def test_the_devices_own_log_follows_the_runners(tmp_path: Path) -> None:
-    program = make_program(tmp_path)
-    program.unpack(pack(log=b"run\n", system=b"cdsp crashed\n", code=b"1"), tmp_path)
-    assert (tmp_path / "run.log").read_text() == f"run\n{SYSTEM_MARK}cdsp crashed\n"
-    program.unpack(pack(log=b"run\n", system=b"", code=b"0"), tmp_path)
-    assert (tmp_path / "run.log").read_text() == "run\n"
 
 
 def test_an_archive_without_its_last_file_is_no_run(tmp_path: Path) -> None:
