@@ -13,7 +13,6 @@ from ci.verbs.environments import (
     LOWERING,
     choose_emulator,
     choose_estimate,
-    choose_evidence,
     choose_file,
     choose_fuzz,
     choose_matrix,
@@ -154,9 +153,7 @@ VERBS: dict[str, Verb] = {
         "show what changes with another version of QNN or ExecuTorch",
         environment=choose_upgrade,
     ),
-    "verify-evidence": Verb(
-        "ci.verbs.evidence", "check the evidence that a program passed", environment=choose_evidence
-    ),
+    "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
     ),

@@ -112,8 +112,3 @@ def choose_setup(words: Sequence[str]) -> str:
 def choose_file(words: Sequence[str]) -> str:
     """Return the group for a verb that reads a file: the onnx package reads .onnx files."""
     return ONNX if any(word.endswith(".onnx") for word in words) else CORE
-
-
-def choose_evidence(words: Sequence[str]) -> str:
-    """Return the group for verify-evidence: a signature is verified with Sigstore."""
-    return "evidence" if any(word.startswith("--bundle") for word in words) else CORE

@@ -54,7 +54,6 @@ OWN_PACKAGES = frozenset({"ci", "provisioning"})
 # The extras with packages that the extra `lowering` does not include.
 EXTRAS = {
     "cyclonedx": "device",
-    "sigstore": "evidence",
     **dict.fromkeys(("onnx", "onnxruntime", "onnxruntime_qnn"), "onnx"),
 }
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")

@@ -20,7 +20,6 @@ COMMANDS = (
     "report {} --base {file}",
     "verify-evidence {file} --evidence {}",
     "verify-evidence {} --evidence {file}",
-    "verify-evidence {file} --evidence {file} --bundle {} --repository a/b",
     "inspect {}",
     "compat {} --runtime 2.49.40",
     "check-app {}",

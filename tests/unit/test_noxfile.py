@@ -273,7 +273,6 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("qnn_ci", ("upgrade-report", "executorch==1.4.1", "executorch==1.5.1"), "test"),
         ("qnn_ci", ("inspect", "model_ctx.onnx"), "onnx"),
         ("qnn_ci", ("inspect", "model.pte"), "core"),
-        ("qnn_ci", ("verify-evidence", "m.pte", "--bundle", "b.json"), "evidence"),
         ("qnn_ci", ("setup", "onnx+qnn-runtime@2.49.40"), "onnx"),
         ("qnn_ci", ("gone",), "core"),
     ],
