@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from provisioning.elf.facts import EM_QDSP6, PT_DYNAMIC, PT_LOAD, ProgramHeader
+from provisioning.elf.facts import EM_QDSP6, PT_LOAD
 from provisioning.elf.reader import read_elf
 
 Edit = Callable[[bytearray], None]
@@ -16,7 +16,6 @@ E_TYPE, E_MACHINE, E_PHENTSIZE_64, EI_CLASS = 16, 18, 54, 4
 E_FLAGS_32 = 36
 SWIV = 0xD3574956
 PHDR_64 = struct.Struct("<IIQQQQQQ")
-DYN_64 = struct.Struct("<qQ")
 
 
 def set_u16(offset: int, value: int) -> Edit:
@@ -52,24 +51,6 @@ def set_build(old: str, new: str) -> Edit:
     return set_string(old, new, everywhere=True)
 
 
-def set_segment(kind: int, field: str, value: int) -> Edit:
-    """A field of the first program header of a type, in an ELF64 file."""
-    index = ProgramHeader._fields.index(field)
-    # The file has p_paddr between p_vaddr and p_filesz; ProgramHeader has not.
-    index += field in ("filesz", "memsz", "align")
-
-    def edit(data: bytearray) -> None:
-        for at in _program_headers(data):
-            row = list(PHDR_64.unpack_from(data, at))
-            if row[0] == kind:
-                row[index] = value
-                PHDR_64.pack_into(data, at, *row)
-                return
-        raise AssertionError(f"no segment of type {kind}")
-
-    return edit
-
-
 def set_all_aligns(value: int) -> Edit:
     def edit(data: bytearray) -> None:
         for at in _program_headers(data):
@@ -77,22 +58,6 @@ def set_all_aligns(value: int) -> Edit:
             if row[0] == 1:
                 row[7] = value
                 PHDR_64.pack_into(data, at, *row)
-
-    return edit
-
-
-def set_tag(old: int, new: int) -> Edit:
-    """Make the first dynamic entry with tag ``old`` one with tag ``new``."""
-
-    def edit(data: bytearray) -> None:
-        rows = [PHDR_64.unpack_from(data, at) for at in _program_headers(data)]
-        offset, size = next((row[2], row[5]) for row in rows if row[0] == PT_DYNAMIC)
-        for at in range(offset, offset + size, DYN_64.size):
-            tag, value = DYN_64.unpack_from(data, at)
-            if tag == old:
-                DYN_64.pack_into(data, at, new, value)
-                return
-        raise AssertionError(f"no dynamic entry with tag {old}")
 
     return edit
 

@@ -15,7 +15,6 @@ import pytest
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey.environment import SurveyRequest
 from tests.stand_ins.environments import (
-    ANDROID,
     BUILD,
     HOST,
     LIBRARIES,
@@ -35,9 +34,7 @@ from tests.stand_ins.faults import (
     content,
     find,
     nothing,
-    removed,
     staged,
-    taken,
     variables,
 )
 from tests.stand_ins.lowered import make_program
@@ -45,7 +42,6 @@ from tests.stand_ins.lowered import make_program
 OLDER, NEWER = "v2.11.40.230710101010", "v2.99.40.290901101010"
 STUB, SKEL = "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"
 SKEL_PLACE = f"lib/hexagon-v79/unsigned/{SKEL}"
-CLANG = "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
 NEWER_API = b"".join(
     b"#define QNN_API_VERSION_%s %d\n" % row
     for row in ((b"MAJOR", 2), (b"MINOR", 99), (b"PATCH", 0))
@@ -165,16 +161,6 @@ def run_fix(wanted: str) -> Mutate:
     return mutate
 
 
-def no_mode(world: World) -> None:
-    world.replace(world.ndk / CLANG, b"#!/bin/sh\n")
-    (world.ndk / CLANG).chmod(0o644)
-
-
-def leave_flatcc(world: World) -> None:
-    compiler = (LIBRARIES / "libaarch64.so").read_bytes()
-    world.add(world.checkout / "third-party" / "flatcc" / "bin" / "flatcc", compiler)
-
-
 def flip_skel(world: World) -> None:
     """One bit of the skel's code."""
     data = bytearray((world.staging / SKEL).read_bytes())
@@ -195,14 +181,6 @@ def hide_by_path_file(world: World) -> None:
 
 
 FAULTS = [
-    Fault("staged nowhere", "staging", "QNN308", ask=rooted("staging", lambda one: one.base / "x")),
-    Fault(
-        "a skel without its stub",
-        "staging",
-        "QNN312",
-        removed(f"staging/{STUB}"),
-        lambda request, world: replace(request, soc="SM8750"),
-    ),
     Fault(
         "a stub under the skel's name",
         "staging",
@@ -221,20 +199,6 @@ FAULTS = [
         wrap,
         rooted("qnn-runtime", lambda world: world.base / "wrapped"),
     ),
-    Fault(
-        "Android's libraries for Linux",
-        "linux",
-        "QNN233",
-        taken(f"{LINUX}/libQnnSystem.so", f"android/{ANDROID}/libQnnSystem.so"),
-    ),
-    Fault(
-        "another directory as the Hexagon SDK",
-        "lpai",
-        "QNN113",
-        ask=rooted("hexagon-sdk", lambda world: world.ndk),
-    ),
-    Fault("a clang++ without its mode", "android", "QNN606", no_mode),
-    Fault("a flatcc of another machine", "linux", "QNN708", leave_flatcc),
 ]
 
 MENDED = [

@@ -352,8 +352,8 @@ def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
 def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
-    assert run_case("superres", Scheme.A8W8).case.status is Status.PASSED
-    folder = tmp_path / "kept" / "superres-8a8w-SM8650"
+    assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
+    folder = tmp_path / "kept" / "mlp-8a8w-SM8650"
     wanted = {"artifact/program.pte", "artifact/quantized/3_0.raw", "outputs/output_3_0.raw"}
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert wanted <= found
@@ -366,15 +366,15 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
         ]
     assert len(method.partitions) == compiled["delegation"]["partitions"]
     assert (method.partitions[0].soc_id, method.partitions[0].hexagon) == (57, 75)
-    warm = run_case("superres", Scheme.A8W8)
+    warm = run_case("mlp", Scheme.A8W8)
     assert (warm.case.status, warm.case.cached) == (Status.PASSED, True)
     policy = read_emulator_policy()
     strict = structs.replace(policy, reference=structs.replace(policy.reference, min_rms=1e9))
-    refused = run_case("superres", Scheme.A8W8, policy=strict)
+    refused = run_case("mlp", Scheme.A8W8, policy=strict)
     assert "the reference proves nothing: output 0 is near zero" in refused.case.reason
     (program,) = [path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept]
     program.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-    again = run_case("superres", Scheme.A8W8)
+    again = run_case("mlp", Scheme.A8W8)
     assert again.case.status is Status.PASSED
     assert not again.case.cached
     assert again.remark == "a damaged cache entry was replaced"

@@ -175,16 +175,3 @@ def link_missing(source: str, target: str) -> str:
     if not Path(target).exists():
         Path(target).symlink_to(source)
     return target
-
-
-@pytest.mark.skipif(not (SDK and CHECKOUT), reason="QNN_CI_TEST_SDK and EXECUTORCH_ROOT: not set")
-def test_the_suite_through_an_overlay_that_build_aot_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EXECUTORCH_ROOT", CHECKOUT)
-    reports = ["--reports", str(tmp_path)]
-    assert main(["build", "aot", "--sdk", SDK, *reports]) == ExitCode.OK
-    words = ["--sdk", SDK, "--adaptor", "overlay"]
-    assert main(["test-emulator", *words, *reports]) == ExitCode.OK
-    report = json.loads((tmp_path / "test_emulator" / "report.json").read_text())
-    assert report["summary"]["passed"] == len(report["cases"]) == 32

@@ -131,55 +131,6 @@ def test_each_run_is_timed_alone_and_those_to_warm_up_are_not(
     assert program.finish() == 3.0
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_only_events_of_qnn_are_read_of_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, debug: bool
-) -> None:
-    name = "Accelerator (execute) time (cycles)"
-
-    def event(delegated: bool, *values: float, named: str = name) -> Any:
-        return SimpleNamespace(
-            name=named,
-            is_delegated_op=delegated,
-            perf_data=SimpleNamespace(raw=[*values]),
-            debug_data=[torch.full((1,), values[0])],
-        )
-
-    blocks = [[event(False, 1.0), event(True, 10.0, 30.0)], [event(True, 2.0, 6.0, named="x (us)")]]
-    given: dict[str, Any] = {}
-
-    def inspect(**more: Any) -> Any:
-        given.update(more)
-        return SimpleNamespace(event_blocks=[SimpleNamespace(events=one) for one in blocks])
-
-    scale = SimpleNamespace(NS="ns")
-    monkeypatch.setattr(runtime, "internals", SimpleNamespace(Inspector=inspect, TimeScale=scale))
-    figures, names = runtime.read_trace(tmp_path, 2, 1, debug=debug)
-    assert given == {
-        "etdump_path": str(tmp_path / runtime.ETDUMP),
-        "debug_buffer_path": str(tmp_path / runtime.DEBUG) if debug else None,
-        "source_time_scale": "ns",
-        "target_time_scale": "ns",
-    }
-    if debug:
-        assert (figures, len(names)) == ({}, 2)
-        assert [np.load(tmp_path / one).tolist() for one in names] == [[10], [2]]
-        return
-    assert (figures, names) == ({"accelerator_cycles": 20}, ("profile.csv",))
-    assert (tmp_path / "profile.csv").read_text().splitlines() == [
-        "Event Identifier,Unit of Measurement,Run,Time",
-        "Accelerator (execute) time,CYCLES,0,10",
-        "Accelerator (execute) time,CYCLES,1,30",
-        "x,US,0,2",
-        "x,US,1,6",
-    ]
-    for others in ([], [[event(True, 3.0, named="x (ms)")]]):  # no event, none with a known unit
-        blocks[:] = others
-        with pytest.raises(FailedError, match="no QNN events") as caught:
-            runtime.read_trace(tmp_path, 2, 1, debug=False)
-        assert caught.value.fix
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None:
     events = [

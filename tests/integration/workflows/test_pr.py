@@ -22,7 +22,6 @@ from tests.integration.workflows.project import (
     list_results,
     read_workflow,
 )
-from tests.workflows.document import Document
 from tests.workflows.job import Setting
 from tests.workflows.workflow import JobResult
 
@@ -124,13 +123,12 @@ def test_a_change_in_a_model_runs_its_cases_and_is_green(change: ModelChange) ->
     ("session", "outcome", "why"),
     [
         (SHARD, {"code": 1, "cases": 2}, "failed"),
-        (SHARD, {"code": 70, "cases": 2}, "a defect"),
         (SHARD, {"code": 0, "cases": 0}, "case"),
         (SHARD, {"code": 0}, "report"),
         ("lint", {"code": 1, "cases": 1}, "lint"),
         (SHARD, {"code": 4, "cases": 1}, "download"),
     ],
-    ids=["failed", "defect", "zero cases", "no report", "lint", "infrastructure"],
+    ids=["failed", "zero cases", "no report", "lint", "infrastructure"],
 )
 def test_the_gate_is_red(
     model_change: ModelChange, session: str, outcome: dict[str, int], why: str
@@ -168,7 +166,7 @@ def test_a_job_that_did_not_end_makes_it_red(
         assert f"{SHARD}-2-of-2" in gate.heard.text
 
 
-@pytest.mark.parametrize("result", ["failure", "cancelled", "skipped"])
+@pytest.mark.parametrize("result", ["failure", "skipped"])
 def test_a_matrix_that_did_not_run_makes_it_red(model_change: ModelChange, result: str) -> None:
     model_change.lose("")
     plan = model_change.results["plan"]
@@ -176,7 +174,7 @@ def test_a_matrix_that_did_not_run_makes_it_red(model_change: ModelChange, resul
     assert results["qnn-gate"].result == "failure", collect_log(results)
 
 
-@pytest.mark.parametrize("result", ["failure", "cancelled", "skipped"])
+@pytest.mark.parametrize("result", ["failure", "skipped"])
 def test_a_plan_that_did_not_come_makes_it_red(model_change: ModelChange, result: str) -> None:
     model_change.project.github.services.artifacts.clear()
     results = run_pr(model_change.project, forced={"plan": result})
@@ -228,7 +226,6 @@ def test_models_that_fail_are_shown_in_code_scanning(model_change: ModelChange) 
     ],
 )
 def test_other_events_plan_everything(project: Project, event: str, values: dict[str, Any]) -> None:
-    """The nightly run below runs such a plan."""
     project.change(DOCS)
     if "merge_group" in values:
         values = {"merge_group": {"base_sha": project.head}}
@@ -242,12 +239,3 @@ def test_a_first_push_has_no_commit_before_it_and_is_green(project: Project) -> 
     project.github.github = {"event_name": "push", "event": {"before": "0" * 40}}
     results = run_pr(project)
     assert results["qnn-gate"].result == "success", collect_log(results)
-
-
-def test_the_nightly_run_is_the_gate_over_everything(project: Project) -> None:
-    project.github.github = {"event_name": "schedule", "event": {}}
-    document: Document = read_workflow("nightly")
-    results = project.github.run_document(document, only={"everything"})
-    assert results["everything"].result == "success", collect_log(results)
-    assert list_sessions(project) >= SESSIONS
-    assert any("Install what the tests need" in run.ran for run in results["everything"].runs)

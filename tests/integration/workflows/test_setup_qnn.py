@@ -272,11 +272,6 @@ def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub, accepted: str) 
     assert "QNN_CI_ACCEPT_LICENCE=qnn-sdk" in run.heard.text
 
 
-def test_the_caller_s_own_variables_count_where_an_input_is_empty(tiny: GitHub) -> None:
-    tiny.variables["QNN_CI_ACCEPT_LICENCE"] = "all"
-    assert run_tiny(tiny, accept_licence="")[2] == "success"
-
-
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
