@@ -126,7 +126,7 @@ TOKENS = Kind(
     "QNN2007",
     Question.FAITHFUL,
     "The program of a language model chooses other tokens or has other logits than its model.",
-    "compare with `--scheme fp16`, and judge a single layer with test_emulator",
+    "read `where`, which names the first wrong layer, and compare with `--scheme fp16`",
     "not faithful: step 4: token 43 after prefill, but 35 with decode alone",
 )
 LOST = Kind(

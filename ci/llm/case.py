@@ -15,7 +15,7 @@ from ci.cases.judged import CaseResult, Run, find_lost_types
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Figure, Finding, advise
+from ci.facts.finding import NO_ADVICE, Advice, Figure, Finding, advise
 from ci.facts.kinds import INVALID, NO_OUTPUTS, PROOFLESS, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import measure_pooled
 from ci.judging.verdict import CaseFigures, ControlResult
@@ -32,7 +32,13 @@ from ci.llm.generation import (
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
-from ci.llm.verdict import Verdict, compare_float, judge_forced, judge_free
+from ci.llm.verdict import (
+    Verdict,
+    compare_float,
+    find_departure,
+    judge_forced,
+    judge_free,
+)
 from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Status
 from ci.report.text import count
@@ -118,7 +124,12 @@ class LlmRun(CaseRun):
         faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
         faults += self.compare_prefill(forced, alone, runs)
         faults += self.judge_text(interface, step, runs.perplexity)
-        findings = [TOKENS.find(told) for told in faults]
+        advice = NO_ADVICE
+        if faults:
+            with self.notes.of("the layer at which keys or values depart first"):
+                advice = Advice(where=tuple(locate(forced, alone, runs, self.show)))
+        findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
+        findings += map(TOKENS.find, faults[1:])
         self.note_figures(verdicts["forced"], forced, runs)
         with self.notes.of("the agreement with float32"):
             self.note_agreement(verdicts["forced"], forced, runs)
@@ -240,6 +251,31 @@ class LlmRun(CaseRun):
             return []
         told = f"the verdict accepts {accepted}: this case proves nothing"
         return [PROOFLESS.find(told, advice=advise(fix=LOUDER))]
+
+
+def locate(forced: Generated, alone: Generated, runs: ReferenceRuns, show: Show) -> Iterator[str]:
+    """Yield, for each of the ways in which tokens are processed, what departs first from the model
+    that was lowered: the hidden state, keys or values of a layer. All of them are compared, because
+    each layer returns its keys and values."""
+    prompt, heads = len(runs.prompt), runs.interface.kv_heads
+    ways = {
+        "prefill": (forced, runs.model, slice(prompt)),
+        "decode after prefill": (forced, runs.model, slice(prompt, None)),
+        "decode alone": (alone, runs.alone, slice(None)),
+    }
+    found = {name: find_departure(*way) for name, way in ways.items()}
+    if not any(found.values()):
+        yield (
+            "all keys and values are right: the last layer is wrong after them, or the norm or"
+            " the output layer behind it"
+        )
+        return
+    for name, one in found.items():
+        if one is None:
+            yield f"{name}: all keys and values are right"
+        else:
+            text = show((ways[name][0].fed[one.token],))
+            yield f"{name}: {one.describe(heads, text)}"
 
 
 def describe_speed(notes: RunNotes) -> str:

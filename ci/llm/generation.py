@@ -16,6 +16,7 @@ import numpy as np
 from ci.judging.figures import Array
 from ci.llm.interface import Interface
 
+MOST_CACHED = 8 << 20  # bytes of the keys and values of a generation that are kept
 # A function that runs one method and returns its outputs. The number of tokens in the first input
 # selects the method.
 Step = Callable[[Sequence[Array]], Sequence[Array]]
@@ -66,6 +67,16 @@ class Loop:
         self.position += count
         return np.asarray(logits, np.float32)[0, :count]
 
+    def read_caches(self) -> Array:
+        """Return the cached keys of all layers, then the values, [cache, token, kv heads, head
+        dim]. Only the first tokens are returned if all of them exceed MOST_CACHED bytes."""
+        one = self.interface
+        size = 2 * one.layers * one.kv_heads * one.head_dim * np.float32().itemsize
+        count = min(self.position, MOST_CACHED // size)
+        pairs = enumerate(self.caches)
+        moved = [np.moveaxis(held[0], one.time_axis(index) - 1, 0) for index, held in pairs]
+        return np.stack([each[:count] for each in moved])
+
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
         """Return the inputs of the method for ``size`` tokens: tokens, mask, positions and
         caches."""
@@ -87,11 +98,13 @@ class Loop:
 @dataclass(frozen=True)
 class Generated:
     """The result of a generation. ``fed`` are the input tokens, including the prompt. ``tokens``
-    are the chosen tokens, one for each row of ``logits`` [step, vocabulary]."""
+    are the chosen tokens, one for each row of ``logits`` [step, vocabulary]. ``caches`` are what
+    Loop.read_caches returns at the end; they are empty in a control."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]
     logits: Array
+    caches: Array = field(default_factory=lambda: np.zeros((0, 0, 0, 0), np.float32))
 
 
 def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
@@ -102,21 +115,28 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
     while len(tokens) < count and tokens[-1] not in stop:
         rows.append(loop.feed(tokens[-1:])[0])
         tokens.append(int(np.argmax(rows[-1])))
-    return Generated((*prompt, *tokens[:-1]), tuple(tokens), np.stack(rows))
+    fed = (*prompt, *tokens[:-1])
+    return Generated(fed, tuple(tokens), np.stack(rows), loop.read_caches())
 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
     """Feed the prompt and then the ``given`` tokens. Return the logits after the prompt and after
     each given token, and the most likely token at each of these steps."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
-    return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+    return collect((*prompt, *given), rows, loop)
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
     """Feed tokens one by one with the decode method. Return the logits and the most likely token
     after each."""
     rows = [loop.feed([token])[0] for token in tokens]
-    return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+    return collect(tokens, rows, loop)
+
+
+def collect(fed: Sequence[int], rows: Sequence[Array], loop: Loop) -> Generated:
+    """Return a generation that was fed these tokens, from the logits of each step."""
+    tokens = tuple(int(np.argmax(row)) for row in rows)
+    return Generated(tuple(fed), tokens, np.stack(rows), loop.read_caches())
 
 
 def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:

@@ -19,6 +19,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.judging.figures import Array
 from ci.llm.generation import (
+    Generated,
     Loop,
     Step,
     eager_step,
@@ -31,7 +32,7 @@ from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describ
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
 from ci.models.tensor_types import count_types, find_retyped
-from provisioning.documents import read_bytes
+from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
@@ -302,19 +303,19 @@ class DecoderLowering:
         perplexity = (one.perplexity(interface, eager), one.perplexity(float32, plain))
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
-        terms, noise, noise_alone = read_terms(find_qnn_version()), [], []
+        terms = read_terms(find_qnn_version())
+        noise: list[Generated] = []
+        noise_alone: list[Generated] = []
         for seed in range(DISTURBED_RUNS):
             dice = Dice(seed, terms, float16=float16)
             step = eager_step({size: Disturbed(part, dice) for size, part in modules.items()})
-            made = run_forced(Loop(interface, step), prompt, given)
-            noise.append(np.mean((made.logits - free.logits) ** 2, axis=1))
-            made = run_decode(Loop(interface, step), alone.fed)
-            noise_alone.append(np.mean((made.logits - alone.logits) ** 2, axis=1))
+            noise.append(run_forced(Loop(interface, step), prompt, given))
+            noise_alone.append(run_decode(Loop(interface, step), alone.fed))
         return ReferenceRuns(
             interface,
             prompt,
-            Reference(free, np.stack(noise)),
-            Reference(alone, np.stack(noise_alone)),
+            Reference.of(free, noise),
+            Reference.of(alone, noise_alone),
             forced.logits,
             text.tokens,
             tuple(number for number in perplexity if number is not None),
@@ -410,4 +411,4 @@ READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
 def read_runs(directory: Path) -> ReferenceRuns:
     """Return the reference runs of a program. Raises OSError or ValueError if the file is missing
     or damaged."""
-    return READER.decode(read_bytes(directory / RUNS))
+    return READER.decode(read_bytes(directory / RUNS, CONTENT_BYTES))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,17 +22,23 @@ MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of m
 @dataclass(frozen=True)
 class Reference:
     """The data for judging a run: the model's ``run``, and the predicted ``noise`` [disturbed run,
-    step], which is the mean square error of the logits."""
+    step], which is the mean square error of the logits. ``cache_noise`` [disturbed run, cache,
+    token] is that of the keys of all layers, then of the values."""
 
     run: Generated
     noise: Array
+    cache_noise: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
+
+    @classmethod
+    def of(cls, run: Generated, disturbed: Sequence[Generated]) -> Reference:
+        """Return the reference of a run, from ``disturbed`` runs that were fed the same tokens."""
+        noise = [np.mean((one.logits - run.logits) ** 2, axis=1) for one in disturbed]
+        caches = [np.mean((one.caches - run.caches) ** 2, axis=(2, 3)) for one in disturbed]
+        return cls(run, np.stack(noise), np.stack(caches))
 
     def allowed(self) -> Array:
-        """Return the largest mean square error that each step may have. It is MARGIN_DB above the
-        larger of two errors: the largest error of any disturbed run at this step, and the largest
-        average error of any run."""
-        usual = self.noise.mean(axis=1).max()
-        return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
+        """Return the largest mean square error that each step may have, see ``limit``."""
+        return limit(self.noise)
 
     def ties(self) -> Array:
         """Return by how much the best logit of each step may exceed the chosen token's logit. Each
@@ -48,6 +54,14 @@ class Reference:
     def decided(self) -> Array:
         """Return for each step whether its margin exceeds the noise."""
         return self.margins() > 1
+
+
+def limit(noise: Array) -> Array:
+    """Return the largest mean square error that each step may have, from those of disturbed runs
+    [run, ..., step]. It is MARGIN_DB above the larger of two errors: the largest error of any run
+    at this step, and the largest average error of any run."""
+    usual = noise.mean(axis=-1, keepdims=True).max(axis=0)
+    return np.maximum(noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,57 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             f"the SQNR of the logits is {sqnr:.1f} dB, but {predicted:.1f} dB are predicted"
         )
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first token in the first layer at which keys or values are wrong. ``heads`` are the
+    indices of their wrong heads, and ``above_db`` is how far the larger error is above the
+    predicted noise."""
+
+    layer: int
+    token: int
+    keys: bool
+    values: bool
+    heads: tuple[int, ...]
+    above_db: float
+
+    def describe(self, heads: int, text: str) -> str:
+        """Return what is wrong first. ``heads`` is the number of heads of keys and values, and
+        ``text`` the text of the token."""
+        what = f"the {'keys' if self.keys else 'values'} of layer {self.layer}"
+        if self.keys and self.values:
+            source = f"layer {self.layer - 1}" if self.layer else "the embedding"
+            what = f"the hidden state that {source} returns (keys and values of layer {self.layer})"
+        told = f" ({text!r})" if text.strip() else ""
+        some = ", ".join(map(str, self.heads)) if len(self.heads) < heads else ""
+        which = f", only in head {some} of {heads}" if some else ""
+        above = f"{self.above_db:.1f} dB above the predicted noise"
+        return f"first wrong in {what}, at token {self.token}{told}{which}: {above}"
+
+
+def find_departure(run: Generated, reference: Reference, span: slice) -> Departure | None:
+    """Return where the keys or values of a run depart first from the reference's, among the tokens
+    in ``span``; None if they do not. Those of a layer depend only on the layers before it."""
+    right, noise = reference.run.caches.astype(np.float64), reference.cache_noise
+    count, layers = min(len(run.fed), right.shape[1]), len(right) // 2
+    errors = (run.caches[:, :count] - right[:, :count]) ** 2
+    errors = np.where(np.isfinite(errors), errors, np.inf).mean(axis=3)  # per head
+    allowed = limit(noise)[:, :count]
+    wrong = errors.mean(axis=2) > allowed
+    for layer in range(layers):
+        pair = [layer, layers + layer]
+        tokens = np.flatnonzero(wrong[pair].any(axis=0))
+        tokens = tokens[(tokens >= (span.start or 0)) & (tokens < (span.stop or count))]
+        if tokens.size:
+            token = int(tokens[0])
+            ratios = errors[pair, token] / np.maximum(allowed[pair, token, None], 1e-30)
+            worst = max(float(ratios.mean(axis=1).max()), 1e-30)
+            keys, values = (bool(one) for one in wrong[pair, token])
+            heads = np.flatnonzero((ratios > 1).any(axis=0))
+            above = 10 * math.log10(worst) + MARGIN_DB
+            return Departure(layer, token, keys, values, tuple(map(int, heads)), above)
+    return None
 
 
 @dataclass(frozen=True)

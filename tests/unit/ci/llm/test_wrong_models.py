@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from ci.llm import decoder as decoders
+from ci.llm.case import locate
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
-from ci.llm.generation import Loop, run_decode, run_free
-from ci.llm.verdict import judge_forced, judge_free
+from ci.llm.generation import Loop, eager_step, run_decode, run_free
+from ci.llm.verdict import find_departure, judge_forced, judge_free
 from ci.report.schema import ControlKind
-from tests.unit.ci.llm.decoders import CONTEXT, Tiny
+from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
 
 def make(own: Tiny) -> Decoder:
@@ -78,6 +79,77 @@ def test_a_model_with_one_fault_is_rejected(spoil: Callable[[Any], None], own: T
     spoil(wrong)
     assert judge_forced(own.force(own.step(wrong)), own.runs.model).faults
     assert judge_free(own.generate(wrong), own.runs.model).faults
+
+
+def swap_key_heads(decoder: Decoder) -> None:
+    """Two key heads in each other's place, in the second layer."""
+    weight = decoder.layers[1].attention.wk.weight
+    with torch.no_grad():
+        weight.copy_(torch.cat([weight[8:], weight[:8]]))
+
+
+def scale(name: str) -> Callable[[Decoder], None]:
+    def spoil(decoder: Decoder) -> None:
+        with torch.no_grad():
+            decoder.get_parameter(name).mul_(1.5)
+
+    return spoil
+
+
+def spoil_a_value_head(decoder: Decoder) -> None:
+    with torch.no_grad():
+        decoder.layers[1].attention.wv.weight[8:] *= 1.5
+
+
+LAST = "all keys and values are right: the last layer is wrong after them"
+KEYS = "first wrong in the keys of layer 1, at token "
+HIDDEN = "first wrong in the hidden state that layer 0 returns (keys and values of layer 1)"
+SPOILT: Mapping[str, tuple[Callable[[Decoder], None], str]] = {
+    "key heads": (swap_key_heads, KEYS),
+    "a value head": (spoil_a_value_head, "first wrong in the values of layer 1, at token "),
+    "one head": (spoil_a_value_head, ", only in head 1 of 2: "),
+    "feed-forward": (scale("layers.0.feed_forward.w2.weight"), HIDDEN),
+    "embedding": (scale("tok_embeddings.weight"), HIDDEN),  # the norm removes the factor
+    "the first layer's keys": (scale("layers.0.attention.wk.weight"), "the keys of layer 0"),
+    "the last layer": (scale("layers.1.feed_forward.w2.weight"), LAST),
+    "the output layer": (scale("output.weight"), LAST),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_departs_first_is_named(case: str, own: Tiny) -> None:
+    spoil, told = SPOILT[case]
+    wrong = make(own)
+    spoil(wrong)
+    texts = locate_first(own, {1: wrong, PREFILL: wrong})
+    assert all(told in one for one in texts), texts
+    assert len(texts) == (1 if told == LAST else 3)
+
+
+@pytest.mark.parametrize(("size", "wrong"), [(PREFILL, [0]), (1, [1, 2])])
+def test_prefill_is_told_from_decode(size: int, wrong: list[int], own: Tiny) -> None:
+    """The second token of prefill comes from the wrong method only, and decode reads its keys."""
+    spoilt = make(own)
+    swap_key_heads(spoilt)
+    texts = locate_first(own, {1: make(own), PREFILL: make(own), size: spoilt})
+    assert [number for number, one in enumerate(texts) if "the keys of layer 1" in one] == wrong
+    assert all("right" in one for number, one in enumerate(texts) if number not in wrong)
+
+
+def test_nothing_departs_in_a_right_program(own: Tiny) -> None:
+    right = make(own)
+    assert [one[: len(LAST)] for one in locate_first(own, {1: right, PREFILL: right})] == [LAST]
+    empty = np.full_like(own.runs.model.run.caches, np.nan)
+    run = replace(own.runs.model.run, caches=empty)
+    found = find_departure(run, own.runs.model, slice(None))
+    assert found is not None
+    assert (found.layer, found.token, found.above_db) == (0, 0, np.inf)
+
+
+def locate_first(own: Tiny, modules: dict[int, Any]) -> list[str]:
+    step = eager_step(modules)
+    alone = run_decode(Loop(own.interface, step), own.runs.alone.run.fed)
+    return [*locate(own.force(step), alone, own.runs, own.tokenizer.decode)]
 
 
 def test_nine_in_ten_steps_have_a_margin_above_the_noise(own: Tiny) -> None:
