@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.audit.operators import (
-    Audit,
-    Audited,
-    Found,
-    OperatorRow,
-    Partition,
-    judge_case,
-)
+from ci.audit.operators import Audit, Audited, Found, OperatorRow, Partition, judge_case
 from ci.audit.operators_render import (
     make_annotations,
     make_sheets,

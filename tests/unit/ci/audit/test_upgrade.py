@@ -66,8 +66,6 @@ def give(**figures: Any) -> Case:
     ("now", "seen"),
     [
         (CASE, []),
-        (replace(CASE, status=Status.FAILED, findings=say("why")), [("status", "worse")]),
-        (replace(CASE, sqnr_db=29.0), [("SQNR", "worse")]),
         (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
         (replace(CASE, sqnr_db=30.04), []),
         (replace(CASE, sqnr_db=30.06), [("SQNR", "better")]),
@@ -75,7 +73,6 @@ def give(**figures: Any) -> Case:
         (give(spill_bytes=11), [("spill_bytes", "worse")]),
         (give(lowering_memory_bytes=1099), []),
         (give(lowering_memory_bytes=1101), [("lowering_memory_bytes", "worse")]),
-        (give(spill_bytes=None), [("spill_bytes", "worse")]),  # no summary any more
         (
             give(operators=(OPERATORS[0], OperatorCount(op="erf", cpu=1))),
             [("CPU", "worse"), ("NPU", "other")],

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from ci.images import shell, wheels
+from ci.images import wheels
 from ci.images.build import follow_build, write_context
 from ci.images.definition import (
     Base,
@@ -271,23 +271,6 @@ def test_a_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UnfitError, match=r"python3\.12 is not on PATH") as caught:
         wheels.resolve_lock(base, Progress())
     assert "team/base" in caught.value.fix
-
-
-def test_the_callers_user_and_group_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[bytes] = []
-    monkeypatch.setattr(shell.os, "getuid", lambda: 7)
-    monkeypatch.setattr(shell.os, "getgid", lambda: 8)
-    monkeypatch.setattr(shell, "read_file", lambda _, __, path: f"root of {path}\n")
-    client: Any = SimpleNamespace(
-        api=SimpleNamespace(put_archive=lambda _id, _where, data: sent.append(data))
-    )
-    shell._name_user(client, "c")
-    with tarfile.open(fileobj=io.BytesIO(sent[0])) as tar:
-        texts = {one.name: tar.extractfile(one).read().decode() for one in tar}  # type: ignore[union-attr]
-    assert texts == {
-        "passwd": f"root of /etc/passwd\ndev:x:7:8:dev:{shell.HOME}:/bin/bash\n",
-        "group": "root of /etc/group\ndev:x:8:\n",
-    }
 
 
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(

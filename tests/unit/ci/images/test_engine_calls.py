@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import tempfile
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,22 +26,13 @@ from ci.__main__ import main
 from ci.images import build as building
 from ci.images import definition, shell
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
-from ci.images.definition import (
-    plan_image,
-    recall_base,
-)
+from ci.images.definition import plan_image, recall_base
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from ci.images.wheels import fetch_wheels
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
-from provisioning.errors import (
-    DownloadError,
-    ExitCode,
-    StoreError,
-    ToolError,
-    UnfitError,
-)
+from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UnfitError
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.images.conftest import OWN
 
@@ -232,7 +222,8 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
         os.umask(former)
     assert (Path(os.environ["QNN_CI_HOME"]) / "store").is_dir()  # else root owns it
     (put,) = engine.called("put")
-    assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
+    assert put["files"]["passwd"] == f"root:x\ndev:x:1000:100:dev:{HOME}:/bin/bash\n".encode()
+    assert put["files"]["group"] == b"root:x\ndev:x:100:\n"
     text = describe_calls(engine).replace(str(tmp_path), "TMP")
     known: dict[str, str] = {}
     text = re.sub(
@@ -325,23 +316,6 @@ def test_an_interrupt_ends_the_container_and_goes_on(
     assert engine.called("kill")[0]["signal"] == first
     assert engine.called("container removed")
     assert streams[0].fileno() == -1, "the stream is closed"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_the_exit_code_is_1_if_the_engine_is_lost(engine: Any) -> None:
-    released = threading.Event()
-
-    def wait(_: str, *, condition: str) -> dict[str, int]:
-        assert condition == "next-exit"
-        released.wait(10)
-        raise OSError("the engine was stopped")
-
-    engine.api.wait = wait
-    code = shell._Waiter(engine, "c1")
-    assert not code.ended(0.01)
-    released.set()
-    assert code.result() == 1
-    assert code.ended(0.01)
 
 
 def test_output_and_errors_of_a_container_stay_apart(capfd: pytest.CaptureFixture[str]) -> None:

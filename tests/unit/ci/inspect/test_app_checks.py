@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.app_checks import (
-    APPS,
-    RPC,
-    _weigh,
-    find_extraction,
-    find_wanted,
-    list_app_checks,
-)
+from ci.inspect.app_checks import APPS, RPC, _weigh, find_extraction, find_wanted, list_app_checks
 from ci.inspect.app_manifest import AppManifest
 from ci.inspect.apps import AppUnit, Kind, PackedFile
 from provisioning.doctor.checks.registry import Finding, Severity

@@ -40,13 +40,7 @@ from provisioning.doctor.survey.programs import (
 from provisioning.elf.programs import NO_SOC
 from provisioning.elf.tables import MAX_ITEMS, Tables
 from provisioning.errors import QnnCiError
-from tests.stand_ins.lowered import (
-    Number,
-    Vector,
-    make_binary,
-    make_flatbuffer,
-    make_program,
-)
+from tests.stand_ins.lowered import Number, Vector, make_binary, make_flatbuffer, make_program
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")

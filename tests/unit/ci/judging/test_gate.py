@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from ci.facts.finding import Question
-from ci.judging.figures import (
-    Array,
-    measure,
-    measure_pooled,
-    share_equal,
-)
+from ci.judging.figures import Array, measure, measure_pooled, share_equal
 from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
 from ci.judging.verdict import APART, CALIBRATE, CaseFigures, judge_outputs, summarize_figures

@@ -1,16 +1,19 @@
-"""The digest of input sets, and the types of tensors: requested and compiled."""
+"""The digest of input sets, the types of tensors, and the terms of each version of QNN."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ci.facts.finding import Origin
+from ci.models.rounding import FLOAT16, NO_TERM, list_files, read_terms, take_term
 from ci.models.tensor_types import Asked, TypedTensor, count_types, find_retyped
 from ci.models.tensors import choose_nodes, digest_sets
 from ci.report.schema import TypeShare
+from provisioning.manifest.reader import MANIFESTS_VARIABLE
 
 ONE, TWO = np.float32([1, 2]), np.float32([3, 4])
 SETS: list[list[Any]] = [[ONE, TWO], [TWO, ONE]]
@@ -80,3 +83,34 @@ def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:
     assert count_types(TENSORS) == tuple(
         TypeShare(type=name, operators=many, weight_bytes=size) for name, many, size in rows
     )
+
+
+@pytest.mark.parametrize(
+    ("measured", "version", "used"),
+    [
+        (["2.49.40"], "2.49.40", "2.49.40"),
+        (["2.49.40"], "2.51.0", "2.49.40"),
+        (["2.49.40"], "2.41.0", "2.49.40"),
+        (["2.9.0", "2.10.0", "2.49.40"], "2.48.0", "2.10.0"),
+        ([], "2.49.40", ""),
+    ],
+)
+def test_a_version_of_qnn_has_the_terms_of_the_nearest_older_one(
+    measured: list[str], version: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rounding").mkdir()
+    for one in measured:
+        text = f'term = [{{ operator = "{one}", numbers = "8" }}]\n'
+        (tmp_path / "rounding" / f"{one}.toml").write_text(text, "utf-8")
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    assert [key[0] for key in read_terms(version)] == ([used] if used else [])
+
+
+def test_the_measured_terms_are_errors_of_known_types() -> None:
+    for path in list_files():
+        terms = read_terms(path.stem)
+        assert {one.numbers for one in terms.values()} == {FLOAT16, "8", "16"}
+        assert all(one.power(1.0) > 0 and one.graphs for one in terms.values())
+        assert take_term(terms, "gelu", "16").steps > take_term(terms, "neg", "16").steps
+        assert take_term(terms, "gelu", "16", "layer") == take_term(terms, "gelu", "16")
+        assert take_term(terms, "unknown", "16") == NO_TERM

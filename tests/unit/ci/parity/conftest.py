@@ -27,6 +27,11 @@ MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets(
 Files = Mapping[str, str]
 
 
+def library(name: str, source: str, more: str = "") -> str:
+    """A build file with one library."""
+    return LOAD + f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
+
+
 @pytest.fixture
 def plant(tmp_path: Path) -> Callable[[Files], Path]:
     """Write files below a fresh directory."""

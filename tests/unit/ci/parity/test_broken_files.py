@@ -9,14 +9,9 @@ from msgspec.structs import replace
 
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.policy import Exclusion
-from tests.unit.ci.parity.conftest import LOAD, MACRO, POLICY
+from tests.unit.ci.parity.conftest import LOAD, MACRO, POLICY, library
 
 Pairs = Callable[..., set[tuple[str, str]]]
-
-
-def library(name: str, source: str, more: str = "") -> str:
-    """A build file with one library."""
-    return LOAD + f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
 
 
 TREE = {

@@ -15,25 +15,11 @@ from ci.parity.buck.reader import absolute as label_of
 from ci.parity.buck.reader import read_buck
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
-from ci.parity.cmake.values import (
-    expand,
-    merge_value,
-    resolve_genex,
-    unknown,
-)
+from ci.parity.cmake.values import expand, merge_value, resolve_genex, unknown
 from ci.parity.compare.findings import ParityReport
-from ci.parity.facts import (
-    Configuration,
-    Place,
-)
+from ci.parity.facts import Configuration, Place
 from ci.parity.policy import Allowance, Layout, ParityPolicy, compile_pattern
-from ci.parity.run import (
-    ParityRequest,
-    compare_folders,
-    compare_source,
-    find_moves,
-    match_sources,
-)
+from ci.parity.run import ParityRequest, compare_folders, compare_source, find_moves, match_sources
 from ci.parity.trees import DirectoryTree, split_batch
 from ci.parity.uses import find_imports
 from provisioning.errors import UsageError

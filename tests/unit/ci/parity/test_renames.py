@@ -10,29 +10,21 @@ import pytest
 
 from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.run import (
-    ParityRequest,
-    compare_trees,
-)
+from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
-from tests.unit.ci.parity.conftest import LOAD
+from tests.unit.ci.parity.conftest import library
 
 LAYOUT = read_policy("parity", ParityPolicy).layout
 POLICY = ParityPolicy(imports=("p/**",))
 
 
-def library(name: str, source: str, more: str = "") -> str:
-    """One library of Buck's."""
-    return f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
-
-
 BASE = {
-    "p/BUCK": LOAD + library("p", 'a.cpp", "a2.cpp', 'deps = ["//executorch/q:q"]'),
+    "p/BUCK": library("p", 'a.cpp", "a2.cpp', 'deps = ["//executorch/q:q"]'),
     "p/a.cpp": "int a;\n#ifdef FAST\n#endif\n",
     "p/a2.cpp": "int a2;\n",
     "p/lonely.cpp": "int lonely;\n",
-    "q/BUCK": LOAD + library("q", "b.cpp"),
+    "q/BUCK": library("q", "b.cpp"),
     "q/b.cpp": "int b;\n",
     "CMakeLists.txt": "add_library(p p/a.cpp p/a2.cpp p/gone.cpp)\nadd_library(q q/b.cpp)\n"
     "target_compile_definitions(p PRIVATE FAST)\n",
@@ -101,8 +93,8 @@ def test_a_drift_that_a_change_introduces_fails_the_gate() -> None:
     for files, places in (
         ({"CMakeLists.txt": BASE["CMakeLists.txt"].replace(" p/a2.cpp", "")},
          {("buck-only-source", "p/a2.cpp")}),
-        ({"p/BUCK": LOAD + library("p", 'a.cpp", "a2.cpp')}, set()),
-        ({"q/BUCK": LOAD + library("q", "b.cpp", 'deps = ["//executorch/p:p"]')},
+        ({"p/BUCK": library("p", 'a.cpp", "a2.cpp')}, set()),
+        ({"q/BUCK": library("q", "b.cpp", 'deps = ["//executorch/p:p"]')},
          {("dependency", "q/BUCK")}),
         ({"q/b.cpp": "int b;\n#ifdef FAST\n#endif\n",
           "CMakeLists.txt": BASE["CMakeLists.txt"] + define.replace("(p", "(q")},
@@ -140,7 +132,7 @@ def test_of_a_part_of_a_tree_only_its_own_is_told() -> None:
     files = {"CMakeLists.txt": ""}
     for folder in ("p", "q"):
         files |= {
-            f"{folder}/BUCK": LOAD + library(f"lib_{folder}", "a.cpp"),
+            f"{folder}/BUCK": library(f"lib_{folder}", "a.cpp"),
             f"{folder}/CMakeLists.txt": cmake.format(folder),
             **dict.fromkeys((f"{folder}/a.cpp", f"{folder}/more.cpp"), ""),
         }

@@ -17,21 +17,8 @@ from ci.facts.kinds import PROOFLESS
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
-from ci.upstream.journal import (
-    Comparison,
-    Entry,
-    Member,
-    Ran,
-    read_comparisons,
-    write_comparison,
-)
-from ci.upstream.judged import (
-    Ending,
-    Judged,
-    judge_test,
-    make_references,
-    merge_repeats,
-)
+from ci.upstream.journal import Comparison, Entry, Member, Ran, read_comparisons, write_comparison
+from ci.upstream.judged import Ending, Judged, judge_test, make_references, merge_repeats
 from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
 

@@ -11,14 +11,7 @@ import pytest
 from ci.cases.pool import Ended
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
-from ci.upstream.session import (
-    DURATIONS,
-    RunTest,
-    SuiteRun,
-    TestEnd,
-    list_tests,
-    read_durations,
-)
+from ci.upstream.session import DURATIONS, RunTest, SuiteRun, TestEnd, list_tests, read_durations
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UsageError
 

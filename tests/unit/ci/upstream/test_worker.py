@@ -195,31 +195,6 @@ def test_what_upstream_expects_to_be_refused_is_named(
     assert modules.worker.find_refusal(SimpleNamespace()) == ""
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (FailedError("running the program ended without a result: SIGABRT"), 134),
-        (FailedError("running the program raised ValueError: no result"), 1),
-        (None, 0),
-    ],
-)
-def test_a_program_that_dies_ends_as_by_sigabrt(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, code: int
-) -> None:
-    def run(call: Any, what: str) -> str:
-        if error:
-            raise error
-        return f"{what}: {call()}"
-
-    monkeypatch.setattr(modules.emulator, "run_forked", run)
-    monkeypatch.setattr(modules.emulator, "run_call", lambda *given: repr(given))
-    words = ["--model_path", "m.pte"]
-    found, text = modules.emulator.answer_call(tmp_path, words, tmp_path / "0.pte")
-    given = (tmp_path, words, tmp_path / "0.pte")
-    assert found == code
-    assert text == (f"E {error}" if error else f"running the program: {given!r}")
-
-
 class Runtime:
     """ExecuTorch's runtime with a program whose second method takes two inputs."""
 

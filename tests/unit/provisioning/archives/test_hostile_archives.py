@@ -18,13 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.archives.layout import (
-    Layout,
-    Limits,
-    check_members,
-    make_links,
-    place_members,
-)
+from provisioning.archives.layout import Layout, Limits, check_members, make_links, place_members
 from provisioning.archives.tarballs import extract_tar
 from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
 from provisioning.errors import IntegrityError

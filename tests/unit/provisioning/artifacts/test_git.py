@@ -152,22 +152,6 @@ def test_configuration_of_the_user_changes_no_file_and_runs_nothing(
         assert not any((directory / name).exists() for directory in directories)
 
 
-def test_pinned_tag_that_was_moved_is_refused(code: Code) -> None:
-    run(code.repository, "tag", "v1")
-    job = code.job(tag="v1")
-    git.fill(job)
-    new = commit(code.repository, {"more": ""})
-    run(code.repository, "tag", "--force", "v1")
-    job = code.job(tag="v1")
-    with pytest.raises(
-        IntegrityError, match="commit fetched for code 1 is not the pinned"
-    ) as caught:
-        git.fill(job)
-    place = job.request.release.place
-    assert caught.value.why == f"refs/tags/v1 at {place} is {new}, the pin is {code.head}"
-    assert not (job.root / "more").exists()
-
-
 # -- other checkouts, mirrors, hosts --------------------------------------------------------------
 
 

@@ -23,16 +23,7 @@ from provisioning.errors import QnnCiError
 from provisioning.manifest.releases import LocalRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
-from tests.build.artifacts import (
-    Workspace,
-    ask,
-    install,
-    of,
-    pack_tar,
-    show_refusals,
-    tidy,
-    write,
-)
+from tests.build.artifacts import Workspace, ask, install, of, pack_tar, show_refusals, tidy, write
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.snapshots import check_snapshot

@@ -17,10 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.artifacts.environment import (
-    parse_selection,
-    unique_requests,
-)
+from provisioning.artifacts.environment import parse_selection, unique_requests
 from provisioning.artifacts.lockfile import (
     find_lock,
     machine_lock_path,

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console.git import (
-    ask_git,
-    parse_submodules,
-    read_commit,
-    run_git,
-)
+from provisioning.console.git import ask_git, parse_submodules, read_commit, run_git
 from provisioning.doctor.survey.host import survey_checkout
 from provisioning.errors import ExitCode, MissingToolError, ToolError
 from tests.stand_ins.environments import git

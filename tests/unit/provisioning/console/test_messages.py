@@ -17,10 +17,7 @@ from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
 from provisioning.console.installation import CHECKOUT
 from provisioning.console.terminal import write_output
-from provisioning.errors import (
-    QnnCiError,
-    ToolError,
-)
+from provisioning.errors import QnnCiError, ToolError
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -74,6 +71,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no directory": lambda: run(["true"], cwd=place / "gone"),
         "bytes exit": lambda: process.run_bytes(["sh", "-c", "exit 3"]),
         "bytes stderr": lambda: process.run_bytes(["sh", "-c", "echo a >&2; exit 3"]),
+        "bytes signal": lambda: process.run_bytes(["sh", "-c", "kill -9 $$"]),
         "bytes time": lambda: process.run_bytes(["sleep", "60"], timeout_s=0.01),
         "bytes no program": lambda: process.run_bytes(["no-such-program"]),
         "submodules": lambda: git.parse_submodules("[submodule"),

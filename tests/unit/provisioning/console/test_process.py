@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,14 +23,10 @@ from provisioning.console.process import (
     end_marked,
     end_running,
     module_command,
-    run_bytes,
     run_process,
     run_streams,
     run_tasks,
 )
-from provisioning.errors import ToolError
-
-Run = Callable[[Sequence[str]], object]
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
@@ -148,13 +143,6 @@ def test_the_files_of_a_module_have_a_limit(tmp_path: Path, most_bytes: int) -> 
     ended = run_process([*command, tmp_path / "out"], env=variables, check=False)
     assert ended.returncode == (1 if most_bytes == 100_000 else 0), ended.output
     assert (tmp_path / "out").stat().st_size == (most_bytes if ended.returncode else 200_000)
-
-
-@pytest.mark.parametrize("run", [run_process, run_bytes])
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
-def test_a_program_that_a_signal_ends_has_failed(run: Run, number: signal.Signals) -> None:
-    with pytest.raises(ToolError):
-        run(["sh", "-c", f"kill -{number.value} $$"])
 
 
 def test_a_process_does_not_read_what_is_typed_into_ours() -> None:

@@ -18,10 +18,7 @@ from provisioning.console import command, interrupts, process, terminal
 from provisioning.console.git import ask_git, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.documents import read_user_file
-from provisioning.errors import (
-    ToolError,
-    UsageError,
-)
+from provisioning.errors import ToolError, UsageError
 
 # -- commands ------------------------------------------------------------------------------------
 

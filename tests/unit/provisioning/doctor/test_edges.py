@@ -11,10 +11,9 @@ import msgspec
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.checks.host import Tool
 from provisioning.doctor.checks.variables import Runtime, Variables
-from provisioning.doctor.facts import FileFacts, InstallationFacts, SdkFacts, ToolFacts
-from provisioning.doctor.fitness import ElfPolicy, Fitness, ToolPolicy
+from provisioning.doctor.facts import FileFacts, InstallationFacts, SdkFacts
+from provisioning.doctor.fitness import ElfPolicy, Fitness
 from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
@@ -83,11 +82,6 @@ OLDER = lowered(None, targets=(Target("SM8650", 75, 8),))
 CHANGED = elf(path=SKEL, machine=EM_QDSP6, checksum=Checksum(1, 2))
 
 
-def ninja(path: str | None, version: str | None = None) -> Tool:
-    """A tool of which nothing is advised and no reason is known."""
-    return Tool(ToolFacts("n", path, version, "no"), ToolPolicy("ninja", minimum="1.11"))
-
-
 def before(*files: FileFacts) -> Variables:
     """A search path with these files before the SDK's."""
     return variables("/sdk", entry("/a", *files), OWN)
@@ -120,13 +114,10 @@ MACHINES = [
     ("QNN002", machine(glibc=None)),
     ("QNN003", lacking("libatomic.so.1", None)),
     ("QNN004", machine(Fitness(cpu_flags=("a", "b", "c")), cpu_flags=frozenset({"b"}))),
-    ("QNN012", ninja("/n", "1.10")),
     ("QNN404", variables("/sdk", entry("/x"), OWN)),
-    ("QNN404", variables("/sdk", entry(""), runs=False)),
     ("QNN404", variables("/sdk", entry(""))),
     ("QNN405", before(*(file(f"libQnn{name}.so") for name in "ABCDE"))),
     ("QNN405", before(file("libQnnB.so", machine=EM_AARCH64))),
-    ("QNN405", before(file("libunwind.so.1"))),
     (
         "QNN405",
         variables("/sdk", entry("/a", file("libc++.so.1")), entry(HOME, file("libc++.so.1"))),
@@ -153,14 +144,12 @@ MACHINES = [
         ),
     ),
     ("QNN802", device(soc="")),
-    ("QNN803", device(api_level=None)),
     ("QNN806", device(libraries={"c": "v3", "b": "", "a": "v2", "d": BUILD.text})),
     ("QNN807", device(align=1, page_bytes=None)),
     ("QNN807", device(align=1, page_bytes=2)),
 ]
 
 BUILDING = [
-    ("QNN502", python(version=(3, 10))),
     ("QNN505", having(executorch="1.4.1", torch="2.12.0")),
     ("QNN508", python(adaptors=("/s/b.so", "/s/c.so"), adaptor=None)),
     ("QNN512", adaptor(elf=None)),
@@ -168,7 +157,6 @@ BUILDING = [
     ("QNN510", python(modules={"yaml": True, "x": False, "y": False})),
     ("QNN516", python(adaptors=(), installed="/elsewhere/executorch", pth=("/a.pth", "/b.pth"))),
     ("QNN516", python(adaptors=(), installed="/site/executorch/")),
-    ("QNN511", python(distributions={"executorch": "1.3"})),
     ("QNN601", ndk("27.0.1", revision=None)),
     ("QNN605", ndk(host_tags=("a", "b"))),
     ("QNN704", checkout(commit=None)),
@@ -194,8 +182,6 @@ BUILDING = [
             sdk=SdkFacts(Path("/sdk"), is_directory=True, version="2.37")
         ),
     ),
-    ("QNN904", tools("2.36", executorch="0.1")),
-    ("QNN905", tools("2.50", executorch="0.1")),
     ("QNN906", tools(hexagon="6.3", soc=75)),
     ("QNN907", tools(compiler="8.8", soc=75)),
     ("QNN908", backed(version="2.39")),
@@ -218,7 +204,6 @@ SDKS = [
     *(("QNN110", sdk(api_version=api, library_api="2.38.0")) for api in ("1.38.0", "3.0.0")),
     ("QNN113", InstallationFacts("qnn-sdk", Path("/q"), ("sdk.yaml",))),
     ("QNN113", InstallationFacts("my-qnn-sdk", Path("/q"), ("x", "y"), "MY")),
-    ("QNN416", InstallationFacts("android-ndk", Path("/n"), (), "ANDROID_NDK_ROOT", "/n")),
 ]
 
 ELVES = [
@@ -230,7 +215,6 @@ ELVES = [
     ("QNN215", within(soname="libQnnB.so")),
     ("QNN215", within("libQnnB.so", soname="libQnnB.so")),
     ("QNN215", within(path=Path("/libQnnHtp.so"), soname="libQnnGpu.so")),
-    ("QNN215", within(path=SKEL, soname="libQnnHtpV75Stub.so")),
     ("QNN215", within(path=SKEL, soname="libQnnHtpV73Skel.so")),
     (
         "QNN217",
@@ -317,9 +301,7 @@ STAGED = [
     ("QNN312", staging(*BOTH, soc=True, wanted=("libQnnSystem.so",))),
     ("QNN312", staging(*BOTH, PAIR[0], soc=True)),
     ("QNN312", staging(*BOTH, PAIR[1], soc=True)),
-    ("QNN313", staging(*BOTH, lowered=lowered(BUILD))),
     ("QNN313", staging(*BOTH, lowered=(*lowered(BUILD), *lowered(None), *lowered(NEWER)))),
-    ("QNN315", staging(*BOTH, lowered=lowered(BUILD), runtime="2.37.1")),
     ("QNN315", staging(lowered=(*lowered(None), *lowered(BUILD)), runtime="2.37.1")),
     ("QNN323", staging(*BOTH, lowered=OLDER)),
     ("QNN323", staging(*BOTH, soc=True, lowered=OLDER)),

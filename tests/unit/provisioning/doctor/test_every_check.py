@@ -18,12 +18,7 @@ from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import list_checks
 from provisioning.doctor.facts import FileFacts
 from provisioning.elf.facts import EM_X86_64, ElfFacts
-from tests.unit.provisioning.doctor.cases import (
-    PAIRS,
-    describe,
-    read_snapshot,
-    subjects_of,
-)
+from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
 
 def judge(code: str, subject: object) -> list[Finding]:

@@ -18,10 +18,7 @@ from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding
 from provisioning.doctor.checks.sdk import ADAPTOR, Adaptor, see_no_root
-from provisioning.doctor.checks.variables import (
-    RUNTIMES,
-    Runtime,
-)
+from provisioning.doctor.checks.variables import RUNTIMES, Runtime
 from provisioning.doctor.examine import judge_environment
 from provisioning.doctor.facts import (
     CheckoutFacts,
@@ -179,8 +176,6 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
         Runtime(place, ours, needs),
         Runtime(place, gcc, needs),
     ]
-    asked["variables"] = VariableFacts({}, path[2:])
-    assert list(RUNTIMES.find(ask(runs, **asked))) == [Runtime("/c", broken, needs)]
     bare = ask(runs, trees={}, variables=VariableFacts({}, path[2:]))
     assert list(RUNTIMES.find(bare)) == [Runtime("/c", broken, {})]
     assert list(RUNTIMES.find(ask(**asked))) == []

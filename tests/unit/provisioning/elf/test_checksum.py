@@ -11,11 +11,7 @@ import pytest
 
 from provisioning.artifacts.consent import check_machines
 from provisioning.elf.facts import ElfError
-from provisioning.elf.reader import (
-    MAX_MEMORY_BYTES,
-    parse_checksum,
-    read_elf,
-)
+from provisioning.elf.reader import MAX_MEMORY_BYTES, parse_checksum, read_elf
 from provisioning.errors import IntegrityError
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.elfsigner.keys import make_key

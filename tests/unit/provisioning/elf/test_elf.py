@@ -20,17 +20,8 @@ from provisioning.elf.facts import (
     ElfFacts,
     VersionNeed,
 )
-from provisioning.elf.qnn_build import (
-    QnnBuild,
-    find_headers_version,
-    find_qnn_build,
-    search_build,
-)
-from provisioning.elf.reader import (
-    find_build_id,
-    parse_notes,
-    read_elf,
-)
+from provisioning.elf.qnn_build import QnnBuild, find_headers_version, find_qnn_build, search_build
+from provisioning.elf.reader import find_build_id, parse_notes, read_elf
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -108,35 +99,21 @@ def test_an_address_is_that_of_a_segment(tmp_path: Path) -> None:
             edit_library(tmp_path / "lib.so", 29, value)
 
 
-def test_an_aarch64_library_with_a_search_path() -> None:
-    facts = read_elf(LIBRARIES / "libaarch64.so")
-    assert facts.machine == EM_AARCH64
-    assert facts.runpath == ("$ORIGIN/..", "/home/builder/out")
-    assert facts.rpath == ()
-    assert facts.load_align == 0x10000
+SEARCHED = ("$ORIGIN/..", "/home/builder/out")
+FACTS: dict[str, dict[str, object]] = {
+    "aarch64": {"machine": EM_AARCH64, "runpath": SEARCHED, "rpath": (), "load_align": 65536},
+    "hexagon": {"bits": 32, "machine": EM_QDSP6, "flags": 0x69, "needed": ("libneeded.so",)},
+    "android": {"android": AndroidNote(30, "r26c", "11394342"), "load_align": 4096},
+    "android16k": {"load_align": 16384},
+    "bigendian": {"bits": 64, "little_endian": False, "machine": EM_AARCH64, "load_align": 4096},
+    "execstack": {"execstack": True},
+}
 
 
-def test_a_hexagon_library_has_its_version_in_the_flags() -> None:
-    facts = read_elf(LIBRARIES / "libhexagon.so")
-    assert (facts.bits, facts.machine, facts.flags) == (32, EM_QDSP6, 0x69)
-    assert facts.needed == ("libneeded.so",)
-
-
-def test_android_libraries_tell_their_api_level_and_ndk() -> None:
-    facts = read_elf(LIBRARIES / "libandroid.so")
-    assert facts.android == AndroidNote(30, "r26c", "11394342")
-    assert facts.load_align == 4096
-    assert read_elf(LIBRARIES / "libandroid16k.so").load_align == 16384
-
-
-def test_a_big_endian_library() -> None:
-    facts = read_elf(LIBRARIES / "libbigendian.so")
-    assert (facts.bits, facts.little_endian, facts.machine) == (64, False, EM_AARCH64)
-    assert facts.load_align == 4096
-
-
-def test_an_executable_stack_is_seen() -> None:
-    assert read_elf(LIBRARIES / "libexecstack.so").execstack
+@pytest.mark.parametrize("name", FACTS)
+def test_each_library_has_its_facts(name: str) -> None:
+    facts = read_elf(LIBRARIES / f"lib{name}.so")
+    assert {key: getattr(facts, key) for key in FACTS[name]} == FACTS[name]
 
 
 def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:

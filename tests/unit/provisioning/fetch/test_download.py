@@ -13,13 +13,7 @@ import pytest
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError
 from provisioning.fetch import download
-from provisioning.fetch.download import (
-    PAGE_BYTES,
-    SPARE_BYTES,
-    Pin,
-    fetch_file,
-    mirror_urls,
-)
+from provisioning.fetch.download import PAGE_BYTES, SPARE_BYTES, Pin, fetch_file, mirror_urls
 from provisioning.fetch.part_file import PartFile
 from tests.build.fetch import (
     DATA,

@@ -12,12 +12,7 @@ from provisioning.artifacts.environment import compose_environment
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.provision import Provisioned
 from provisioning.errors import ManifestError
-from provisioning.manifest.reader import (
-    Profile,
-    ProfileArtifact,
-    read_profiles,
-    read_toolchain,
-)
+from provisioning.manifest.reader import Profile, ProfileArtifact, read_profiles, read_toolchain
 from provisioning.manifest.releases import FileRelease, GitRelease
 from provisioning.store.tree import TreeEntry, encode_record
 

@@ -32,15 +32,7 @@ import msgspec
 
 from ci.parity.compare.comparison import compare_tree, is_about
 from ci.parity.compare.findings import Finding
-from ci.parity.facts import (
-    BuckTarget,
-    CMakeTarget,
-    Glob,
-    Include,
-    NotEvaluated,
-    ParityFacts,
-    Place,
-)
+from ci.parity.facts import BuckTarget, CMakeTarget, Glob, Include, NotEvaluated, ParityFacts, Place
 from ci.parity.policy import Exclusion, Library, ParityPolicy
 from tests.unit.ci.parity.compare.sides import buck, cmake, facts
 
