@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from ci.builds import checkout
-from ci.builds.checkout import (
-    check_lpai,
-    find_python,
-    list_names,
-    prepare_checkout,
-    probe_python,
-)
+from ci.builds.checkout import check_lpai, find_python, list_names, prepare_checkout, probe_python
 from ci.builds.plan import BuildRequest
 from ci.builds.targets import Needs, find_target
 from ci.builds.toolchains import Compilers

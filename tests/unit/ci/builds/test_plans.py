@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from ci.builds.plan import BuildPlan, BuildRequest, find_place
-from ci.builds.targets import (
-    CompilerChoice,
-    fill_placeholders,
-    find_target,
-    read_targets,
-)
+from ci.builds.targets import CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.builds.toolchains import Program, Version
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import ManifestError

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
-from ci.cases.spec import (
-    choose_lane,
-)
+from ci.cases.spec import choose_lane
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.report.github import render_summary
 from ci.report.html import render_html

@@ -101,17 +101,14 @@ def test_an_artifact_that_is_not_the_one_of_its_record_and_key_is_a_miss(
     assert read_artifact(place) is None
 
 
-@pytest.mark.parametrize("link", ["gone", KEY])
-def test_a_broken_link_is_replaced_by_an_artifact(tmp_path: Path, staging: Path, link: str) -> None:
+@pytest.mark.parametrize("link", ["", "gone", KEY])
+def test_a_good_entry_is_never_replaced_and_a_damaged_one_or_a_broken_link_is(
+    tmp_path: Path, staging: Path, link: str
+) -> None:
     entry = artifact_path(tmp_path / "cache", KEY)
     entry.parent.mkdir(parents=True)
-    entry.symlink_to(link)
-    assert publish_artifact(staging, entry)
-    assert read_artifact(entry) is not None
-
-
-def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, staging: Path) -> None:
-    entry = artifact_path(tmp_path / "cache", KEY)
+    if link:
+        entry.symlink_to(link)
     assert publish_artifact(staging, entry)
     first = (entry / PROGRAM).stat().st_ino
     assert not publish_artifact(make_artifact(tmp_path / "second" / KEY, b"new"), entry)
@@ -122,8 +119,7 @@ def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, sta
 
 
 @pytest.mark.parametrize(
-    ("program", "error"),
-    [(b"good", None), (b"rust", FileExistsError), (None, PermissionError)],
+    ("program", "error"), [(b"good", None), (b"rust", FileExistsError), (None, PermissionError)]
 )
 def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
     tmp_path: Path,

@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 from ci.cases.policy import read_emulator_policy
-from ci.cases.spec import (
-    CaseSpec,
-    default_soc,
-    find_models,
-    require_backend,
-    select_cases,
-)
+from ci.cases.spec import CaseSpec, default_soc, find_models, require_backend, select_cases
 from ci.models.lowering_options import Choices, RunOptions
-from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
+from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -44,21 +38,6 @@ def test_the_default_is_the_suite_on_sm8650_after_the_models_of_a_policy() -> No
         ("mlp", "mine.py:make", "fp16", "SM8650"),
         ("resnet", "resnet", "fp16", "SM8650"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("file", "lane", "schemes"),
-    [
-        ("net.py:make", EXECUTORCH, ["fp16", "8a8w", "16a8w"]),
-        ("net.onnx", ONNX, ["fp16", "u8", "u16a8w"]),
-    ],
-)
-def test_a_model_of_ones_own_is_tested_in_the_schemes_that_the_manual_names(
-    file: str, lane: Lane, schemes: list[str]
-) -> None:
-    cases = select_cases(SUITE_SCHEMES, SOCS, entries={"net": ModelEntry(file)}, lane=lane)
-    chosen = [case.scheme.value for case in cases if case.model == "net"]
-    assert chosen == schemes
 
 
 def test_globs_and_repeats_select_each_case_once() -> None:
@@ -93,10 +72,7 @@ def test_globs_and_repeats_select_each_case_once() -> None:
     ],
 )
 def test_a_wrong_name_gives_the_nearest_and_the_list(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    selection: dict[str, list[str]],
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selection: dict[str, list[str]], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in (".", "a\nb", "\udcff"):

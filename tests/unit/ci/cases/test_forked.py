@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -11,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci.cases.forked import (
-    describe_error,
-    flush_stdio,
-    note_step,
-    redirected,
-    run_forked,
-)
+from ci.cases.forked import describe_error, note_step, run_forked
 from ci.cases.pool import ROOT, read_tail
 from provisioning.console.process import TAIL_LINES
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
@@ -74,30 +67,6 @@ def test_an_error_is_described_in_one_line_of_limited_length(size: int, told: st
     assert describe_error(ValueError("x" * size)) == f"ValueError: {told}"
     assert describe_error(ValueError("a\n  b")) == "ValueError: a b"
     assert describe_error(ValueError()) == "ValueError"
-
-
-def test_what_c_code_prints_in_a_block_stays_in_its_log(tmp_path: Path) -> None:
-    """C's stdio has a buffer of its own; what is printed after the block is not in the log."""
-    log, outside = tmp_path / "log", tmp_path / "outside"
-
-    def work() -> None:
-        flush_stdio()
-        library, room = ctypes.CDLL(None), ctypes.create_string_buffer(4096)
-        # PYTHONUNBUFFERED also removes the buffer of C's stdout.
-        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), room, 0, len(room))
-        with outside.open("wb") as stream:
-            os.dup2(stream.fileno(), 1)
-            os.dup2(stream.fileno(), 2)
-        with log.open("wb") as stream, redirected(stream.fileno(), 1, 2):
-            library.puts(b"QNN's words")
-            os.write(2, b"an error\n")
-        library.puts(b"later words")
-        os.write(2, b"a later error\n")
-        flush_stdio()
-
-    run_forked(work)
-    assert sorted(log.read_text().splitlines()) == ["QNN's words", "an error"]
-    assert sorted(outside.read_text().splitlines()) == ["a later error", "later words"]
 
 
 def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:

@@ -40,6 +40,23 @@ def raise_much() -> None:
     raise ValueError("x" * (50 << 20))
 
 
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def raise_unprintable() -> None:
+    raise UnprintableError
+
+
+def lose_streams() -> None:
+    """A fork that cannot say how it ended would go on as a second process of its parent."""
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, os.fdopen(os.dup(1), "w"))
+        getattr(sys, name).close()
+    raise ValueError("seven")
+
+
 def write_everywhere() -> None:
     for descriptor in range(3, 64):
         with suppress(OSError):
@@ -110,6 +127,8 @@ HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
     "kills its group": (lambda: os.killpg(0, signal.SIGKILL), "was killed by SIGKILL"),
     "memory": (fill, "needs more than 0.195 GiB of memory, its limit"),
     "a huge message": (raise_much, "ValueError: xxx"),
+    "no message": (raise_unprintable, "UnprintableError, whose message raised ValueError"),
+    "no streams": (lose_streams, "ValueError: seven"),
     "garbage": (write_everywhere, "result"),
     "an endless answer": (drip, "did not end within 5 s"),
     "sleeps": (partial(time.sleep, 600), "did not end within 5 s: it used 0."),
@@ -148,11 +167,7 @@ def test_a_hostile_job_ends_alone(
         pytest.skip("the parent is the fork server: see the next test")
     good = pool.run(say_good, tmp_path / "good", 60).result
     ended = pool.run(
-        partial(where, name),
-        tmp_path / "log",
-        5,
-        fresh=where is in_worker,
-        max_bytes=MOST_BYTES,
+        partial(where, name), tmp_path / "log", 5, fresh=where is in_worker, max_bytes=MOST_BYTES
     )
     if where is in_fork or HOSTILE[name][1]:
         assert HOSTILE[name][1] in ended.failure
@@ -182,6 +197,8 @@ def test_nothing_that_a_job_starts_or_writes_for_itself_stays(pool: Pool, tmp_pa
         assert pool.run(job, tmp_path / "log", 60).failure == ""
         lines = [one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists()]
         assert not [line for line in lines if f"# {mark}".encode() in line]
+    call = "__import__('multiprocessing').Pool(1).map(abs, [-7])"  # as torch's loaders do
+    assert pool.run(partial(eval, call), tmp_path / "log", 60).result == [7]
     place = pool.run(remove_temporary_files, tmp_path / "log", 60).result
     assert not Path(place).exists()
 

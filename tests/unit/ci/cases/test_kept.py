@@ -101,14 +101,6 @@ def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
     assert after.ok
 
 
-def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
-    """The program gave zeros, and the report of the run calls that a pass."""
-    write_zeros(kept)
-    (case,) = judge(kept).cases
-    assert (case.status, case.question) == (Status.FAILED, Question.FAITHFUL)
-    assert "sqnr_db is " in case.reason
-
-
 @pytest.mark.parametrize(
     ("figure", "off", "passes"),
     [
@@ -213,24 +205,6 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     assert (case.status, case.equal_emulator) == (Status.PASSED, None)
     shutil.rmtree(pulled / SPEC.slug)
     assert judge(kept, pulled=pulled).cases[0].reason.startswith("run: ")
-
-
-@pytest.mark.parametrize(("codes", "ended"), [([0, 0], 0), ([7, 0], 1), ([0, 7], 1), ([7, 3], 1)])
-def test_the_script_of_a_farm_fails_if_any_case_does(
-    kept: Path, tmp_path: Path, codes: list[int], ended: int
-) -> None:
-    for name in "ab":
-        shutil.copytree(kept / SPEC.slug, kept / name)
-    shutil.rmtree(kept / SPEC.slug)
-    (tmp_path / "bundle/files").mkdir(parents=True)
-    for name, code in zip("ab", codes, strict=True):
-        (kept / name / "artifact/program.txt").write_text(f"exit {code}\n")
-    (tmp_path / "bundle/files/runner").write_text('#!/bin/sh\nsh "${1#--model_path=}"\n')
-    write_by_hand(tmp_path / "bundle", "runner", kept, android=True)
-    script = tmp_path / "bundle" / RUN_CASES
-    assert subprocess.run(["sh", str(script)], check=False).returncode == ended
-    written = [(tmp_path / f"bundle/results/{name}/code.txt").read_text() for name in "ab"]
-    assert written == [f"{code}\n" for code in codes]
 
 
 def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
@@ -342,6 +316,7 @@ def delegate_nothing(case: Path) -> None:
 ENDLESS = (b"(8, 4, 3, 40), }", b"(8, 4, 3, 4" + b"0" * 5 + b"), }")
 HARMS: dict[str, Callable[[Path], Any]] = {
     "no outputs": lambda case: shutil.rmtree(case / "outputs"),
+    "zeros": lambda case: write_zeros(case.parent),
     "one output less": lambda case: (case / "outputs/output_3_0.raw").unlink(),
     "one file more": lambda case: (case / "outputs/note").write_text("all is well"),
     "a shorter output": lambda case: (case / FIRST).write_bytes(b"1234"),

@@ -20,15 +20,7 @@ from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.errors import FailedError
-from tests.stand_ins.lanes import (
-    COARSE,
-    LABELLER,
-    RIGHT,
-    SPEC,
-    EchoRunner,
-    InlinePool,
-    run_case,
-)
+from tests.stand_ins.lanes import COARSE, LABELLER, RIGHT, SPEC, EchoRunner, InlinePool, run_case
 
 STEPS = (
     Step(

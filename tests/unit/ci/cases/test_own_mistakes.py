@@ -53,11 +53,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 @pytest.mark.parametrize(("place", "name"), EXPLAIN)
 def test_an_explanation_that_throws_changes_no_verdict(
-    before: dict[str, Case],
-    place: Any,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, Case], place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, throw)
     warnings: list[str] = []

@@ -14,36 +14,18 @@ import numpy as np
 import pytest
 
 from ci.cases.cache import Artifact
-from ci.cases.engine import (
-    NOISE,
-    Sets,
-    Staging,
-)
-from ci.cases.judged import (
-    CaseJudge,
-    JudgeSetup,
-)
-from ci.cases.outputs import (
-    OUTPUT,
-    read_noise,
-    read_outputs,
-    stack_outputs,
-)
+from ci.cases.engine import NOISE, Sets, Staging
+from ci.cases.judged import CaseJudge, JudgeSetup
+from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
 from ci.models.tensor_types import Retyped
 from ci.models.tensors import write_sets
-from ci.models.user_models import (
-    ModelEntry,
-)
+from ci.models.user_models import ModelEntry
 from ci.report.columns import show_types
-from ci.report.schema import (
-    OpCount,
-    Status,
-    TypeShare,
-)
+from ci.report.schema import OpCount, Status, TypeShare
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from tests.build.cases import (
     COARSE,

@@ -10,12 +10,7 @@ import msgspec
 import pytest
 
 from ci.cases.kept import LIMIT_BYTES, check_tensor
-from ci.cases.policy import (
-    EmulatorPolicy,
-    Override,
-    Unsupported,
-    read_emulator_policy,
-)
+from ci.cases.policy import EmulatorPolicy, Override, Unsupported, read_emulator_policy
 from ci.explain.rules import Advice
 from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET

@@ -19,15 +19,7 @@ from typing import Any
 import pytest
 
 from ci.cases import pool as pool_module
-from ci.cases.pool import (
-    ABORTED,
-    LATE,
-    MAX_WORKER_BYTES,
-    Ended,
-    Lease,
-    Pool,
-    Worker,
-)
+from ci.cases.pool import ABORTED, LATE, MAX_WORKER_BYTES, Ended, Lease, Pool, Worker
 from provisioning.console.usage import Allowance, Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
 from provisioning.files import SPARE_BYTES
@@ -233,13 +225,6 @@ def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_
     assert (said[:4], said.count("of C")) == (["out", "error", "of C", "of Python"], 2)
     first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
     assert len(first) == len(second)
-
-
-def test_a_worker_that_died_before_its_job_is_described(worker: Worker, tmp_path: Path) -> None:
-    worker.process.kill()
-    worker.process.join()
-    ended = Lease(worker, tmp_path / "log", Allowance(60)).call(partial(os.getpid))
-    assert ended == Ended(None, "the process was killed by SIGKILL without a result", "")
 
 
 def test_a_process_that_ignores_its_end_is_killed(

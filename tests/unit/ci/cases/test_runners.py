@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import INPUTS, Compiled, Delegation, Program, RunError, RunNotes
-from ci.cases.runners import (
-    SPEED,
-    ProgramRunner,
-    find_program,
-)
+from ci.cases.runners import SPEED, ProgramRunner, find_program
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from ci.models.tensors import FILE, TensorInfo
 from ci.models.user_models import Source
@@ -77,30 +73,42 @@ def test_a_runner_that_is_for_no_processor_is_said_to_be_that(tmp_path: Path) ->
 WRITES = "for word; do case $word in --output*) cp {0} ${{word#*=}}/output_0_0.raw;; esac; done"
 
 
-@pytest.mark.parametrize("start", ["", "setsid "])
-@pytest.mark.parametrize("ending", ["exit 0", "exit 3", "sleep 60"])
+def write_script(folder: Path, *lines: str) -> Path:
+    """A runner that writes a right output, and does the rest."""
+    np.ones(3, np.float32).tofile(folder / "right.raw")
+    script = folder / "run.sh"
+    script.write_text("\n".join([WRITES.format(folder / "right.raw"), *lines, ""]))
+    return script
+
+
+LEFT = "were killed: (sh|sleep)"  # which it is while it becomes the other
+
+
+@pytest.mark.parametrize(
+    ("start", "ending", "told"),
+    [
+        ("", "exit 0", LEFT),
+        ("setsid ", "exit 0", LEFT),
+        ("", "exit 3", "exited with 3"),
+        ("setsid ", "sleep 60", "did not end within"),
+        ("setsid ", "kill -SEGV $$", "was killed by SIGSEGV"),
+        ("", "trap 'exit 0' TERM; sleep 60 & wait", "did not end within 2 s"),
+    ],
+)
 def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
-    tmp_path: Path, start: str, ending: str
+    tmp_path: Path, start: str, ending: str, told: str
 ) -> None:
-    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    """Though its outputs are right."""
     pid = tmp_path / "pid"
-    script = tmp_path / "run.sh"
-    writes = WRITES.format(tmp_path / "right.raw")
     child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
-    script.write_text(f"{child}\n{writes}\nwhile [ ! -s {pid} ]; do sleep 0.02; done\n{ending}\n")
-    left = "were killed: (sh|sleep)"  # which it is while it becomes the other
-    told = {"exit 0": left, "exit 3": "exited with 3", "sleep 60": "did not end within"}[ending]
+    script = write_script(tmp_path, child, f"while [ ! -s {pid} ]; do sleep 0.02; done", ending)
     with pytest.raises(RunError, match=told):
         run_script(tmp_path, script)
     assert not is_running(int(pid.read_text()))
-    script.write_text(writes)
-    assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
 
 
 def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
-    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
-    script = tmp_path / "run.sh"
-    script.write_text(WRITES.format(tmp_path / "right.raw"))
+    script = write_script(tmp_path)
     stale = tmp_path / "work" / "artifact" / INPUTS / FILE.format(7, 0)
     stale.parent.mkdir(parents=True)
     stale.touch()
@@ -112,27 +120,22 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
 
 
 def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Path) -> None:
-    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
-    script = tmp_path / "run.sh"
     seen = tmp_path / "flags"
     speed = "for word; do case $word in --perf*) echo 1.25 >${word#*=};; esac; done"
-    script.write_text(f'{WRITES.format(tmp_path / "right.raw")}\necho "$PWD $*" >{seen}\n{speed}\n')
+    script = write_script(tmp_path, f'echo "$PWD $*" >{seen}', speed)
     run_script(tmp_path, script)
     words = seen.read_text().split()
-    assert words[0] == f"{tmp_path}/work"
-    assert [one.partition("=")[0] for one in words[1:]] == [
-        "--model_path",
-        "--input_list_path",
-        "--output_folder_path",
+    assert [one.partition("=")[0] for one in words] == [
+        *(f"{tmp_path}/work", "--model_path", "--input_list_path", "--output_folder_path")
     ]
     notes: list[RunNotes] = []
     run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
     assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()
     assert notes[0].run_ms == 1.25
+    script = write_script(tmp_path)
     for text in ("much", None):  # of a runner that writes no number, or no file
         file = tmp_path / "work" / SPEED
         file.unlink() if text is None else file.write_text(text)
-        script.write_text(WRITES.format(tmp_path / "right.raw"))
         run_script(tmp_path, script, RunOptions(iteration=9), notes)
         assert notes[-1] == RunNotes()
 
@@ -175,20 +178,3 @@ def is_running(pid: int) -> bool:
                 continue
         return False
     return True
-
-
-@pytest.mark.parametrize(
-    ("ending", "told"),
-    [
-        ("kill -SEGV $$", "was killed by SIGSEGV"),
-        ("trap 'exit 0' TERM; sleep 60 & wait", "did not end within 2 s"),
-    ],
-)
-def test_right_outputs_of_a_runner_that_fails_are_no_outputs(
-    tmp_path: Path, ending: str, told: str
-) -> None:
-    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
-    script = tmp_path / "run.sh"
-    script.write_text(f"{WRITES.format(tmp_path / 'right.raw')}\n{ending}\n")
-    with pytest.raises(RunError, match=told):
-        run_script(tmp_path, script)

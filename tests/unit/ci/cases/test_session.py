@@ -11,24 +11,15 @@ import pytest
 
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
-from ci.cases.session import (
-    Phases,
-    Session,
-    clear_beside,
-    compare_schemes,
-    list_parts,
-    run_cases,
-)
+from ci.cases.session import Phases, Session, clear_beside, compare_schemes, run_cases
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.facts.kinds import NO_OUTPUTS
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from provisioning.manifest.releases import Origin
 from tests.stand_ins.reports import say
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
@@ -136,17 +127,6 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
     )
     assert not beside.exists()
     clear_beside(replace(options, files_directory=None))  # nothing is removed
-
-
-def test_an_artifact_is_listed_with_the_hash_that_was_pinned() -> None:
-    pinned, local = (
-        Provisioned(name, "2", Path(), Origin(sha256=digest))
-        for name, digest in (("a", "0" * 64), ("b", ""))
-    )
-    assert list_parts(Environment("emulator", (pinned, local), {})) == (
-        Tool(name="a", version="2", sha256="0" * 64),
-        Tool(name="b", version="2"),
-    )
 
 
 @pytest.mark.parametrize(

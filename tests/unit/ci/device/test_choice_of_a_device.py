@@ -19,13 +19,7 @@ from ci.cases.runners import SPEED
 from ci.device import connection, runner
 from ci.device.bundle import Bundle, BundleFile, Target
 from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
-from ci.device.runner import (
-    AFTER,
-    BEFORE,
-    MEMORY,
-    DeviceProgram,
-    DeviceRunner,
-)
+from ci.device.runner import AFTER, BEFORE, MEMORY, DeviceProgram, DeviceRunner
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Heat
 from ci.verbs import deploy

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.device.provenance import (
-    Part,
-    find_evidence,
-    list_signed,
-    write_sbom,
-)
+from ci.device.provenance import Part, find_evidence, list_signed, write_sbom
 from ci.report.schema import Status
 from ci.signing.record import (
     LOG_NAME,

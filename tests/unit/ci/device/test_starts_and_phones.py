@@ -14,15 +14,7 @@ import pytest
 from ci.cases.outputs import OUTPUTS
 from ci.device import connection, runner
 from ci.device.connection import choose_phone
-from ci.device.runner import (
-    CODE,
-    LATE,
-    LOG,
-    MEMORY,
-    SYSTEM,
-    SYSTEM_MARK,
-    DeviceProgram,
-)
+from ci.device.runner import CODE, LATE, LOG, MEMORY, SYSTEM, SYSTEM_MARK, DeviceProgram
 from provisioning.errors import UnfitError
 
 PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
@@ -44,11 +36,7 @@ PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
     ],
 )
 def test_the_phone_that_was_asked_for_is_chosen(
-    wanted: str,
-    variable: str,
-    phones: dict[str, str],
-    chosen: str,
-    monkeypatch: pytest.MonkeyPatch,
+    wanted: str, variable: str, phones: dict[str, str], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANDROID_SERIAL", variable)
     monkeypatch.setattr(connection, "list_phones", lambda _: phones)

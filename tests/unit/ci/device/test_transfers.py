@@ -154,7 +154,8 @@ exit $(cat program.pte)
 """
 
 
-def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("android", [True, False])
+def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path, android: bool) -> None:
     kept, bundle = tmp_path / "kept", tmp_path / "a bundle"
     (bundle / FILES).mkdir(parents=True)
     (bundle / FILES / "runner").write_text(RUNNER)
@@ -165,7 +166,7 @@ def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path) -> None:
         (kept / name / "artifact/artifact.json").write_bytes(msgspec.json.encode(record))
         (kept / name / "artifact/m.pte").write_text(code)
         (kept / name / "artifact/inputs/0_0.raw").touch()
-    write_by_hand(bundle, "runner", kept, android=False)
+    write_by_hand(bundle, "runner", kept, android=android)
     (bundle / "results/old").mkdir(parents=True)
 
     def run() -> tuple[int, str, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,29 +12,11 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 from msgspec.structs import replace
 
-from ci.faults.expected import (
-    GRAPH,
-    MENDED,
-    Rerun,
-    make_matrix,
-    render_matrix,
-    rerun,
-)
+from ci.faults.expected import GRAPH, MENDED, Rerun, make_matrix, render_matrix, rerun
 from ci.faults.graph import parse_graph
-from ci.faults.known import (
-    CRASHED,
-    REFUSED,
-    RIGHT,
-    WRONG,
-    describe,
-    find_pattern,
-    read_faults,
-)
-from ci.faults.results import (
-    LATE,
-    Item,
-    Result,
-)
+from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
+from ci.faults.results import LATE, Item, Result
+from tests.stand_ins.snapshots import check_snapshot
 
 PLANTED = read_faults()[0]
 
@@ -162,20 +145,5 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         run("d", GRAPH, "u8", "1.0", RIGHT, 65.0),
         run("d", GRAPH, "u8", "1.1", WRONG, 0.0),
     ]
-    assert render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"])) == (
-        "- regression: b (mended) in u8: right before QNN 1.1, crashed with it\n"
-        "- regression: d (graph) in u8: right before QNN 1.1, wrong with it\n"
-        "- fixed: b (graph) in u8: wrong before QNN 1.1, right with it\n"
-        "- fixed: c (graph) in u8: wrong before QNN 1.1, right with it\n"
-        "- not run: why 1.2\n"
-        "- not run: why 1.3\n"
-        "\n"
-        "| fault | form | scheme | 1.0 | 1.1 |\n"
-        "| --- | --- | --- | --- | --- |\n"
-        "| b | graph | u8 | wrong, 2.0 dB | right, 62.0 dB |\n"
-        "| b | mended | u8 | right, 63.0 dB | crashed |\n"
-        "| c | graph | u8 | wrong, 3.0 dB | right, 64.0 dB |\n"
-        "| d | graph | u8 | right, 65.0 dB | wrong, 0.0 dB |\n"
-        "| a | graph | fp16 | right, 60.0 dB | right, 61.0 dB |\n"
-        "| b | graph | fp16 | not run | refused |\n"
-    )
+    text = render_matrix(make_matrix(["1.0", "1.1"], runs, ["why 1.2", "why 1.3"]))
+    check_snapshot(Path(__file__).parent / "snapshots" / "matrix.txt", text)

@@ -22,14 +22,7 @@ from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import Item
-from ci.faults.torch_graphs import (
-    Bundle,
-    Module,
-    compute,
-    draw,
-    draw_sets,
-    require_computable,
-)
+from ci.faults.torch_graphs import Bundle, Module, compute, draw, draw_sets, require_computable
 from ci.models.schemes import Scheme
 from ci.onnx.session import open_reference
 from ci.onnx.stages import StageError

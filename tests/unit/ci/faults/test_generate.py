@@ -11,11 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 
-from ci.faults.generate import (
-    MOST_RANK,
-    MOST_SIZE,
-    generate,
-)
+from ci.faults.generate import MOST_RANK, MOST_SIZE, generate
 from ci.faults.graph import Graph
 from ci.faults.shrink import BINARY, find_shapes
 from tests.stand_ins.snapshots import check_snapshot

@@ -12,18 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 
-from ci.faults.known import (
-    REFUSED,
-    RIGHT,
-    WRONG,
-)
-from ci.faults.results import (
-    Item,
-    Output,
-    Runs,
-    judge,
-    judge_graphs,
-)
+from ci.faults.known import REFUSED, RIGHT, WRONG
+from ci.faults.results import Item, Output, Runs, judge, judge_graphs
 from ci.models.schemes import Scheme
 from tests.stand_ins.snapshots import check_snapshot
 

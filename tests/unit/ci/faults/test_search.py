@@ -16,29 +16,11 @@ from msgspec.structs import replace
 from ci.cases.pool import Ended
 from ci.faults.generate import generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.known import (
-    CRASHED,
-    REFUSED,
-    RIGHT,
-    WRONG,
-    describe,
-    find_pattern,
-    read_faults,
-)
+from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_found, render_markdown
-from ci.faults.results import (
-    LATE,
-    UNJUDGED,
-    UNTRIED,
-    Finding,
-    Item,
-    Result,
-    Searched,
-)
+from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.search import MOST_SHRUNK, Search
-from ci.faults.shrink import (
-    SEEDS,
-)
+from ci.faults.shrink import SEEDS
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -330,12 +312,7 @@ def test_results_with_two_of_everything_read_as_their_snapshot() -> None:
     refused = make_finding(
         end=REFUSED, sqnr_db=None, predicted_db=None, why="QNN says no", failed=9, repeats=10
     )
-    usual: dict[str, Any] = {
-        "soc": "SM8650",
-        "per_minute": 90,
-        "cpu_s": 0.25,
-        "unjudged": {},
-    }
+    usual: dict[str, Any] = {"soc": "SM8650", "per_minute": 90, "cpu_s": 0.25, "unjudged": {}}
     searches = [
         Searched(
             frontend="onnx",

@@ -12,15 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.shrink import (
-    fit_variations,
-    is_fit,
-    list_simpler,
-    measure,
-    shrink,
-    vary,
-    vary_last,
-)
+from ci.faults.shrink import fit_variations, is_fit, list_simpler, measure, shrink, vary, vary_last
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.faults.test_search import FIRST, has_planted
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.dependencies.sessions import (
-    SessionInputs,
-    close_groups,
-    list_jobs,
-    parse_noxfile,
-)
+from ci.gate.dependencies.sessions import SessionInputs, close_groups, list_jobs, parse_noxfile
 from ci.gate.dependencies.tree import (
     FileFacts,
     Reach,

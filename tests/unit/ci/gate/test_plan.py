@@ -68,27 +68,12 @@ ROWS = [
     Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
     # One model
     Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, EMULATOR, MLP),
-    Row(
-        "the other model, which no test names",
-        {f"{SUITE}/lstm.py": "+x\n"},
-        EMULATOR,
-        LSTM,
-    ),
-    Row(
-        "what one model alone imports",
-        {"ci/models/cell.py": "x = 1\n"},
-        EMULATOR,
-        EVERY_CASE,
-    ),
+    Row("the other model, which no test names", {f"{SUITE}/lstm.py": "+x\n"}, EMULATOR, LSTM),
+    Row("what one model alone imports", {"ci/models/cell.py": "x = 1\n"}, EMULATOR, EVERY_CASE),
     Row("what all models import", {f"{SUITE}/seeding.py": "+x\n"}, EMULATOR, EVERY_CASE),
     Row("the list of models", {f"{SUITE}/__init__.py": "+x\n"}, EMULATOR, EVERY_CASE),
     Row("both models", {f"{SUITE}/mlp.py": "+x", f"{SUITE}/lstm.py": "+x"}, EMULATOR, EVERY_CASE),
-    Row(
-        "a model that is gone, and its row not",
-        {f"{SUITE}/lstm.py": None},
-        EMULATOR,
-        LSTM,
-    ),
+    Row("a model that is gone, and its row not", {f"{SUITE}/lstm.py": None}, EMULATOR, LSTM),
     Row(
         "a model that is gone with its row",
         {f"{SUITE}/lstm.py": None, POLICY: FILES[POLICY].replace('lstm = ["fp16"]\n', "")},
@@ -173,11 +158,7 @@ ROWS = [
         UNIT,
     ),
     Row("a pin of the profile alone", {"manifests/toolchains/ndk2.toml": "+x = 1\n"}, UNIT),
-    Row(
-        "a pin of two profiles",
-        {"manifests/toolchains/qnn-sdk.toml": "+x = 1\n"},
-        UNIT,
-    ),
+    Row("a pin of two profiles", {"manifests/toolchains/qnn-sdk.toml": "+x = 1\n"}, UNIT),
     Row("a profile's own row", swap(PROFILES, '"qnn-runtime"', '"qnn-sdk"'), MANIFEST, EVERY_CASE),
     Row("another profile", swap(PROFILES, '"ndk"', '"ndk2"'), MANIFEST, EVERY_CASE),
     Row("a profile that nothing uses yet", {PROFILES: "+[linux]\n"}, MANIFEST, EVERY_CASE),

@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.jobs import (
-    PlannedJob,
-    list_jobs,
-    render_matrix,
-)
+from ci.gate.jobs import PlannedJob, list_jobs, render_matrix
 from ci.gate.plan import POLICY, SOCS, choose_cases, list_cases
 from ci.gate.reading import Repository, WorkTree
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
@@ -256,10 +252,7 @@ def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
     leave(tmp_path / "result-tests", b"0", b'<testsuite><testcase name="a"/></testsuite>')
     leave(tmp_path / "result-stray", b"7", JUNIT)
     leave(tmp_path / "other", b"0")
-    assert read_results(tmp_path, plan) == {
-        "tests": JobResult("0", 1),
-        "stray": JobResult("7"),
-    }
+    assert read_results(tmp_path, plan) == {"tests": JobResult("0", 1), "stray": JobResult("7")}
 
 
 def test_plans_and_needs_are_read(tmp_path: Path) -> None:

@@ -8,14 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.gate.schema import Plan, PlannedJob
-from ci.gate.verdict import (
-    JobResult,
-    JobVerdict,
-    describe_needs,
-    judge,
-    judge_job,
-    judge_needs,
-)
+from ci.gate.verdict import JobResult, JobVerdict, describe_needs, judge, judge_job, judge_needs
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")

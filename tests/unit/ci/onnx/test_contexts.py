@@ -14,11 +14,7 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed")
 
 from ci.__main__ import main
-from ci.onnx.contexts import (
-    check_context,
-    read_context,
-    seal_context,
-)
+from ci.onnx.contexts import check_context, read_context, seal_context
 from provisioning.errors import FailedError, QnnCiError, UnfitError
 from tests.qnn_provider.contexts import (
     BINARY,

@@ -13,13 +13,7 @@ import pytest
 from ci.cases.engine import Delegation, Fallback
 from ci.onnx import fallback
 from ci.onnx.engine import Executed, find_lies
-from ci.onnx.fallback import (
-    count_nodes,
-    count_operators,
-    name_operator,
-    read_profile,
-    read_reasons,
-)
+from ci.onnx.fallback import count_nodes, count_operators, name_operator, read_profile, read_reasons
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "

@@ -317,10 +317,7 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
     ],
 )
 def test_a_first_dimension_that_alone_varies_is_a_batch(
-    ports: Ports,
-    shapes: dict[str, tuple[int, ...]],
-    name: str,
-    batch: dict[str, tuple[int, ...]],
+    ports: Ports, shapes: dict[str, tuple[int, ...]], name: str, batch: dict[str, tuple[int, ...]]
 ) -> None:
     assert find_batch(of_inputs(ports), shapes.items()) == (name, batch)
 

@@ -13,14 +13,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 from onnx import TensorProto, helper, numpy_helper, printer
 
-from ci.models.rounding import (
-    CARRY_SHARE,
-    CARRY_STEPS,
-    RELATIVE,
-    RUNS,
-    WEIGHT_GAIN,
-    WEIGHT_STEPS,
-)
+from ci.models.rounding import CARRY_SHARE, CARRY_STEPS, RELATIVE, RUNS, WEIGHT_GAIN, WEIGHT_STEPS
 from ci.onnx import noise
 from ci.onnx.noise import CELL, find_grids, predict_noise
 from ci.onnx.session import open_reference

@@ -17,7 +17,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.models import user_models
-from ci.models.tensors import digest_sets
 from ci.models.user_models import RANDOM, SHUFFLED
 from ci.onnx.source import (
     RANDOM_IDS,
@@ -71,21 +70,6 @@ def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> S
     onnx.save(model, folder / "net.onnx")
     given = user_models.Source("", data.get("calibration", ""), data.get("inputs", ""))
     return from_file(folder / "net.onnx", model, [], given)
-
-
-@pytest.mark.parametrize(("given", "made"), [("inputs", "calibration"), ("calibration", "inputs")])
-def test_how_sets_were_made_is_in_the_digest(tmp_path: Path, given: str, made: str) -> None:
-    """The record of a program, which is found by it, says so."""
-    np.save(tmp_path / "given.npy", count(6, 100))
-    data = {given: str(tmp_path / "given.npy")}
-    source = load(tmp_path, **data)
-    sets = source.calibration if made == "calibration" else source.evaluation
-    np.save(tmp_path / "made.npy", np.stack([one for (one,) in sets]))
-    same = load(tmp_path, **data, **{made: str(tmp_path / "made.npy")})
-    assert (source.made, source.calibration_made) != (same.made, same.calibration_made)
-    assert digest_sets(source.evaluation) == digest_sets(same.evaluation)
-    assert digest_sets(source.calibration) == digest_sets(same.calibration)
-    assert source.digest != same.digest
 
 
 def test_what_a_policy_names_is_judged_and_calibrated_on(tmp_path: Path) -> None:
@@ -195,15 +179,6 @@ def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_ele
     assert again[0].min() < 2 < again[0].max()
     assert (again[4] != 2).all()
     assert (sorted(again[1]), again[3]) == (sorted(ids), 16000)
-
-
-def test_files_next_to_a_model_are_not_read_if_its_policy_gives_all_data(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", count(5))
-    (tmp_path / "net.npz").write_bytes(b"not an archive")
-    given = str(tmp_path / "x.npy")
-    assert len(load(tmp_path, calibration=given, inputs=given).evaluation) == 5
-    with pytest.raises(UsageError):
-        load(tmp_path, inputs=given)
 
 
 def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,9 +82,7 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
             fit_pair(path, float_model)
 
 
-def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     """With sizes that work, in a command that can be run."""
     free = write_model(
         tmp_path / "free.onnx",
@@ -128,18 +125,6 @@ def test_a_batch_that_varies_is_one_and_said_to_be(tmp_path: Path) -> None:
         assert line.endswith(f"net: its batch size (n) varies, so 1 is used; {where} sets another")
     asked = [*fit_files(specs, {"x": (4, 3)})]
     assert fit_shapes(asked, policy, Progress())[0] == asked
-
-
-def test_the_cases_are_fitted_without_torch(
-    quantized: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its imports take seconds, in which the processes that need it can start."""
-    for name in ("ci.onnx.source", "ci.models.model"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert fit(quantized, Scheme.FP16) == ["asis"]
-    suite = [CaseSpec("mlp", Scheme.FP16, "SM8650")]
-    assert fit_all(suite, POLICY, []) == suite
 
 
 @pytest.mark.parametrize(

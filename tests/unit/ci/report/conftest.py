@@ -136,10 +136,7 @@ def troubled(controls: list[Control]) -> Report:
     return replace(
         make_report(cases, [let_through, *controls[1:]]),
         command="qnn-ci test-emulator --policy 'q;n.toml'",
-        runtimes=(
-            Tool(name="qnn-android", version="2.37.1"),
-            Tool(name="mine", version="2.49.40"),
-        ),
+        runtimes=(Tool(name="qnn-android", version="2.37.1"), Tool(name="mine", version="2.49.40")),
     )
 
 

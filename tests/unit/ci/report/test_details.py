@@ -22,12 +22,7 @@ from ci.report.annotation import (
 )
 from ci.report.comparison import compare_reports
 from ci.report.publishing import compare_base, publish_run
-from ci.report.schema import (
-    Case,
-    Digests,
-    Report,
-    Status,
-)
+from ci.report.schema import Case, Digests, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
@@ -157,6 +152,7 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
         assert found.uncompared == ""
         assert found.comparison == compare_reports(base, now)
         assert [found.comparison.new, found.comparison.missing] == [(rest[-1].name,), ()]
+        assert found.comparison.tools == ()
     other = compare_base(replace(now, backend="lpai"), tmp_path)
     assert (other.comparison, other.uncompared) == (
         None,

@@ -11,18 +11,8 @@ from msgspec.structs import replace
 
 from ci.facts.finding import Figure, Finding, Place, advise
 from ci.facts.kinds import DIED, NOISE
-from ci.report.html import (
-    TEMPLATES,
-    choose_bars,
-    group_causes,
-    make_map,
-    render_html,
-)
-from ci.report.schema import (
-    Case,
-    Report,
-    Status,
-)
+from ci.report.html import TEMPLATES, choose_bars, group_causes, make_map, render_html
+from ci.report.schema import Case, Report, Status
 from tests.stand_ins.reports import say
 
 VOID = {"meta", "input"}
@@ -103,7 +93,7 @@ def test_only_its_own_script_and_style_may_run(report: Report) -> None:
         assert f"{directive} 'sha256-{digest}'" in policy.attributes["content"]
     directives = [one.split() for one in policy.attributes["content"].split("; ")]
     assert [one[0] for one in directives] == [
-        *("default-src", "style-src", "script-src", "base-uri", "form-action"),
+        *("default-src", "style-src", "script-src", "base-uri", "form-action")
     ]
     assert all(len(one) == 2 for one in directives)
     assert [one[1] for one in directives if "sha256" not in one[1]] == ["'none'"] * 3

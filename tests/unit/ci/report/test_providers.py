@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci.report.annotation import Annotation, Level, safe_line
-from ci.report.providers import (
-    Provider,
-    find_secrets,
-    group,
-    mask_secrets,
-    warn_of_dropped,
-)
+from ci.report.providers import Provider, find_secrets, group, mask_secrets, warn_of_dropped
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from tests.workflows.commands import Heard, read_pairs
@@ -168,7 +162,7 @@ def test_each_line_of_a_secret_is_masked_except_blank_ones(
     monkeypatch.setattr("ci.report.providers.find_secrets", lambda _: ["one\n \n two", "5 %"])
     mask_secrets(detect("github"), {})
     assert capsys.readouterr().err.splitlines() == [
-        *("::add-mask::one", "::add-mask:: two", "::add-mask::5 %25"),
+        *("::add-mask::one", "::add-mask:: two", "::add-mask::5 %25")
     ]
     mask_secrets(detect("gitlab"), {})
     assert capsys.readouterr().err == ""

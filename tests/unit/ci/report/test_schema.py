@@ -26,7 +26,6 @@ from ci.report.schema import (
 )
 from ci.report.text import clean_log_line
 from ci.report.write import encode_report, read_report, report_data, write_report
-from provisioning.console.terminal import clean
 from provisioning.errors import ExitCode, StoreError, UsageError
 from tests.stand_ins.reports import say
 
@@ -223,20 +222,6 @@ def test_the_epoch_stands_in_for_the_clock() -> None:
     for text in ("yesterday", "1e9", "9" * 30, "-99999999999999"):
         with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
             started_now({"SOURCE_DATE_EPOCH": text})
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b]0;title\x07after", "after"),
-        ("a\r\nb\rc\td", "a\nb\nc\td"),
-        ("a\x00b\u202ec\ud800d\uffff", "abcd"),
-        ("größe 模型", "größe 模型"),
-    ],
-)
-def test_clean_takes_what_is_unsafe_and_keeps_the_rest(text: str, expected: str) -> None:
-    assert clean(text) == expected
 
 
 def test_a_log_line_is_one_line_and_no_command() -> None:

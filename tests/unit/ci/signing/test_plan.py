@@ -8,19 +8,8 @@ from typing import Any
 import pytest
 
 from ci.signing.mbn import parse_image
-from ci.signing.plan import (
-    VARIABLES,
-    Roots,
-    SignPlan,
-    SignRequest,
-    find_roots,
-    make_plan,
-)
-from ci.signing.selection import (
-    Selection,
-    list_wanted,
-    read_signing_policy,
-)
+from ci.signing.plan import VARIABLES, Roots, SignPlan, SignRequest, find_roots, make_plan
+from ci.signing.selection import Selection, list_wanted, read_signing_policy
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress

@@ -127,9 +127,7 @@ def test_each_change_of_a_signed_directory_is_a_finding(tmp_path: Path) -> None:
     check_snapshot(SNAPSHOT, show(found))
 
 
-def test_the_statement_is_an_in_toto_statement_with_the_record_as_predicate(
-    tmp_path: Path,
-) -> None:
+def test_the_statement_is_an_in_toto_statement_with_the_record_as_predicate(tmp_path: Path) -> None:
     signed = make_signed(tmp_path / "signed")
     assert json.loads((signed / STATEMENT_NAME).read_text()) == {
         "_type": "https://in-toto.io/Statement/v1",

@@ -14,14 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ci.__main__ import main
 from ci.signing.mbn import parse_image
 from ci.signing.record import check_record
-from ci.signing.verdict import (
-    Kind,
-    Scheme,
-    SignedBy,
-    Verdict,
-    Verification,
-    render_reports,
-)
+from ci.signing.verdict import Kind, Scheme, SignedBy, Verdict, Verification, render_reports
 from provisioning.errors import ExitCode
 from tests.build.signing import show
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
@@ -156,10 +149,7 @@ def test_each_file_is_compared_with_the_input_of_its_name(
     inputs.mkdir()
     (signed / "a.so").write_bytes(sign_elf(library, key))
     last = [one for one in parse_image(memoryview(library)).loadable() if one.file_size][-1]
-    for data, code in (
-        (library, ExitCode.OK),
-        (flip(library, last.end - 1), ExitCode.FAILED),
-    ):
+    for data, code in ((library, ExitCode.OK), (flip(library, last.end - 1), ExitCode.FAILED)):
         (inputs / "a.so").write_bytes(data)
         assert check(signed, "--input", inputs) == code
         assert check(signed, "--input", inputs / "a.so") == code

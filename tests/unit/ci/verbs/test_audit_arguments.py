@@ -74,8 +74,14 @@ def run(*words: str) -> int:
 
 
 def test_every_option_of_an_audit_reaches_it(
-    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: Asked,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    qnn: list[str] = []
+    match = "ci.audit.operators.match_faults"
+    monkeypatch.setattr(match, lambda *given: qnn.append(given[2]) or ())
     (tmp_path / "sdk").mkdir()
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16.outputs.0]\nmin_cosine = 0.5\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
@@ -90,7 +96,7 @@ def test_every_option_of_an_audit_reaches_it(
     assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
     chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
     assert (asked.given["offline"], asked.given["choice"]) == (True, chosen)
-    assert asked.given["profile"] == chosen.profile
+    assert (asked.given["profile"], qnn) == (chosen.profile, ["2.49", "2.49"])
     pairs = {*pairwise(shlex.split(data["command"]))}
     assert pairs >= {(f"--{name}", word) for name, word in chosen.options.items()}
     assert ("--policy", "qnn.toml") in pairs

@@ -50,12 +50,7 @@ def read_jobs(*words: str) -> int:
 
 @pytest.mark.parametrize(
     ("variable", "words", "jobs"),
-    [
-        ("", (), CORES),
-        ("37", (), "37"),
-        ("37", ("--jobs", "2"), "2"),
-        ("x", ("--jobs", "2"), "2"),
-    ],
+    [("", (), CORES), ("37", (), "37"), ("37", ("--jobs", "2"), "2"), ("x", ("--jobs", "2"), "2")],
 )
 def test_who_says_it_last_is_heard(
     variable: str, words: tuple[str, ...], jobs: str, monkeypatch: pytest.MonkeyPatch

@@ -289,11 +289,7 @@ def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **more: str) -
     ],
 )
 def test_a_built_runner_that_does_not_load_the_programs_is_told_and_fails_strict_runs(
-    steps: Steps,
-    monkeypatch: pytest.MonkeyPatch,
-    status: Status,
-    strict: list[str],
-    code: ExitCode,
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, status: Status, strict: list[str], code: ExitCode
 ) -> None:
     report = make_report([replace(CASE, status=status)])
     steps.report = replace(report, remarks=("a remark of the run",))

@@ -71,11 +71,7 @@ def test_every_option_of_parity_reaches_the_comparison(
     assert capsys.readouterr().out == "table, notes True\n"
     ((request, _),) = comparison.asked
     assert request == ParityRequest(
-        source=tmp_path / "tree",
-        revision="R",
-        scope=("a/b", "c"),
-        base="B",
-        today=request.today,
+        source=tmp_path / "tree", revision="R", scope=("a/b", "c"), base="B", today=request.today
     )
     assert json.loads((tmp_path / "out.sarif").read_text()) == {"sarif": 1}
 

@@ -108,7 +108,7 @@ def test_a_dry_run_tells_every_library_and_no_secret(
     assert signer == "signer: sign *** --password '***' testsig-***.so"
     assert target.endswith(str(asked["request"].target))
     assert [one for one in said.err.splitlines() if one.startswith("note: ")] == [
-        *("note: a note", "note: more"),
+        *("note: a note", "note: more")
     ]
     masked = signer.removeprefix("signer: ")
     for more, signer, testsig in (

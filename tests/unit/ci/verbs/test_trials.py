@@ -74,11 +74,7 @@ def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(
             trial = made.make(Scheme.FP16, "SM8750")
     assert entered["offline"]
     assert "PYTHONPATH" not in entered["variables"]
-    assert trial.options == {
-        "backend_path": str(root / HTP),
-        "soc": "SM8750",
-        "s": Scheme.FP16,
-    }
+    assert trial.options == {"backend_path": str(root / HTP), "soc": "SM8750", "s": Scheme.FP16}
     assert (trial.workers, trial.frontend, trial.scheme, trial.soc) == (
         *("workers", "onnx", Scheme.FP16, "SM8750"),
     )
