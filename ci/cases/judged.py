@@ -579,7 +579,8 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
         advice=ISLAND
         if first.asked == name_type(FLOAT_BITS)
         else advise(
-            "a quantizer or a pass of the tool that lowers the model dropped the type",
+            "a quantizer, a pass of the tool that lowers the model or an annotation function"
+            " dropped the type",
             "request the type for the operators next to it, too, or leave this operator out of the"
             " part, recipe or annotation",
         ),

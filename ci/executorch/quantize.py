@@ -273,7 +273,7 @@ def annotated(
             )
         )
     if choices.annotation:
-        own.append(partial(call_function, choices.annotation, ANNOTATION))
+        own.append(partial(call_annotation, choices.annotation))
     quantizer.add_custom_quant_annotations(own)
     if choices.recipe:
         recipe = call_function(choices.recipe, RECIPE)
@@ -286,6 +286,24 @@ def annotated(
             raise UsageError(
                 f"discard_nodes: the graph has no {name}", fix=f"use one of: {', '.join(names)}"
             )
+
+
+def call_annotation(function: str, module: GraphModule) -> None:
+    """Call a user's annotation function with ``module``. Raises UsageError if it annotates nothing,
+    because then the model would have only the types of its scheme."""
+
+    def describe() -> list[str]:
+        return [repr(one.meta.get("quantization_annotation")) for one in module.graph.nodes]
+
+    before = describe()
+    call_function(function, ANNOTATION, module)
+    if describe() == before:
+        names = {str(one.target) for one in module.graph.nodes if one.op == "call_function"}
+        raise UsageError(
+            f"annotation: {Path(function).name} annotates no node",
+            why=f"it left all annotations unchanged in a graph of {', '.join(sorted(names))}",
+            fix="compare with targets of this graph, which ExecuTorch's passes have changed",
+        )
 
 
 def select_parts(quantizer: Any, choices: Choices) -> None:

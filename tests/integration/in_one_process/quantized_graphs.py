@@ -154,6 +154,22 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
     quantizer.set_recipe.assert_called_once_with(recipe)
 
 
+def test_an_annotation_function_that_annotates_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, quantizer = torch.fx.Graph(), MagicMock()
+    node = graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),))
+    with quantize.annotated(quantizer, Choices(annotation="/my/net.py:finer")):
+        (annotate,) = quantizer.add_custom_quant_annotations.call_args.args[0]
+    monkeypatch.setattr(quantize, "call_function", lambda *_: None)
+    with pytest.raises(UsageError, match=r"annotation: net\.py:finer annotates no node") as caught:
+        annotate(SimpleNamespace(graph=graph))
+    assert "aten.relu.default" in caught.value.why
+    changed = {"quantization_annotation": "16 bit"}
+    monkeypatch.setattr(quantize, "call_function", lambda *_: node.meta.update(changed))
+    annotate(SimpleNamespace(graph=graph))
+
+
 def test_each_node_has_the_configuration_of_the_first_part_that_selects_it() -> None:
     graph = torch.fx.Graph()
     value = graph.placeholder("x")
