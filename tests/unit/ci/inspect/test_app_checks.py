@@ -12,8 +12,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.app_checks import APPS, RPC, _weigh, find_extraction, find_wanted, list_app_checks
-from ci.inspect.app_manifest import AppManifest
-from ci.inspect.apps import AppUnit, Kind, PackedFile
+from ci.inspect.apps import AppManifest, AppUnit, Kind, PackedFile
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
 from provisioning.elf.facts import EM_X86_64

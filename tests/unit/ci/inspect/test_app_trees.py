@@ -13,8 +13,15 @@ from pathlib import Path
 import pytest
 
 from ci.inspect import apps
-from ci.inspect.app_manifest import MAX_BYTES, AppManifest, parse_manifest
-from ci.inspect.apps import AppUnit, Kind, choose_splits, read_manifest
+from ci.inspect.apps import (
+    MAX_BYTES,
+    AppManifest,
+    AppUnit,
+    Kind,
+    choose_splits,
+    parse_manifest,
+    read_manifest,
+)
 from ci.inspect.files import inspect_file
 from provisioning.archives.layout import Member
 from provisioning.errors import IntegrityError, QnnCiError, UnfitError, UsageError

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
 
 from ci.signing.certificates import Certificate, parse_chain
-from ci.signing.signature import DIGEST_INFO, judge_signature
 from ci.signing.verdict import Scheme
+from ci.signing.verify import DIGEST_INFO, judge_signature
 from tests.build.signing import show
 from tests.stand_ins.elfsigner.certify import (
     AUTHORITY_NAME,
