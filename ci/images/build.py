@@ -1,8 +1,10 @@
-"""Build an image and its parents, and push it. An image gets its tag only once it is complete, and
-it is pushed only if it contains nothing that must not be published."""
+"""Build an image and its parents, and write package locks. An image gets its tag only once it is
+complete. A lock lists Python packages with their hashes for one version of Python, or apt packages
+with their versions for one image on one base."""
 
 from __future__ import annotations
 
+import difflib
 import re
 import tarfile
 import tempfile
@@ -20,94 +22,22 @@ from ci.images.definition import (
     BUILD_FILES,
     LABEL,
     SCRIPTS,
-    TOOLCHAINS,
     ImagePlan,
+    chain,
     find_image,
     plan_image,
 )
 from ci.images.engine import explain_error, is_full
-from ci.images.normalize import add_file, add_text, normalize_image, read_layers, save_image
-from ci.images.wheels import fetch_wheels
-from provisioning.artifacts.environment import locate_profile
+from ci.images.normalize import add_file, normalize_image, save_image
+from ci.images.wheels import fetch_wheels, resolve_lock
 from provisioning.console.progress import Progress
-from provisioning.documents import open_regular
-from provisioning.errors import DownloadError, ToolError, UnfitError, UsageError
-from provisioning.store.store import Store, store_home
-
-SHOWN = 10
-REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
-
-# A file that a later layer deletes is still in the layer below, so all layers are searched.
-WHITEOUT = ".wh."
-FORBIDDEN = {
-    "part of a vendor's toolchain": re.compile(
-        r"(^|/)lib(Qnn|Genie|Snpe|SNPE|Lpai)[^/]*\.(so|a)(\.|$)"
-        r"|(^|/)(android-ndk-r|Hexagon_SDK|HEXAGON_Tools|qairt/)"
-        r"|(^|/)hexagon-clang"
-    ),
-    "a file that can hold a credential": re.compile(
-        r"(^|/)(pip\.conf|\.netrc|\.pypirc|\.git-credentials|\.npmrc)$"
-        r"|(^|/)\.docker/config\.json$|(^|/)\.ssh/|(^|/)\.config/pip/"
-        r"|(^|/)etc/apt/auth\.conf(\.d/.+)?$|^run/secrets/"
-    ),
-}
-
-
-def push_image(client: DockerClient, built: Built, reference: str, progress: Progress) -> str:
-    """Tag ``built`` as ``reference``, push it, and return the digest that the registry reports.
-
-    Raises UsageError if ``reference`` is invalid or the image contains something that must not be
-    published, and ToolError if the registry refuses the image.
-    """
-    labels = client.images.get(built.image_id).labels
-    if TOOLCHAINS_LABEL in labels:
-        raise UsageError(
-            f"{built.reference} is not pushed",
-            why="the image contains toolchains whose licences do not allow publication: "
-            f"{labels[TOOLCHAINS_LABEL]}",
-            fix="build the image without --with-toolchains, and provision the toolchains on the "
-            "machine that runs it",
-        )
-    if not REFERENCE.fullmatch(reference):
-        raise UsageError(f"cannot push to {reference!r}", fix="pass REGISTRY/NAME:TAG")
-    if found := find_forbidden(client, built.image_id):
-        raise UsageError(
-            f"{built.reference} is not pushed",
-            why="\n".join(found[:SHOWN]),
-            fix="these files come from the base or were added by hand: use a base without them",
-        )
-    head, _, tail = reference.rpartition(":")
-    repository, tag = (
-        (head, tail)
-        if head and "/" not in tail
-        else (reference, built.reference.rpartition(":")[2])
-    )
-    client.api.tag(built.image_id, repository, tag)
-    progress.step(f"pushing {repository}:{tag}")
-    digest = ""
-    for event in client.images.push(repository, tag=tag, stream=True, decode=True):
-        if "error" in event:
-            raise ToolError(f"{repository}:{tag} was not pushed", why=str(event["error"]))
-        digest = str((event.get("aux") or {}).get("Digest", digest))
-    return digest
-
-
-def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
-    """Return ``layer N: PATH is WHAT`` for each file in any layer that must not be published."""
-    return [
-        f"layer {index}: {member.name} is {what}"
-        for index, layer in enumerate(read_layers(client, image_id))
-        for member in layer
-        for what, pattern in FORBIDDEN.items()
-        if not (member.isdir() or Path(member.name).name.startswith(WHITEOUT))
-        and pattern.search(member.name.removeprefix("./"))
-    ]
-
+from provisioning.documents import open_regular, read_text
+from provisioning.errors import DownloadError, ToolError
+from provisioning.files import write_whole
+from provisioning.store.store import store_home
 
 STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # as Docker and Podman print it
 TAIL_LINES = 30
-STORE_HOME = "/opt/qnn-ci/store-home"
-TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
 # 2026-01-01T00:00:00Z: the time of everything that we add to an image.
 TIME_S = 1767225600
 
@@ -180,7 +110,7 @@ def _build_one(
                 },
                 labels={
                     f"{LABEL}.image": plan.name
-                },  # by this label, prune finds the images of an interrupted build
+                },  # by this label, Docker finds the images of an interrupted build
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -303,37 +233,37 @@ def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
             add_file(archive, inside, path, mode)
 
 
-def bake_toolchains(
-    client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
-) -> Built:
-    """Build an image that adds the toolchains of the plan's profile to ``built``, and return it.
+PACKAGES = "/opt/qnn-ci/packages"
 
-    Such an image is for private use: ``push_image`` refuses it. Raises UnfitError if an artifact is
-    missing, or is an installation outside the store.
+
+def write_locks(
+    client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
+) -> str:
+    """Make new locks for the image ``name``, and return how they differ from the existing ones. If
+    ``write`` is true, also replace the existing locks.
+
+    Only a base without a snapshot needs a lock of apt packages. It is made by building the image
+    and listing its packages. It is left out if there is still no lock of Python packages, because
+    the image cannot be built then.
     """
-    environment = locate_profile(plan.image.profile, progress)
-    if adopted := [one for one in environment.artifacts if one.adopted]:
-        raise UnfitError(
-            f"{adopted[0].name} is not in the store",
-            why=f"an existing installation is used: {adopted[0].root}",
-            fix="unset the variable that selects the installation, and provision the artifact",
-        )
-    names = " ".join(f"{one.name}-{one.version}" for one in environment.artifacts)
-    store = Store()
-    with tempfile.TemporaryFile() as file:
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            text = (
-                f"FROM {built.image_id}\nCOPY store {STORE_HOME}/store\n"
-                f'ENV QNN_CI_HOME={STORE_HOME}\nLABEL {TOOLCHAINS_LABEL}="{names}"\n'
+    first = plan_image(client, chain(name)[0], base)
+    diff = _change(first.python_lock, resolve_lock(first, progress), write=write)
+    for one in chain(name):
+        plan = plan_image(client, one, base)
+        if not plan.base.snapshot and first.python_lock.is_file():
+            built = build_image(client, one, progress, base=base)
+            output = client.containers.run(
+                built.image_id, ["cat", f"{PACKAGES}/{one}.txt"], entrypoint="", remove=True
             )
-            add_text(archive, "Dockerfile", text)
-            for one in environment.artifacts:
-                published = one.root.parent
-                archive.add(published, f"store/{published.relative_to(store.home / 'store')}")
-        file.seek(0)
-        progress.step(f"{plan.name}: adding {names}")
-        events = client.api.build(
-            fileobj=file, custom_context=True, rm=True, forcerm=True, decode=True
-        )
-        image_id = follow_build(events, plan.name, progress)
-    return _tag_image(client, image_id, f"{plan.reference()}{TOOLCHAINS}")
+            diff += _change(plan.apt_lock, output.decode("utf-8"), write=write)
+    return diff
+
+
+def _change(path: Path, text: str, *, write: bool) -> str:
+    before = read_text(path) if path.is_file() else ""
+    if write and before != text:
+        write_whole(path, text)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), text.splitlines(keepends=True), path.name, path.name, n=0
+    )
+    return "".join(lines)

@@ -25,7 +25,6 @@ from provisioning.manifest.reader import find_row, manifests_root, read_toml
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
-TOOLCHAINS = "-toolchains"  # suffix of the tag of an image with toolchains
 BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", "manifests/locks/images")

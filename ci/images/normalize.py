@@ -13,8 +13,7 @@ import io
 import json
 import shutil
 import tarfile
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,17 +53,6 @@ def normalize_image(
         rows = [{"Config": name, "RepoTags": None, "Layers": names}]
         add_text(out, "manifest.json", json.dumps(rows))
     return tuple(digests)
-
-
-def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
-    """Yield the layers of a saved image, starting with the lowest. Members of a layer can only be
-    read in sequence.
-    """
-    with tarfile.open(saved) as source:
-        manifest = json.load(_open_member(source, "manifest.json"))[0]
-        for path in manifest["Layers"]:
-            with tarfile.open(fileobj=_open_member(source, path), mode="r|") as layer:
-                yield layer
 
 
 def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:
@@ -125,16 +113,6 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(text.encode())
     out.addfile(info, io.BytesIO(text.encode()))
-
-
-def read_layers(client: DockerClient, image_id: str) -> Iterator[tarfile.TarFile]:
-    """Yield the layers of an image in the engine, starting with the lowest. Members of a layer can
-    only be read in sequence.
-    """
-    with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
-        saved = Path(directory) / "saved.tar"
-        save_image(client, image_id, saved)
-        yield from saved_layers(saved)
 
 
 def save_image(client: DockerClient, image_id: str, target: Path) -> None:

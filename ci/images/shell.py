@@ -139,15 +139,12 @@ PASSED = (
 class ShellRequest:
     """The command to run, and the image to run it in. Without ``words``, an interactive shell is
     run.
-
-    If ``baked`` is true, the image contains its toolchains, so this machine's store is not mounted.
     """
 
     plan: ImagePlan
     built: Built
     words: tuple[str, ...]
     read_only_store: bool = False
-    baked: bool = False
 
 
 def run_shell(client: DockerClient, request: ShellRequest) -> int:
@@ -267,22 +264,20 @@ def _variables(request: ShellRequest) -> dict[str, str]:
         "QNN_CI_CHECKOUT": str(request.plan.checkout),
         "QNN_CI_PROFILE": request.plan.image.profile,
         "QNN_CI_UMASK": f"{umask:03o}",
-        **({} if request.baked else {"QNN_CI_HOME": str(store_home())}),
+        "QNN_CI_HOME": str(store_home()),
     }
     return {**{name: os.environ[name] for name in PASSED if name in os.environ}, **own}
 
 
 def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
-    """Return the mounts: the checkout, its git directory if that is outside, the store unless the
-    image contains toolchains, the volumes, and the pipe.
+    """Return the mounts: the checkout, its git directory if that is outside, the store, the
+    volumes, and the pipe.
     """
     checkout = request.plan.checkout
-    places = [checkout, *_outer_git(checkout)]
-    home, frozen = store_home(), []
-    if not request.baked:
-        (home / "store").mkdir(parents=True, exist_ok=True)
-        places.append(home)
-        frozen = [home / "store"] if request.read_only_store else []
+    home = store_home()
+    (home / "store").mkdir(parents=True, exist_ok=True)
+    places = [checkout, *_outer_git(checkout), home]
+    frozen = [home / "store"] if request.read_only_store else []
     return [
         *(bind_mount(path, path) for path in places),
         *(bind_mount(path, path, read_only=True) for path in frozen),

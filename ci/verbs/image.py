@@ -10,7 +10,7 @@ from typing import Any
 
 from docker.client import DockerClient
 
-from ci.images.build import Built, bake_toolchains, build_image, find_built, push_image
+from ci.images.build import Built, build_image, find_built, write_locks
 from ci.images.definition import (
     find_checkout,
     plan_image,
@@ -19,9 +19,7 @@ from ci.images.definition import (
     remember_base,
 )
 from ci.images.engine import connect_engine
-from ci.images.locks import write_locks
 from ci.images.shell import ShellRequest, run_shell
-from ci.report.text import count
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
@@ -83,21 +81,13 @@ def build(client: DockerClient, name: str, args: argparse.Namespace, progress: P
 def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
     rows = []
     names = list(dict.fromkeys(args.words)) or [DEFAULT]
-    if len(names) > 1 and args.push and ":" in args.push.rpartition("/")[2]:
-        told = f"{count(len(names), 'image')} cannot be pushed as {args.push}"
-        raise UsageError(told, fix="push each of them as another TAG, or leave out the tag")
     for name in names:
         if args.check:
             build_twice(client, name, args.base, progress)
         built = build(client, name, args, progress)
         plan = plan_image(client, name, args.base)
-        if args.with_toolchains:
-            built = bake_toolchains(client, plan, built, progress)
-        row = _row(name, built, plan.image.budget_mb)
-        if args.push:
-            row["pushed"] = push_image(client, built, args.push, progress)
-        rows.append(row)
-    over = [row for row in rows if row["size_mb"] > row["budget_mb"] and not args.with_toolchains]
+        rows.append(_row(name, built, plan.image.budget_mb))
+    over = [row for row in rows if row["size_mb"] > row["budget_mb"]]
     code = ExitCode.FAILED if over else ExitCode.OK
     return Outcome(_table(rows), {"images": rows}, code)
 
@@ -131,10 +121,8 @@ def _shell(client: DockerClient, args: argparse.Namespace, progress: Progress) -
     name = named[0] if named else DEFAULT
     plan = plan_image(client, name, args.base)
     built = build(client, name, args, progress)
-    if args.with_toolchains:
-        built = bake_toolchains(client, plan, built, progress)
     words = tuple(args.words[len(named) :])
-    request = ShellRequest(plan, built, words, args.read_only_store, args.with_toolchains)
+    request = ShellRequest(plan, built, words, args.read_only_store)
     return Outcome(exit_code=run_shell(client, request))
 
 
@@ -171,10 +159,6 @@ BASE = _argument(
     "--base", type=nonempty_word, help="a base listed in images.toml, or a local image"
 )
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
-TOOLCHAINS = _switch(
-    "--with-toolchains",
-    "add the artifacts of the image's profile; an image that contains them is never pushed",
-)
 
 
 @dataclass(frozen=True)
@@ -192,16 +176,13 @@ ACTIONS = {
         _build,
         (
             NAMES,
-            _argument("--push", type=nonempty_word, metavar="REF", help="push the image as REF"),
             _switch("--check", "build twice from scratch first, and fail if the builds differ"),
-            TOOLCHAINS,
         ),
     ),
     "shell": Action(
         "run a command, or an interactive shell, in an image",
         _shell,
         (
-            TOOLCHAINS,
             _switch("--read-only-store", "mount the store read-only"),
             _argument(
                 "words",

@@ -99,7 +99,6 @@ FILL = {
     "--sdk SDK": "--sdk $QNN_SDK_ROOT",
     "PROFILE": "emulator",
     "--base IMAGE": "--base debian:bookworm",
-    "--push REF": "--push registry.example/emulator",
     "--base BASE": "--base main",
     "report PATH": "report reports/test_emulator",
     "--trend DIR": "--trend reports",

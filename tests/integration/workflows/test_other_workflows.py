@@ -99,7 +99,7 @@ def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
 
 
 def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:
-    project.end_with({"qnn_ci image": {"code": 0}})
+    project.end_with({"docker_build": {"code": 0}})
     project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     assert list_results(run(project, "images")) == {"build": "success", "push": "skipped"}
     images = ("emulator", "aot", "android", "full")
@@ -112,9 +112,14 @@ def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Proj
         "docker login ghcr.io --username somebody --password-stdin",
         "stdin: t0ken",
     ]
-    assert project.ran[-1].endswith("docker_build full --push ghcr.io/somebody/project/full:latest")
+    name = "ghcr.io/somebody/project/full:latest"
+    assert project.ran[-1] == "docker_build full"
+    assert project.called[-2:] == [
+        f"docker tag executorch-qnn-ci/full:latest {name}",
+        f"docker push {name}",
+    ]
     assert not (results["push"].runs[0].setting.temp / "docker").exists()
-    project.end_with({"qnn_ci image": {"code": 1}})
+    project.end_with({"docker_build": {"code": 1}})
     one = read_workflow("images")
     matrix = one.data["jobs"]["build"]["strategy"]["matrix"]
     matrix["image"] = matrix["image"][:1]

@@ -19,18 +19,17 @@ from stat import filemode
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from ci.__main__ import main
-from ci.images import build as building
 from ci.images import definition, shell
-from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
-from ci.images.definition import plan_image, recall_base
+from ci.images.build import Built, build_image
+from ci.images.definition import (
+    plan_image,
+    recall_base,
+)
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from ci.images.wheels import fetch_wheels
-from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UnfitError
 from tests.stand_ins.snapshots import check_snapshot
@@ -105,54 +104,6 @@ def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
     with pytest.raises(UnfitError) as caught:
         fetch_wheels(plan, Progress())
     assert "image lock emulator" in caught.value.fix
-
-
-# -- toolchains ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("adopted", [False, True])
-def test_toolchains_are_baked_from_the_store_and_labelled(
-    engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, adopted: bool
-) -> None:
-    found = []
-    for name, is_adopted in (("qnn-sdk", False), ("libcxx", adopted)):
-        root = tmp_path / "home" / "store" / f"{name}-2-ab" / name
-        root.mkdir(parents=True)
-        (root / "libQnnHtp.so").write_bytes(b"QNN")
-        (root.parent / "tree.json").write_bytes(b"what it is")
-        found.append(Provisioned(name, "2", root, adopted=is_adopted))
-    environment = Environment("emulator", tuple(found), {})
-    located: list[Any] = []
-    monkeypatch.setattr(
-        building, "locate_profile", lambda *given: located.append(given) or environment
-    )
-    plan = plan_image(engine, "emulator", OWN)
-    plan = replace(plan, image=msgspec.structs.replace(plan.image, profile="a profile"))
-    base, progress, steps = engine.get(OWN), Progress(), []
-    progress.step = steps.append  # type: ignore[method-assign]
-    built = Built(plan.reference(), base.id, 0, fresh=True)
-    if adopted:
-        with pytest.raises(UnfitError, match="libcxx is not in the store"):
-            bake_toolchains(engine, plan, built, progress)
-        return
-    baked = bake_toolchains(engine, plan, built, progress)
-    assert located == [("a profile", progress)]
-    assert steps[0] == "emulator: adding qnn-sdk-2 libcxx-2"
-    (context,) = engine.contexts
-    assert context["store/qnn-sdk-2-ab/qnn-sdk/libQnnHtp.so"] == b"QNN"
-    assert context["store/libcxx-2-ab/libcxx/libQnnHtp.so"] == b"QNN"
-    assert context["store/libcxx-2-ab/tree.json"] == b"what it is"
-    assert context["Dockerfile"].decode().splitlines() == [
-        f"FROM {base.id}",
-        "COPY store /opt/qnn-ci/store-home/store",
-        "ENV QNN_CI_HOME=/opt/qnn-ci/store-home",
-        f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2 libcxx-2"',
-    ]
-    (asked,) = engine.called("build")
-    wanted = ("custom_context", "rm", "forcerm", "decode")
-    assert {name: asked[name] for name in wanted} == dict.fromkeys(wanted, True)
-    assert baked.reference == f"{plan.reference()}-toolchains"
-    assert engine.store[baked.image_id].tags == [baked.reference]
 
 
 # -- the remembered base ---------------------------------------------------------------------------
@@ -268,15 +219,16 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
     outer = [tmp_path / "main" / ".git"] if where == "linked" else []
     assert shell._outer_git(checkout) == outer
     plan: Any = SimpleNamespace(checkout=checkout)
-    request = ShellRequest(plan, Built("", "", 0, fresh=False), (), baked=True)
+    request = ShellRequest(plan, Built("", "", 0, fresh=False), ())
     mounts = shell._mounts(request, tmp_path / "pipe", {})
+    home = shell.store_home()
     assert [(one["Source"], one["Target"], one["ReadOnly"]) for one in mounts] == [
-        *((str(path), str(path), False) for path in (checkout, *outer)),
+        *((str(path), str(path), False) for path in (checkout, *outer, home)),
         (str(tmp_path / "pipe"), shell.CALLER, False),
     ]
 
 
-def test_a_frozen_store_a_baked_one_and_podman(
+def test_a_frozen_store_and_podman(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = os.environ["QNN_CI_HOME"]
@@ -287,10 +239,6 @@ def test_a_frozen_store_a_baked_one_and_podman(
     frozen = [one["Target"] for one in host["mounts"] if one["ReadOnly"]]
     assert frozen == [f"{home}/store"]
     assert host["userns_mode"] == "keep-id"
-    run_shell(engine, replace(request_, baked=True))
-    container = engine.called("container")[-1]
-    assert home not in [one["Target"] for one in container["host_config"]["mounts"]]
-    assert "QNN_CI_HOME" not in container["environment"]
     monkeypatch.setattr(os, "getuid", lambda: 0)
     run_shell(engine, request_)
     assert engine.called("container")[-1]["host_config"]["userns_mode"] is None, "it is root's"

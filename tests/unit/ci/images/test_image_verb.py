@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.images import locks as locking
-from ci.images.build import Built
+from ci.images import build as locking
 from ci.images.definition import find_checkout, recall_base
 from ci.images.shell import ShellRequest
 from ci.verbs import image as verb
@@ -24,10 +23,7 @@ list
 build
 build emulator aot --base OWN
 list
-build aot --base OWN --with-toolchains --push host/me:1
-build aot emulator aot --push host:5000/me --json
-build aot emulator --push host:5000/me:1
-build aot aot --push host:5000/me:1
+build aot emulator aot --base OWN --json
 build emulator --check
 UNEQUAL build emulator --check
 LOCKS lock
@@ -36,8 +32,8 @@ lock emulator aot
 shell
 shell aot
 shell aot make aot
-shell make aot --with-toolchains
-shell --with-toolchains --read-only-store aot true
+shell make aot
+shell --read-only-store aot true
 GONE list
 build gone
 build --base gone:1
@@ -86,17 +82,11 @@ def test_what_each_command_prints_exits_with_and_asks(
 ) -> None:
     def note_shell(_: Any, request: ShellRequest) -> int:
         image = request.built.reference
-        words = (*request.words, "read-only" * request.read_only_store, "baked" * request.baked)
+        words = (*request.words, "read-only" * request.read_only_store)
         engine.note(f"shell in {image}: {' '.join(words)}")
         return 7
 
-    def bake(_: Any, plan: Any, built: Built, __: Any) -> Built:
-        engine.note(f"bake {plan.name}")
-        return Built(f"{built.reference}-toolchains", "sha256:baked", 9_000_000_000, fresh=True)
-
     monkeypatch.setattr(verb, "run_shell", note_shell)
-    monkeypatch.setattr(verb, "bake_toolchains", bake)
-    monkeypatch.setattr(verb, "push_image", lambda _, built, name, __: f"{built.reference} {name}")
     monkeypatch.setattr(locking, "resolve_lock", lambda *_: "a==1\nb==2\n")
     shown = []
     for row in COMMANDS.strip().splitlines():
