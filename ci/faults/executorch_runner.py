@@ -17,6 +17,7 @@ from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
+from ci.faults.trial import Edit
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
 from ci.models.model import Model
@@ -39,8 +40,11 @@ def before_forks() -> None:
     list(apply_patches(PATCHES_OF_SEARCH))
 
 
-def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
-    """Lower the graphs of ``items`` as one program, run it, and return a result per graph. Raises
+def run_modules(
+    items: Sequence[Item], scheme: Scheme, soc: str, edit: Edit | None = None
+) -> list[Result]:
+    """Lower the graphs of ``items`` as one program, run it, and return a result per graph. ``edit``
+    applies the rewrite of a single item. Raises
     NotTakenError, StageError if the program cannot be lowered or run, and ExecuTorch's errors. Any
     of the graphs may have caused an error."""
     from ci.onnx.stages import QNN, stage
@@ -54,6 +58,8 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
         tuple(torch.from_numpy(array) for part in one for array in part)
         for one in zip(*drawn, strict=True)
     )
+    if edit and items[0].rewrite:
+        module = edit(items[0].rewrite, module, sets)
     if scheme.quantized:
         model = Model("graphs", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))

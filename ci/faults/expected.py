@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
 from ci.faults.results import Item, Result
@@ -19,7 +19,8 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and ite
 
 class Rerun(Struct, frozen=True, kw_only=True):
     """The result of a fault's graph, or of its mended form, with all SEEDS. ``form`` is ``graph``
-    or ``mended``.
+    or ``mended``. ``rewrite`` is the rewrite of ci.mend that made the mended form, or "" if it is
+    the one in the table of faults.
 
     ``expected`` is the result in the table of faults, or empty if the table has none for this
     version of QNN. ``end`` is the first result that differs from ``expected``. If none differs, or
@@ -38,6 +39,13 @@ class Rerun(Struct, frozen=True, kw_only=True):
     sqnr_db: float | None = None
     predicted_db: float | None = None
     why: str = ""
+    rewrite: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the fault's name and the form."""
+        by = f" by {self.rewrite}" * bool(self.rewrite)
+        return f"{self.fault} ({self.form}{by})"
 
     @property
     def problem(self) -> str:
@@ -59,32 +67,53 @@ class Rerun(Struct, frozen=True, kw_only=True):
         return f" ({self.sqnr_db:.1f} dB, {self.predicted_db:.1f} dB predicted)"
 
 
-def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
+def rerun(
+    faults: Sequence[Fault],
+    frontend: str,
+    qnn: str,
+    attempt: Try,
+    find_rewrites: Callable[[Fault, str], Sequence[str]] = lambda *_: (),
+) -> Iterator[Rerun]:
     """Run the graphs of known faults with a front end, and yield the results. Each fault's graph
     and its mended form run in every scheme in which the fault was tried with this front end.
-    ``attempt`` runs graphs in a scheme."""
+    ``attempt`` runs graphs in a scheme. ``find_rewrites`` returns the rewrites that cure a fault in
+    a scheme. The mended form is the graph with the first of them that makes it right; without a
+    rewrite, it is the one in the table of faults."""
     for fault, tried in _list_rows(faults, frontend):
-        for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
-            if not text:
-                continue
-            results = list(attempt(tried.scheme, [Item(text, seed) for seed in SEEDS]))
-            expected = tried.find_end(qnn) if form == GRAPH else RIGHT
-            ends = [one.end for one in results]
-            end = next((one for one in ends if one != expected), ends[0])
-            worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
-            has_db = end in {WRONG, RIGHT}
-            yield Rerun(
-                fault=fault.name,
-                form=form,
-                frontend=frontend,
-                scheme=tried.scheme,
-                qnn=qnn,
-                end=end,
-                expected=expected,
-                sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
-                predicted_db=round(worst.predicted_db, 1) if has_db else None,
-                why=worst.why,
-            )
+        yield _run(fault, tried, attempt, Item(fault.graph, 0), qnn=qnn, form=GRAPH)
+        forms = [Item(fault.graph, 0, name) for name in find_rewrites(fault, tried.scheme)]
+        forms += [Item(fault.mended, 0)] if fault.mended else []
+        mended: Rerun | None = None
+        for form in forms:
+            one = _run(fault, tried, attempt, form, qnn=qnn, form=MENDED)
+            mended = one if mended is None or one.end == RIGHT else mended
+            if one.end == RIGHT:
+                break
+        if mended:
+            yield mended
+
+
+def _run(fault: Fault, tried: Tried, attempt: Try, item: Item, *, qnn: str, form: str) -> Rerun:
+    expected = tried.find_end(qnn) if form == GRAPH else RIGHT
+    items = [structs.replace(item, seed=seed) for seed in SEEDS]
+    results = list(attempt(tried.scheme, items))
+    ends = [one.end for one in results]
+    end = next((one for one in ends if one != expected), ends[0])
+    worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
+    has_db = end in {WRONG, RIGHT}
+    return Rerun(
+        fault=fault.name,
+        form=form,
+        frontend=tried.frontend,
+        scheme=tried.scheme,
+        qnn=qnn,
+        end=end,
+        expected=expected,
+        sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
+        predicted_db=round(worst.predicted_db, 1) if has_db else None,
+        why=worst.why,
+        rewrite=item.rewrite,
+    )
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
@@ -153,19 +182,34 @@ def _rows(runs: Sequence[Rerun]) -> dict[tuple[str, str, str], dict[str, Rerun]]
 
 def render_matrix(matrix: VersionsMatrix) -> str:
     """Return the matrix as Markdown: changes and failures, followed by a table with a row per
-    fault, form and scheme. Rows with different results come first."""
+    fault and scheme. Rows with different results come first."""
     lines = [f"- regression: {one}" for one in matrix.regressions]
     lines += [f"- fixed: {one}" for one in matrix.fixes]
     lines += [f"- not run: {one}" for one in matrix.failures]
     lines += [""] * bool(lines)
-    rows = _rows(matrix.runs)
+    forms = _rows(matrix.runs)
+    rows = {(name, scheme): row for (name, form, scheme), row in forms.items() if form == GRAPH}
     changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
     cells = [
-        (*key, *(show_end(rows[key].get(version)) for version in matrix.versions))
+        (
+            *key,
+            *(show_end(rows[key].get(version)) for version in matrix.versions),
+            show_mended(list(forms.get((key[0], MENDED, key[1]), {}).values())),
+        )
         for key in sorted(rows, key=lambda one: (one not in changed, one))
     ]
-    lines.append(make_markdown_table(("fault", "form", "scheme", *matrix.versions), cells))
+    lines.append(make_markdown_table(("fault", "scheme", *matrix.versions, "mended?"), cells))
     return "".join(f"{line}\n" for line in lines)
+
+
+def show_mended(runs: Sequence[Rerun]) -> str:
+    """Return whether the mended form of a graph is right with every version with which it ran, such
+    as ``yes, by flatten-rms-norm``."""
+    ways = dict.fromkeys(one.rewrite or "hand" for one in runs if one.end == RIGHT)
+    failed = [f"{one.end} with {one.qnn}" for one in runs if one.end != RIGHT]
+    if failed:
+        return f"no: {', '.join(failed)}"
+    return f"yes, by {' or '.join(ways)}" if ways else "not run"
 
 
 def show_end(one: Rerun | None) -> str:

@@ -308,7 +308,9 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
         "pad": ("padding", 0),
         "output_pad": ("output_padding", 0),
         "groups": ("groups", 1),
+        "dilation": ("dilation", 1),
     },
+    "upsample": {"scale": ("scale_factors", 1)},
     "clip": {"low": ("min", 0)},
     "concat": {"axis": ("dim", 0)},
     "avg_pool": {

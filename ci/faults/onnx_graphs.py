@@ -16,6 +16,7 @@ from ci.cases.engine import QUANTIZING
 from ci.faults.graph import OPERATORS, Graph, Shape, parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import EPSILON, compute, draw, draw_sets
+from ci.faults.trial import Edit
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.noise import find_grids, predict_noise
@@ -211,8 +212,10 @@ def run_items(
     items: Sequence[Item],
     scheme: Scheme,
     options: Mapping[str, str],
+    edit: Edit | None = None,
 ) -> list[Result]:
-    """Compile the graphs of ``items`` as one model, run it, and return a result per graph. Raises
+    """Compile the graphs of ``items`` as one model, run it, and return a result per graph. ``edit``
+    applies the rewrite of a single item. Raises
     StageError or onnxruntime's errors, which any of the graphs may have caused."""
     graphs = [parse_graph(one.text) for one in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
@@ -221,6 +224,8 @@ def run_items(
         path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
         write_model(graphs, [one.seed for one in items], path)
         names = [f"g{number}_{name}" for number, one in enumerate(graphs) for name in one.inputs]
+        if edit and items[0].rewrite:
+            path = edit(items[0].rewrite, path, sets)
         if scheme.quantized:
             quantized = Path(directory, "quantized.onnx")
             quantize_file(path, quantized, scheme, sets)

@@ -155,9 +155,10 @@ def describe_finding(one: Finding) -> str:
         "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
     )
     known = f", known: {one.known}" if one.known else ""
+    mended = f", right with {' or '.join(one.mended_by)}" if one.mended_by else ""
     return (
         f"{one.end}: {' -> '.join(one.operators)}{relations}{reached},"
-        f" {one.failed}/{one.repeats} seeds{known}"
+        f" {one.failed}/{one.repeats} seeds{known}{mended}"
     )
 
 
@@ -172,6 +173,7 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
         lines += [f"The message: `{one.why}`", ""]
     lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]
     rows = [("none", f"{one.end}{reached}"), *((text, "right") for text in one.right)]
+    rows += [(f"the rewrite {name} of `qnn-ci mend`", "right") for name in one.mended_by]
     rows += [(text, "not right") for text in one.also_wrong]
     lines += [make_markdown_table(("change", "result"), rows)]
     write = write_script if one.frontend == "onnx" else write_executorch_script

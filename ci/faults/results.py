@@ -30,10 +30,12 @@ GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
 
 
 class Item(Struct, frozen=True):
-    """A graph to try, as text, with the seed for its constants and inputs."""
+    """A graph to try, as text, with the seed for its constants and inputs. ``rewrite`` is the name
+    of a rewrite that is applied to the graph's model first, or ""."""
 
     text: str
     seed: int
+    rewrite: str = ""
 
 
 class Result(Struct, frozen=True):
@@ -166,8 +168,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     its result. ``right`` describes variations of the graph that are right, and ``also_wrong`` those
     that are not. The result is the same with ``failed`` of the ``repeats`` other seeds.
     ``suspects`` is the number of suspects with this result and these operators. ``known`` is the
-    name of the known fault in the graph; it is empty if there is none. ``seconds`` is the time from
-    the start of the search until the fault was found."""
+    name of the known fault in the graph; it is empty if there is none. ``mended_by`` are the
+    rewrites of ci.mend with which the graph is right. ``seconds`` is the time from the start of the
+    search until the fault was found."""
 
     graph: str
     end: str
@@ -186,6 +189,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     repeats: int = 0
     suspects: int = 1
     known: str = ""
+    mended_by: tuple[str, ...] = ()
     seed: int = 0
     number: int = 0
     seconds: float = 0.0

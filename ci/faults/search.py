@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe
+from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
 from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
@@ -42,7 +42,8 @@ class LateError(Exception):
 @dataclass
 class Search:
     """A search in one front end and scheme, with ``jobs`` trials in parallel. With ``uses_known``,
-    suspects with a known fault are only counted; they are neither confirmed nor shrunk."""
+    suspects with a known fault are only counted; they are neither confirmed nor shrunk. Each of
+    ``rewrites`` is tried on a finding."""
 
     trial: Trial
     frontend: Frontend
@@ -53,6 +54,7 @@ class Search:
     progress: Progress
     qnn: str = ""
     uses_known: bool = False
+    rewrites: Sequence[str] = ()
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -210,6 +212,8 @@ class Search:
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
+        rewritten = [Item(str(small), worst.seed, name) for name in self.rewrites]
+        mended = self.try_items(rewritten, 1, self.deadline) if not is_slow else ()
         has_db = worst.end == WRONG
         finding = Finding(
             graph=str(small),
@@ -228,6 +232,11 @@ class Search:
             failed=len(failing),
             repeats=len(repeats),
             known=self.find_known(small),
+            mended_by=tuple(
+                item.rewrite
+                for item, one in zip(rewritten, mended, strict=not is_slow)
+                if one.end == RIGHT
+            ),
             seed=self.seed,
             number=number,
             seconds=round(time.monotonic() - self.started),

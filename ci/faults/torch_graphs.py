@@ -176,10 +176,11 @@ def _conv(
 
 
 def _conv_transpose(
-    x: Tensor, w: Tensor, *, stride: int = 1, pad: int = 0, output_pad: int = 0
+    x: Tensor, w: Tensor, *, stride: int = 1, pad: int = 0, output_pad: int = 0, dilation: int = 1
 ) -> Tensor:
-    made: Tensor = functional.conv_transpose2d(
-        x, w, stride=stride, padding=pad, output_padding=output_pad
+    call = functional.conv_transpose1d if x.dim() == 3 else functional.conv_transpose2d
+    made: Tensor = call(
+        x, w, stride=stride, padding=pad, output_padding=output_pad, dilation=dilation
     )
     return made
 
@@ -195,6 +196,12 @@ def _avg_pool(
 def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
     widths = [0, 0] * (x.dim() - 1 - axis % x.dim()) + [before, after]
     return functional.pad(x, widths, value=value)
+
+
+def _prelu(x: Tensor, slope: Tensor) -> Tensor:
+    if slope.dim() == 1 and x.dim() > 2 and len(slope) == x.shape[1]:  # as nn.PReLU has them
+        return functional.prelu(x, slope)
+    return torch.where(x < 0, x * slope, x)
 
 
 def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -240,6 +247,6 @@ CALLS: Mapping[str, Call] = {
     "expand": lambda x, shape: x.expand(shape),
     "concat": lambda *given, axis: torch.cat(given, axis),
     "upsample": lambda x, scale: functional.interpolate(x, scale_factor=float(scale)),
-    "prelu": lambda x, slope: torch.where(x < 0, x * slope, x),
+    "prelu": _prelu,
     "pow": lambda *given, base=None: torch.pow(*([base] if len(given) == 1 else []), *given),
 }

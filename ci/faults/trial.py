@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,9 @@ BUNDLE = {"onnx": 8, "executorch": 16}  # the number of graphs that are compiled
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
 MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
+# Applies the rewrite with a name to a torch module, or to the .onnx file with a path, and returns
+# the result. It also gets the input sets. Raises ValueError if there is nothing to change.
+Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class TrialJob:
     scheme: Scheme
     soc: str
     options: Mapping[str, str]
+    edit: Edit | None = None
 
     def __call__(self) -> list[Result]:
         """Return the results, in the order of the items, each with its share of the CPU time."""
@@ -62,15 +67,16 @@ class TrialJob:
         if self.frontend == "onnx":
             from ci.faults.onnx_graphs import run_items
 
-            return run_items(items, self.scheme, self.options)
+            return run_items(items, self.scheme, self.options, self.edit)
         from ci.faults.executorch_runner import run_modules
 
-        return run_modules(items, self.scheme, self.soc)
+        return run_modules(items, self.scheme, self.soc, self.edit)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Tries graphs in one front end and one scheme. ``scratch`` is an empty directory for logs."""
+    """Tries graphs in one front end and one scheme. ``scratch`` is an empty directory for logs.
+    ``edit`` applies the rewrites of items, which are tried one at a time."""
 
     workers: pool.Pool
     frontend: Frontend
@@ -78,6 +84,7 @@ class Trial:
     soc: str
     options: Mapping[str, str]
     scratch: Path
+    edit: Edit | None = None
 
     def run(
         self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
@@ -96,7 +103,7 @@ class Trial:
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"
-            job = TrialJob(items, self.frontend, self.scheme, self.soc, self.options)
+            job = TrialJob(items, self.frontend, self.scheme, self.soc, self.options, self.edit)
             ended = self.workers.run(job, log, limit_s, max_bytes=MOST_BYTES)
             log.unlink(missing_ok=True)
             if not ended.failure:

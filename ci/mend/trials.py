@@ -13,7 +13,7 @@ from msgspec import Struct
 from ci.facts.finding import Place
 from ci.mend.different import Different
 from ci.mend.rewrite import Change
-from ci.mend.table import Rewrite, read_rewrites
+from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.models.user_models import Source
 from provisioning.errors import describe_exception
 
@@ -90,6 +90,33 @@ class OnnxTrials:
         with TemporaryDirectory() as scratch:
             proof = OnnxProof(OnnxFile(path, shapes), source.evaluation, Path(scratch))
             return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+
+
+def mend_module(name: str, module: Any, sets: Sequence[Any]) -> Any:
+    """Return a small PyTorch module with one rewrite, see ci.faults.trial.Edit. Raises ValueError
+    as ``mend_alone`` does."""
+    from ci.mend.proof import RewriteProof
+
+    return mend_alone(RewriteProof(module, sets), name, "torch")
+
+
+def mend_file(name: str, path: Path, sets: Sequence[Any]) -> Path:
+    """Write a small .onnx model with one rewrite next to it, and return its path, see
+    ci.faults.trial.Edit. Raises ValueError as ``mend_alone`` does."""
+    from ci.mend.onnx_files import OnnxFile
+    from ci.mend.onnx_proof import OnnxProof, save
+
+    proof = OnnxProof(OnnxFile(path, ()), sets, path.parent)
+    return save(mend_alone(proof, name, "onnx"), path.with_name("mended.onnx"))
+
+
+def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
+    """Return a model with one rewrite. Raises ValueError if it finds nothing to change, or if the
+    proof fails."""
+    attempt = try_recipe(proof, [one for one in read_rewrites(lane) if one.name == name])
+    if attempt.fault or not attempt.applies:
+        raise ValueError(attempt.fault or f"{name} finds nothing to change")
+    return proof.rewrite([name])[0]
 
 
 def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:

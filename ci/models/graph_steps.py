@@ -74,6 +74,7 @@ def measure_step(
       elements other than 0, the number of axes before and behind the axis that is concatenated
     - ``factors``: the number of elements of a stored constant with one axis, if an operand that is
       not constant has as many along its last axis
+    - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     """
     found = dict(numbers)
@@ -95,6 +96,11 @@ def measure_step(
     if "dim" in found and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
         axis, rank = found["dim"][0], len(operands[1].shape)
         found["uniform_last"] = (axis % rank, rank - 1 - axis % rank)
+    made = found.get("output_size", ())
+    sizes = zip(made, operands[0].shape[-len(made) :] if made else (), strict=False)
+    factors = found.get("scale_factors") or [after / before for after, before in sizes if before]
+    if any(one % 1 for one in factors):
+        found["uneven"] = (1.0,)
     found |= dict(_measure_norm(operands))
     if operands and operands[0].shape:
         *rows, length = operands[0].shape

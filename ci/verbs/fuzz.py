@@ -100,6 +100,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 progress=progress,
                 qnn=bench.qnn,
                 uses_known=not args.without_known,
+                rewrites=bench.list_rewrites(scheme.value),
             )
             deadline = start + 60 * args.minutes * number / len(schemes)
             found.append(search.run(deadline, args.graphs))

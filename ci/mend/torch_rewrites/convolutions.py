@@ -56,6 +56,29 @@ def lengthen_transposed_kernel(edit: Editor) -> None:
 
 
 @rewrites
+def spread_kernel(edit: Editor) -> None:
+    """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
+    for node in edit.find(*TRANSPOSED):
+        weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
+        dilation = per_axis(argument(node, 7, "dilation", 1), len(kernel))
+        if weight is None or all(one == 1 for one in dilation):
+            continue
+        sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
+        spread = weight.new_zeros(*weight.shape[:2], *sizes)
+        places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
+        spread[places] = weight
+        names = (("bias", None), ("stride", 1), ("padding", 0), ("output_padding", 0))
+        given = [
+            argument(node, place, *one) for place, one in enumerate((*names, ("groups", 1)), 2)
+        ]
+        numbers = [per_axis(one, len(kernel)) for one in given[1:4]]
+        with edit.at(node):
+            rest = given[0], *numbers, given[4]
+            new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
+        edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
+
+
+@rewrites
 def surround_kernel(edit: Editor) -> None:
     """Surround the kernel of a convolution by zeros until it is longer than the padding."""
     for node in edit.find(*CONVOLUTIONS):

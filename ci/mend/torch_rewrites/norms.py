@@ -86,6 +86,30 @@ def flatten_layer_norm(edit: Editor) -> None:
 
 
 @rewrites
+def write_variance(edit: Editor) -> None:
+    """Write a variance or a standard deviation as the mean of squares."""
+    for node in edit.find(aten.var, aten.std):
+        names = [one.name for one in node.target._schema.arguments]
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        operand, shape = node.args[0], shape_of(node.args[0])
+        axes = normal_axes(given.get("dim") or range(len(shape)), len(shape))
+        lost = given.get("correction", given.get("unbiased", True))
+        count, lost = math.prod(shape[axis] for axis in axes), 1 if lost is None else lost
+        if count <= lost:
+            continue
+        with edit.at(node):
+            mean = edit.call(aten.mean.dim, operand, [*axes], True)
+            new = edit.call(aten.sub.Tensor, operand, mean)
+            new = edit.call(aten.mul.Tensor, new, new)
+            new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
+            if lost:
+                new = edit.call(aten.mul.Tensor, new, count / (count - lost))
+            if "std" in str(node.target):
+                new = edit.call(aten.sqrt.default, new)
+        edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
+
+
+@rewrites
 def scale_batch_norm(edit: Editor) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
     for node in edit.find(aten.batch_norm.default):

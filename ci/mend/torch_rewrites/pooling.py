@@ -123,6 +123,29 @@ def separate_maximum(edit: Editor) -> None:
 
 
 @rewrites
+def select_nearest(edit: Editor) -> None:
+    """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
+    axis by axis."""
+    for node in edit.find(
+        aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d
+    ):
+        operand, made = node.args[0], shape_of(node)[2:]
+        sizes = shape_of(operand)[2:]
+        if all(count % size == 0 for size, count in zip(sizes, made, strict=True)):
+            continue
+        numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
+        places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
+        with edit.at(node):
+            for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
+                if size != count:
+                    step = math.prod(sizes[axis + 1 :])
+                    line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
+                    rows = edit.constant(line // step)
+                    operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
+        edit.replace(node, operand, "x.index_select(dim, places) for each axis")
+
+
+@rewrites
 def slice_windows(edit: Editor) -> None:
     """Write F.unfold as a concatenation of one slice of the image per position of the window, and
     x.unfold as a selection of places."""

@@ -21,6 +21,8 @@ from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
 from ci.faults.trial import Trial
+from ci.mend.table import read_rewrites
+from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, choose_options, find_library
@@ -58,7 +60,17 @@ class Bench:
             options = {"backend_path": str(find_library(self.root, {})), **options}
         directory = self.scratch / f"{scheme.value}-{soc}"
         directory.mkdir(exist_ok=True)
-        return Trial(self.workers, self.frontend, scheme, soc, options, directory)
+        edit = mend_file if self.frontend == "onnx" else mend_module
+        return Trial(self.workers, self.frontend, scheme, soc, options, directory, edit)
+
+    def list_rewrites(self, scheme: str, fault: str = "") -> list[str]:
+        """Return the rewrites that are known to help in a scheme, and to cure a fault, if one is
+        given."""
+        return [
+            one.name
+            for one in read_rewrites("onnx" if self.frontend == "onnx" else "torch")
+            if one.helps_in(Scheme(scheme)) and (not fault or fault in one.cures)
+        ]
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
         """Run the graphs of known faults again, and show the result of each."""
@@ -68,8 +80,9 @@ class Bench:
             self.frontend,
             self.qnn,
             lambda scheme, items: self.make(Scheme(scheme), soc).run(items, 1),
+            lambda fault, scheme: self.list_rewrites(scheme, fault.name),
         ):
-            progress.step(f"{self.frontend} {one.scheme}: {one.fault} ({one.form}) is {one.end}")
+            progress.step(f"{self.frontend} {one.scheme}: {one.title} is {one.end}")
             runs.append(one)
         return runs
 

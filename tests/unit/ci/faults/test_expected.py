@@ -18,7 +18,7 @@ from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_patte
 from ci.faults.results import LATE, Item, Result
 from tests.stand_ins.snapshots import check_snapshot
 
-PLANTED = read_faults()[0]
+PLANTED = replace(read_faults()[0], mended="x = input(2)\ny = relu(x)\nreturn y\n")
 
 
 def try_items(scheme: str, items: Iterable[Item]) -> Iterator[Result]:
@@ -78,6 +78,27 @@ def test_a_result_tells_how_it_differs_from_the_expected_one(
 ) -> None:
     usual = {"fault": "a", "form": GRAPH, "frontend": "onnx", "scheme": "u8", "qnn": "2.50"}
     assert Rerun(**{"expected": WRONG, **usual, **fields}).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("right", "made"),
+    [
+        ("one", [(MENDED, "one", RIGHT)]),
+        ("two", [(MENDED, "two", RIGHT)]),
+        ("", [(MENDED, "", RIGHT)]),  # the one in the table
+        ("three", [(MENDED, "one", WRONG)]),
+    ],
+)
+def test_a_graph_is_mended_by_the_first_rewrite_that_makes_it_right(
+    right: str, made: list[tuple[str, str, str]]
+) -> None:
+    def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
+        for one in items:
+            is_right = one.rewrite == right and (right or one.text != PLANTED.graph)
+            yield Result(one.text, one.seed, RIGHT if is_right else WRONG, 2.0, 60.0)
+
+    runs = list(rerun([PLANTED], "onnx", "2.49.40", attempt, lambda *_: ["one", "two"]))
+    assert [(one.form, one.rewrite, one.end) for one in runs] == [(GRAPH, "", WRONG), *made]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +163,8 @@ def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
         run("b", GRAPH, "fp16", "1.1", REFUSED, None),
         run("c", GRAPH, "u8", "1.0", WRONG, 3.0),
         run("c", GRAPH, "u8", "1.1", RIGHT, 64.0),
+        replace(run("c", MENDED, "u8", "1.0", RIGHT, 66.0), rewrite="expand-constant"),
+        run("c", MENDED, "u8", "1.1", RIGHT, 66.0),
         run("d", GRAPH, "u8", "1.0", RIGHT, 65.0),
         run("d", GRAPH, "u8", "1.1", WRONG, 0.0),
     ]

@@ -202,6 +202,21 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 20), lambda x: x.unfold(-1, 6, 3)),
         (1, (2, 9, 3, 4), lambda x: x.unfold(1, 2, 2)),
     ],
+    "select-nearest": [
+        (1, (2, 3, 6, 6), lambda x: F.interpolate(x, (7, 13))),
+        (1, (1, 3, 8, 5), lambda x: F.interpolate(x, scale_factor=(0.5, 1.7))),
+        (1, (2, 3, 10), lambda x: F.interpolate(x, 7)),
+        (1, (1, 2, 3, 4, 5), lambda x: F.interpolate(x, (3, 5, 4))),
+        (0, (2, 3, 6, 6), lambda x: F.interpolate(x, (12, 6))),
+        (0, (2, 3, 6, 6), lambda x: F.interpolate(x, (7, 7), mode="bilinear")),
+    ],
+    "write-variance": [
+        (1, (2, 3, 8), lambda x: x.std(2)),
+        (1, (2, 3, 8), lambda x: x.var((1, -1), keepdim=True, correction=0)),
+        (2, (2, 3, 8), lambda x: x.var() + x.std(unbiased=False)),
+        (0, (2, 3, 1), lambda x: x.var(-1)),
+        (0, (2, 3, 8), lambda x: x.mean(-1)),
+    ],
     "separate-maximum": [
         (2, (3, 6), lambda x: [*x.max(-1)]),
         (1, (3, 6), lambda x: x.min(0, keepdim=True)[0]),
@@ -378,6 +393,11 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 3, 0, 1, 2)),
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, (4, 3), (4, 2), 1, (3, 1), 4)),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1)),
+    ],
+    "spread-kernel": [
+        (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2, dilation=2)),
+        (1, (1, 4, 5, 6), nn.ConvTranspose2d(4, 6, (3, 2), dilation=(1, 3), bias=False)),
+        (0, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 2)),
     ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
