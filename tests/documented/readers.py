@@ -104,11 +104,6 @@ def wrong_graph(place: Place) -> None:
     (place.directory / "graph.txt").write_text(read_blocks("docs/findings/faults.md", "text")[0])
 
 
-def right_graph(place: Place) -> None:
-    """Another graph.txt, which QNN computes correctly."""
-    (place.directory / "graph.txt").write_text("x = input(2, 8, 16)\ny = relu(x)\nreturn y\n")
-
-
 def program(place: Place) -> None:
     (place.directory / "model.pte").write_bytes(make_program())
 

@@ -26,7 +26,6 @@ from provisioning.doctor.survey.programs import Program, read_program
 from tests.integration.emulator.test_realistic_models import CASES
 from tests.stand_ins.runs import JUDGED, run_to_end
 
-ROOT = Path(__file__).resolve().parents[2]
 # The operators of a program are the out variants of the graph's.
 VARIANT = re.compile(r"^\w+(?:::|\.)(\w+?)(?:_copy)?(?:\.\w+)*$")
 VIEWS = {"view", "et_view", "squeeze", "unsqueeze"}  # ExecuTorch plans those that move nothing away

@@ -6,16 +6,14 @@ import json
 import os
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci.__main__ import main
 from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
-from ci.device.connection import Device, DeviceFacts
+from ci.device.connection import Device
 from ci.device.runner import DeviceRunner, lease_first
-from ci.verbs.deploy import ROOM
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, ToolError
 from provisioning.files import hash_file
@@ -92,10 +90,6 @@ def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
     words = ["deploy", "--device", "adb:", "--place", str(place), "--bundle", str(bundle)]
     assert main(words) == (ExitCode.OK if fits else ExitCode.ENVIRONMENT)
     assert (place / "bundles").exists() is fits
-
-
-BOARD = DeviceFacts("aarch64", soc="SM8650")
-FULL = replace(BOARD, free_bytes=ROOM + 9)
 
 
 def test_a_device_in_use_is_waited_for_as_long_as_is_said(

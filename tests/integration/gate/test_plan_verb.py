@@ -14,8 +14,6 @@ from provisioning.console.command import run_command
 from tests.stand_ins.repository import Checkout, make_checkout
 from tests.stand_ins.small_project import FILES
 
-MLP = "ci/models/suite/mlp.py"
-
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:

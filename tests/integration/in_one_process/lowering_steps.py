@@ -49,7 +49,6 @@ from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.facts.finding import Origin  # noqa: E402
-from ci.faults.results import Item  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
@@ -296,16 +295,6 @@ def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_ma
         lowering.write_program(model.module) if layers else lowering.write()
     assert "random inputs" in caught.value.why
     assert not (tmp_path / "quantized").exists()
-
-
-GRAPHS = [
-    Item("x = input(2, 4, 8)\ny = tanh(x)\nz = abs(y)\nreturn y, z\n", 1),
-    Item(
-        "x = input(2, 6)\nu = input(2, 6)\nc = constant(6)\n"
-        "y = add(x, u)\nz = mul(y, c)\nreturn z\n",
-        2,
-    ),
-]
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
@@ -565,15 +554,6 @@ def test_weights_that_are_not_shared_are_an_error(
         with pytest.raises(FailedError, match=f"shared no weights: .* {unshared} without"):
             shared.compile_unshared(None, 99)
     assert asked == [Choices(methods=("other",))]
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
