@@ -28,7 +28,7 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, MASKED, PREFILL, Border, Coding, Interface
 from ci.llm.runtime import StaticProgram, code_step
 from ci.llm.tokenizers import Tokenizer
-from ci.llm.verdict import Likeness, compare_float
+from ci.llm.verdict import Likeness, compare_float, describe_drop
 from provisioning.errors import UsageError
 
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
@@ -185,6 +185,7 @@ class Foreign:
     step_s: float  # the mean time of a decode step in seconds
     same: int | None = None  # how many tokens at the start equal those of the float32 model
     likeness: Likeness | None = None  # of the logits for the program's text
+    where: str = ""  # at which layer the keys or values become less like the float32 model's
     faults: tuple[str, ...] = ()  # the reasons to reject the program
 
 
@@ -259,7 +260,8 @@ class ForeignJob:
             text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
             same = count_same(free.tokens, text)
             likeness = compare_float(free.logits, float32.logits)
-        return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
+            where = describe_drop(free, float32)
+        return Foreign(free.tokens, after, 0.0, same, likeness, where, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:
         """Return the float32 decoder for each method, keyed by the number of tokens that the method

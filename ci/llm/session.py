@@ -12,6 +12,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, Session
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.facts.finding import NO_ADVICE, Advice
 from ci.facts.kinds import NO_OUTPUTS, TOKENS
 from ci.judging.verdict import CaseFigures
 from ci.llm.case import LlmRun, Show, describe_speed
@@ -113,7 +114,9 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         else ("without --weights, only obvious faults in the tokens and logits are detected",),
     )
     status = Status.FAILED if faults else Status.PASSED
-    findings = [TOKENS.find(told) for told in faults]
+    advice = Advice(where=(foreign.where,)) if foreign.where else NO_ADVICE
+    findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
+    findings += map(TOKENS.find, faults[1:])
     case = make_case(spec, known, status=status, findings=findings, runner="python")
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:

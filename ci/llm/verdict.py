@@ -15,6 +15,7 @@ import numpy as np
 
 from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
+from ci.models.tensors import BEST_DB
 
 MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of max_above_noise_db
 
@@ -189,6 +190,35 @@ def find_departure(run: Generated, reference: Reference, span: slice) -> Departu
             above = 10 * math.log10(worst) + MARGIN_DB
             return Departure(layer, token, keys, values, tuple(map(int, heads)), above)
     return None
+
+
+def describe_drop(run: Generated, float32: Generated) -> str:
+    """Return at which layer the keys or values become less like the float32 model's than before it.
+    The likeness is the SQNR after a fit of scale and offset, because a program that others lowered
+    does not contain the scales of its caches."""
+    layers = len(run.caches) // 2
+    pairs = [
+        [fit_sqnr(run.caches[row], float32.caches[row]) for row in (layer, layers + layer)]
+        for layer in range(layers)
+    ]
+    before, drops = max(pairs[0]), list[tuple[float, str]]()
+    for layer, pair in enumerate(pairs):
+        for kind, reached in zip(("keys", "values"), pair, strict=True):
+            told = f"the {kind} of layer {layer}: from {before:.1f} dB before to {reached:.1f} dB"
+            drops.append((before - reached, told))
+        before = min(pair)
+    _, greatest = max(drops, key=lambda one: one[0])
+    return f"the SQNR against float32 falls most at {greatest} (after a fit of scale and offset)"
+
+
+def fit_sqnr(made: Array, right: Array) -> float:
+    """Return the SQNR in dB of values after the best fit of their offset and of their scale, which
+    is positive. It is at most BEST_DB and at least -BEST_DB."""
+    values = np.stack([made.ravel(), right.ravel()]).astype(np.float64)
+    if not np.isfinite(values).all() or not np.ptp(values, axis=1).all():
+        return -BEST_DB
+    share = max(float(np.corrcoef(values)[0, 1]), 0.0) ** 2
+    return max(-BEST_DB, min(BEST_DB, decibels(share, 1 - share)))
 
 
 @dataclass(frozen=True)

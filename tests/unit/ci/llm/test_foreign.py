@@ -150,7 +150,7 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     agreement: float | None, faults: tuple[str, ...], status: Status
 ) -> None:
     likeness = None if agreement is None else Likeness(agreement, 0.1)
-    foreign = Foreign((1, 2), (1,), 0.1, 2, likeness, faults)
+    foreign = Foreign((1, 2), (1,), 0.1, 2, likeness, faults=faults)
     result = judge_program(SPEC, foreign, "a story", 0.75)
     assert result.case.status is status
     assert all(fault in result.case.reason for fault in faults)

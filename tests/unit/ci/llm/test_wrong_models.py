@@ -16,7 +16,7 @@ from ci.llm.case import locate
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
 from ci.llm.generation import Loop, eager_step, run_decode, run_free
-from ci.llm.verdict import find_departure, judge_forced, judge_free
+from ci.llm.verdict import describe_drop, find_departure, judge_forced, judge_free
 from ci.report.schema import ControlKind
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
@@ -144,6 +144,17 @@ def test_nothing_departs_in_a_right_program(own: Tiny) -> None:
     found = find_departure(run, own.runs.model, slice(None))
     assert found is not None
     assert (found.layer, found.token, found.above_db) == (0, 0, np.inf)
+
+
+@pytest.mark.parametrize("codes", [0.01, 0.05])
+def test_the_layer_at_which_a_foreign_program_departs_is_named(codes: float, own: Tiny) -> None:
+    """Its caches are integers of an unknown scale."""
+    wrong, right = make(own), own.runs.model.run
+    swap_key_heads(wrong)
+    made = own.force(own.step(wrong))
+    coded = replace(made, caches=np.rint(made.caches / codes + 128))
+    assert "falls most at the keys of layer 1: from " in describe_drop(coded, right)
+    assert "from 60.0 dB before to 60.0 dB" in describe_drop(right, right)
 
 
 def locate_first(own: Tiny, modules: dict[int, Any]) -> list[str]:
