@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -17,15 +16,12 @@ from ci.models.schemes import EXECUTORCH, Scheme
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
-from ci.report.merge import find_faults
-from ci.report.publishing import compare_base
 from ci.report.schema import Case, Report, Status, Tool
 from ci.report.table import render_table
 from ci.report.write import write_report
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import make_report, say
-from tests.stand_ins.shards import make_cases, make_shards
 
 LIBRARY = "libQnnLpai.so"
 TOOLS = (Tool(name="executorch", version="9.2"), Tool(name="qnn-runtime", version="9.1"))
@@ -107,13 +103,3 @@ def test_what_could_not_run_is_never_green(
     assert f"<title>{verdict}: test_emulator for lpai" in render_html(report)
     write_report(report, tmp_path)
     assert main(["report", str(tmp_path)]) == code
-
-
-def test_reports_of_two_backends_are_not_put_together(tmp_path: Path) -> None:
-    first, second = make_shards(make_cases("mlp fp16 SM8650", "lstm fp16 SM8650"), 2)
-    faults = find_faults([first, replace(second, backend="gpu")])
-    assert faults == ["they have different backends"]
-    write_report(report_of(make_case(), backend="htp"), tmp_path)
-    now = compare_base(report_of(make_case()), tmp_path)
-    assert now.comparison is None
-    assert {"htp", "lpai"} <= set(re.findall(r"\w+", now.uncompared))

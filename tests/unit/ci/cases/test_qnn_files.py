@@ -86,9 +86,6 @@ def test_cycles_and_time_are_means_of_the_runs(tmp_path: Path) -> None:
         HEAD + "0,BACKEND\n",
     ],
 )
-def test_a_profile_of_other_runs_gives_no_figure(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, text) == {}
-
-
-def test_no_profile_gives_no_figure(tmp_path: Path) -> None:
+def test_a_profile_of_other_runs_or_none_gives_no_figure(tmp_path: Path, text: str) -> None:
     assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}
+    assert read(tmp_path, text) == {}

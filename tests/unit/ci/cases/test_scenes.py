@@ -26,8 +26,10 @@ from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
 from ci.facts.finding import Origin, Place
 from ci.facts.kinds import METRIC_DROP
+from ci.faults.match import match_faults
 from ci.judging.figures import Nearness
 from ci.judging.verdict import CaseFigures
+from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss
@@ -40,7 +42,7 @@ from ci.models.user_models import (
     Source,
 )
 from ci.report.schema import Case, Control, DeviceFigures, Footprint, OpCount, OutputFigures, Status
-from provisioning.errors import MissingToolError, UsageError
+from provisioning.errors import FailedError, MissingToolError, UsageError
 from tests.build.cases import (
     COARSE,
     COMPILED,
@@ -468,8 +470,44 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
         )
 
 
+# -- known faults in the graph ---------------------------------------------------------------------
+
+SUM = (Operand((2, 8, 8)), Operand((2, 1, 8), magnitude=1e4))
+MASKED = (
+    Step("add", "add", SUM, ("", ""), (2, 8, 8), origin=Origin(file="nets/net.py", line=7)),
+    Step("softmax", "softmax", (Operand((2, 8, 8)),), ("add",), (2, 8, 8)),
+)
+
+
+class LatePool(InlinePool):
+    """The compiler starts, notes the graph and is late."""
+
+    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
+        super().run(job, log, timeout_s, **given)
+        return Ended(None, "did not end within 9 s", "")
+
+
+def list_known() -> Iterator[tuple[str, Scene]]:
+    def known(*turns: Any, raises: Exception | None = None, **more: Any) -> Scene:
+        options = give_options(find_faults=match_faults, **more.pop("own", {}))
+        engine = make_engine(steps=MASKED, raises=raises)
+        return scene(*turns, engine=engine, options=options, **more)
+
+    yield "a known fault, and right", known(RIGHT)
+    yield "a known fault, and wrong", known(ZEROS)
+    refused = FailedError("QNN refuses it")
+    yield "a known fault, and refused", known(RIGHT, raises=refused)
+    yield "a known fault, and the compiler is late", known(RIGHT, pool=LatePool())
+    rows = (Unsupported(pattern="QNN refuses it", reason="as it always did"),)
+    own = {"policy": change_policy(unsupported=rows)}
+    yield "a known fault, refused as the policy knows", known(RIGHT, raises=refused, own=own)
+    spec = replace(SPEC, scheme=Scheme.FP16W8)
+    yield "no known fault in another scheme", known(RIGHT, spec=spec)
+
+
 def test_what_a_case_says() -> None:
     lists = (list_outputs, list_runs, list_refusals, list_fallbacks, list_layers, list_questions)
+    lists += (list_known,)
     scenes = [one for every in lists for one in every()]
     assert len(dict(scenes)) == len(scenes)
     with tempfile.TemporaryDirectory() as folder:  # a long path would be cut from a headline
