@@ -96,30 +96,27 @@ def factory(): ...
 """
 
 
-@pytest.mark.parametrize("name", ["imported", "nets", "assigned", "conditional", "Net", "factory"])
-def test_a_function_that_a_file_defines_or_imports_is_taken(tmp_path: Path, name: str) -> None:
-    (tmp_path / "net.py").write_text(FILE)
-    (case,) = select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"], schemes=["fp16"])
-    assert case.reference == f"{tmp_path}/net.py:{name}"
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "name"),
     [
-        "from models import *",
-        "def __getattr__(name): ...",
-        "globals()['made'] = print",
-        "def other(): ...\nexec('made = print')",
-        "import sys\nsys.modules[__name__].__dict__['made'] = print",
-        "from own import add_functions\n@add_functions\ndef other(): ...",
-        "if print:\n    def made(): ...",
-        "broken = (",
-        "nul = '\0'",
+        *((FILE, one) for one in ("imported", "nets", "assigned", "conditional", "Net", "factory")),
+        # What only an import can tell is left to the case.
+        *(
+            (text, "made")
+            for text in (
+                *("from models import *", "def __getattr__(name): ..."),
+                *("globals()['made'] = print", "def other(): ...\nexec('made = print')"),
+                "import sys\nsys.modules[__name__].__dict__['made'] = print",
+                "from own import add_functions\n@add_functions\ndef other(): ...",
+                *("if print:\n    def made(): ...", "broken = (", "nul = '\0'"),
+            )
+        ),
     ],
 )
-def test_what_only_an_import_can_tell_is_left_to_the_case(tmp_path: Path, text: str) -> None:
+def test_a_function_that_a_file_may_have_is_taken(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "net.py").write_text(text)
-    assert select_cases({}, SOCS, models=[f"{tmp_path}/net.py:made"], schemes=["fp16"])
+    (case,) = select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"], schemes=["fp16"])
+    assert case.reference == f"{tmp_path}/net.py:{name}"
 
 
 def test_an_onnx_file_is_taken_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

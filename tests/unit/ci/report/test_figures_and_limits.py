@@ -40,32 +40,16 @@ SIZES = ("read_bytes", "write_bytes", "spill_bytes", "fill_bytes", "context_byte
 CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
 
 
+NAMES = (
+    *("sqnr_db", "sqnr_db_quantized", "predicted_sqnr_db", "above_noise_db", "sqnr_db_scheme"),
+    *("equal", "equal_quantized", "metric", "gain", "offset", "cosine", "cosine_quantized"),
+    *("max_abs", "partitions", "lower_s", "run_s", "run_ms", "pte_bytes", "equal_emulator"),
+    *("sqnr_db_emulator", "accelerator_cycles", "accelerator_us"),
+)
 FIGURES: dict[str, Any] = {
-    "sqnr_db": 1.0,
-    "sqnr_db_quantized": 2.0,
-    "predicted_sqnr_db": 3.0,
-    "above_noise_db": 4.0,
-    "sqnr_db_scheme": 5.0,
-    "equal": 0.06,
-    "equal_quantized": 0.07,
-    "metric": 8.0,
-    "gain": 9.0,
-    "offset": 10.0,
-    "cosine": 0.11,
-    "cosine_quantized": 0.12,
-    "max_abs": 13.0,
-    "partitions": 14,
-    "lower_s": 15.0,
-    "run_s": 16.0,
-    "run_ms": 17.0,
-    "pte_bytes": 18 << 10,
-    "equal_emulator": 0.19,
-    "sqnr_db_emulator": 20.0,
-    "accelerator_cycles": 21,
-    "accelerator_us": 22,
-    "delegated_nodes": 40,
-    "fallback_nodes": 2,
-}
+    name: number / 100 if name.startswith(("equal", "cosine")) else number
+    for number, name in enumerate(NAMES, 1)
+} | {"pte_bytes": 18 << 10, "delegated_nodes": 40, "fallback_nodes": 2}
 SIMULATION = Simulation(
     soc="QCS9100",
     graphs=1,

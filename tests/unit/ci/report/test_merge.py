@@ -46,11 +46,8 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
         Control(model=c.model, scheme=c.scheme, soc=c.soc, kind=ControlKind.ZEROS, rejected=True)
         for c in cases
     ]
-    rules = [
-        Threshold(scheme="fp16"),
-        Threshold(scheme="8a8w"),
-        Threshold(scheme="fp16", model="a"),
-    ]
+    rules = [Threshold(scheme="fp16"), Threshold(scheme="8a8w")]
+    rules.append(Threshold(scheme="fp16", model="a"))
     whole = make_report(cases, controls, thresholds=tuple(rules), wall_s=9.0)
     shards = []
     for number, part in enumerate(make_shards(cases, 3)):
@@ -58,10 +55,8 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
         kept = tuple(one for one in controls if one.name in own)
         kept = (NOWHERE, *kept) if number == 0 else kept
         used = [whole.threshold_for(case) for case in part.cases]
-        phases = [
-            Phase(name="cases", seconds=[1.0, 2.0, 0.5][number]),
-            Phase(name=f"own{number}", seconds=1),
-        ]
+        seconds = {"cases": [1.0, 2.0, 0.5][number], f"own{number}": 1.0}
+        steps = [Phase(name=name, seconds=one) for name, one in seconds.items()]
         shards.append(
             replace(
                 part,
@@ -69,7 +64,7 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
                 thresholds=tuple(rule for rule in rules if rule in used),
                 remarks=("of all shards", f"of shard {number}"),
                 started=f"2026-11-20T08:00:0{9 - number}Z",
-                summary=summarize(part.cases, kept, 9.0 - number, phases),
+                summary=summarize(part.cases, kept, 9.0 - number, steps),
             )
         )
     merged = merge_reports(shards)
@@ -77,17 +72,11 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
     assert merged.controls == (*whole.controls, NOWHERE)
     assert len(merged.thresholds) == len(whole.thresholds)
     assert all(one in whole.thresholds for one in merged.thresholds)
-    assert merged.summary.failed == 1
-    assert not merged.ok
-    assert merged.summary.wall_s == 9.0
+    assert (merged.summary.failed, merged.ok, merged.summary.wall_s) == (1, False, 9.0)
     assert merged.started == "2026-11-20T08:00:07Z"
     assert merged.remarks == ("of all shards", *(f"of shard {number}" for number in range(3)))
-    assert [(one.name, one.seconds) for one in merged.summary.phases] == [
-        ("cases", 2.0),
-        ("own0", 1.0),
-        ("own1", 1.0),
-        ("own2", 1.0),
-    ]
+    phases = [(one.name, one.seconds) for one in merged.summary.phases]
+    assert phases == [("cases", 2.0), *((f"own{number}", 1.0) for number in range(3))]
 
 
 def with_mark(report: Report, **changes: object) -> Report:
