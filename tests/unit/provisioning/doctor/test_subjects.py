@@ -68,6 +68,17 @@ def test_a_checkout_is_judged_for_the_machine_that_it_is_built_for() -> None:
     assert list(CHECKOUTS.find(ask())) == []
 
 
+def test_what_follows_from_a_fault_is_not_told_however_far_it_follows() -> None:
+    missing = cases.module("third-party/json", "missing")
+    for change, told in (
+        ({}, ["QNN704", "QNN705"]),
+        ({"is_git": False}, ["QNN703"]),
+        ({"is_git": False, "is_directory": False}, ["QNN701"]),
+    ):
+        checkout = cases.checkout(missing, **{"commit": "c", **change})
+        assert [one.id for one in CHECKOUTS.judge(checkout)] == told
+
+
 def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
     skels = Fitness(skels=True)
     sdk = replace(QNN_SDK, stamp="260810104044")

@@ -19,6 +19,7 @@ from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import CheckoutFacts, DeviceFacts, PythonFacts, SdkFacts, ToolFacts
 from provisioning.doctor.survey import device_probe, host
+from provisioning.doctor.survey.environment import _may_load as may_load
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
     ask_version,
@@ -31,7 +32,7 @@ from provisioning.doctor.survey.host import (
 from provisioning.doctor.survey.python import _lacking as lacking_of
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.tree import FactsCache
-from provisioning.elf.facts import Defect
+from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ToolError
 from provisioning.manifest.targets import Backend
@@ -400,6 +401,23 @@ def test_an_adaptor_lacks_what_the_loader_does_not_find(
     elf = replace(read_elf(LIBRARY), needed=needed, **change)
     file = replace(cases.file("a.so"), path=tmp_path / "own/a.so", elf=elf)
     assert list(lacking_of(file, variables)) == lacking
+
+
+@pytest.mark.parametrize(
+    ("change", "loads"),
+    [
+        ({"headers": "2.49.0", "checkout": "1.5.1"}, True),
+        ({"headers": "2.50.0"}, False),
+        ({"adaptor": None}, False),
+        ({"adaptor": cases.file("a.so", machine=EM_AARCH64)}, False),
+        ({"lacking": ("libx.so",)}, False),
+        ({"checkout": "1.4.1"}, False),
+    ],
+)
+def test_an_adaptor_is_tried_if_it_may_load(change: dict[str, Any], loads: bool) -> None:
+    usual: dict[str, Any] = {"adaptor": cases.file("a.so"), "lacking": ()}
+    python = replace(cases.PYTHON, **{**usual, **change})
+    assert may_load(python, SdkFacts(Path("/sdk"), is_directory=True, version="2.49.0")) is loads
 
 
 def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ CHANGED = "ChangedError: the file changed during the download"
     ("faults", "wanted", "requests"),
     [
         ([piece(status=200)], CHANGED, ["100-199"]),
+        ([piece(101)], CHANGED, ["100-199"]),
         ([piece(Content_Range=f"bytes 100-199/{SIZE + 1}")], CHANGED, ["100-199"]),
         ([piece(ETag='"other"')], CHANGED, ["100-199"]),
         ([piece(extra=1, sized=False)], MORE, ["100-199"]),
