@@ -271,6 +271,7 @@ def test_the_android_runner_is_stripped_with_its_symbols_next_to_it(
     assert not built_android.build("android")["up_to_date"]
 
 
+@pytest.mark.nightly
 @needs_clang
 def test_the_llama_runner_is_an_extra_that_needs_its_submodules(built_android: BuildWorld) -> None:
     code, data, _ = built_android.call("android", "--with", "llama")

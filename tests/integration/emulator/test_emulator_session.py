@@ -364,7 +364,8 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     assert again.remark == "a damaged cache entry was replaced"
 
 
-@pytest.mark.parametrize("words", [(), pytest.param(("--no-cache",), marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", [(), ("--no-cache",)])
 def test_a_file_that_may_not_grow_ends_with_4(
     tmp_path: Path, home: Path, words: tuple[str, ...]
 ) -> None:
@@ -407,7 +408,7 @@ def scratch() -> Iterator[Path]:
     ("number", "runner", "is_busy"),
     [
         (signal.SIGINT, "python", is_lowering),
-        (signal.SIGKILL, "python", is_lowering),
+        pytest.param(signal.SIGKILL, "python", is_lowering, marks=pytest.mark.nightly),
         pytest.param(
             signal.SIGINT,
             f"{sys.executable} {STAND_IN} hang .",

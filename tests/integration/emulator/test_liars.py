@@ -31,11 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LIARS = ROOT / "tests" / "stand_ins" / "liars.py"
 
 WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
-SOME = {
-    "mlp": ("fp16", "8a8w", "16a8w", "16a16w", "16a4w", "16a4w_block"),
-    "decoder": ("fp16",),
-    "superres": ("8a8w",),
-}
+SOME = {"mlp": ("fp16", "8a8w", "16a8w", "16a16w", "16a4w", "16a4w_block")}
 ASKED = read_emulator_policy().suite if WHOLE else SOME
 CASES = sum(map(len, ASKED.values()))
 

@@ -108,6 +108,7 @@ def check(case: Case, explains: bool) -> str:
     return "" if is_right else f"{case.status} {case.reason}"
 
 
+@pytest.mark.nightly
 def test_a_model_that_torch_cannot_export_is_not_our_mistake(tmp_path: Path) -> None:
     code = """
 import os

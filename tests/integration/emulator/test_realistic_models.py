@@ -6,7 +6,6 @@ By default some of them; all with QNN_CI_NIGHTLY set.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from pathlib import Path
 
@@ -58,15 +57,10 @@ CASES = [
 ]
 
 
-SOME = {"router fp16", "kv_cache fp16"}
-WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
-ASKED = [one for one in CASES if WHOLE or f"{one[2]} {one[1]}" in SOME]
-
-
 def write_policy(folder: Path) -> Path:
     """A policy of each model in the schemes that it is tried in: one run, one set of imports."""
     schemes: dict[tuple[str, str], list[str]] = {}
-    for file, scheme, name in ASKED:
+    for file, scheme, name in CASES:
         schemes.setdefault((file, name), []).append(scheme)
     rows = [
         f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {own}\n'
@@ -90,7 +84,8 @@ def cases(make_once: MakeOnce) -> dict[str, Case]:
     return {f"{case.model} {case.scheme}": case for case in report.cases}
 
 
-@pytest.mark.parametrize("name", [f"{name} {scheme}" for _, scheme, name in ASKED])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [f"{name} {scheme}" for _, scheme, name in CASES])
 def test_a_realistic_model_is_red_only_for_the_sake_of_qnn_or_quantization(
     cases: dict[str, Case], name: str
 ) -> None:

@@ -48,6 +48,7 @@ def try_unsupported(directory: Path) -> None:
     assert ended.returncode == ExitCode.OK, ended.stderr
 
 
+@pytest.mark.nightly
 def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
     make_once: MakeOnce,
 ) -> None:

@@ -50,6 +50,7 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
     return {name.rpartition("test_")[2]: merge_repeats(one) for name, one in found.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.emulator
 def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
     environment = provision_profile("emulator", Progress(), verify=False, offline=False)
