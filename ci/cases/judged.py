@@ -140,6 +140,7 @@ class SessionOptions:
     files_directory: Path | None = None  # gets a directory per case, with files such as profiles
     record: bool = False  # whether the run records baselines instead of comparing with them
     baselines: Path | None = None  # the directory of baselines for the user's models
+    recorded: Mapping[str, Baseline] = field(default_factory=dict)  # baselines, keyed by case
     command: str = ""  # the start of the command that repeats a case, for the report
     backend: Backend = Backend.HTP
     estimate: bool = False  # whether the time of each case on a device is predicted
@@ -199,23 +200,14 @@ class Evidence:
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgeSetup:
-    """The judging settings that all cases of a run share: the options, the baselines and the name
-    of the runner."""
-
-    options: SessionOptions
-    runner: str
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
-
-
 class CaseJudge:
     """Judges one case, step by step. Any step can end the case with a status and findings.
-    ``directory`` is a scratch directory."""
+    ``directory`` is a scratch directory, and ``runner`` the name of what computed the outputs."""
 
-    def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
-        self.spec, self.judged_by, self.options = spec, setup, setup.options
-        self.directory = directory
+    def __init__(
+        self, spec: CaseSpec, options: SessionOptions, directory: Path, runner: str
+    ) -> None:
+        self.spec, self.options, self.directory, self.runner = spec, options, directory, runner
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
         self.budget = self.policy.budget_of(spec.model, spec.scheme)
@@ -394,7 +386,7 @@ class CaseJudge:
         """Return a finding for each SQNR that differs too much from this toolchain's baseline. The
         list is empty if the case has no baseline."""
         spec = self.spec
-        baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
+        baseline = self.options.recorded.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
             return []
         self.evidence.baseline = baseline
@@ -491,7 +483,7 @@ class CaseJudge:
             status=status,
             findings=tuple(findings),
             log_tail=log_tail,
-            runner=self.judged_by.runner,
+            runner=self.runner,
             metric_name=self.metric.name if self.metric and known.metric else "",
         )
         controls = tuple(

@@ -23,8 +23,9 @@ from msgspec import structs
 
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Compiled, Program
-from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
+from ci.cases.judged import CaseJudge, CaseResult, Run, SessionOptions
 from ci.cases.outputs import OUTPUTS, read_outputs, read_references
+from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import CONTRADICTED, NO_NODE, NO_OUTPUTS
@@ -47,20 +48,25 @@ UNMEASURED = "the metric was not measured: it is code, and judging kept outputs 
 
 
 def judge_report(
-    report: Report, directory: Path, setup: JudgeSetup, work: Path, pulled: Path | None = None
+    report: Report,
+    directory: Path,
+    options: SessionOptions,
+    *,
+    work: Path,
+    pulled: Path | None = None,
+    by: str = "",
 ) -> Report:
     """Judge the cases of a run again, and return the new report. The outputs are the kept ones in
-    ``directory`` or, with ``pulled``, a device's outputs for the same programs.
+    ``directory`` or, with ``pulled``, those of the device ``by`` for the same programs.
 
     Raises UsageError for an unknown scheme or SoC, and ManifestError for a case without limits in
     the policy.
     """
-    policy = setup.options.policy
-    specs = [find_spec(case, setup) for case in report.cases]
+    policy = options.policy
+    specs = [find_spec(case, policy) for case in report.cases]
     results = []
     for case, spec in zip(report.cases, specs, strict=True):
-        runner = setup.runner if pulled else case.runner
-        judging = CaseJudge(spec, replace(setup, runner=runner), work)
+        judging = CaseJudge(spec, options, work, by if pulled else case.runner)
         given = pulled and pulled / spec.slug
         results.append(judge_case(case, judging, directory / spec.slug, given))
     cases = tuple(result.case for result in results)
@@ -73,16 +79,15 @@ def judge_report(
         summary=counts,
         thresholds=policy.describe_limits(specs),
         remarks=(
-            f"judged from outputs of {setup.runner}" if pulled else KEPT_REMARK,
+            f"judged from outputs of {by}" if pulled else KEPT_REMARK,
             *report.remarks,
         ),
     )
 
 
-def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
+def find_spec(case: Case, policy: EmulatorPolicy) -> CaseSpec:
     """Return the case that a report row describes. Raises UsageError if its scheme or SoC is
     unknown."""
-    policy = setup.options.policy
     try:
         scheme = policy.find_scheme(case.model, case.scheme)
         find_soc(case.soc)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.cases.baselines import Baseline
 from ci.cases.cache import CompileJob, as_compiled, programs_home
 from ci.cases.engine import (
     CPU,
@@ -31,7 +30,6 @@ from ci.cases.engine import (
 from ci.cases.judged import (
     CaseJudge,
     CaseResult,
-    JudgeSetup,
     Run,
     SessionOptions,
     find_no_node,
@@ -70,7 +68,6 @@ class RunSetup:
     pool: Pool
     work: Path
     cache: Path = field(default_factory=programs_home)
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
     device: str = ""
     emulator: Runner | None = None
 
@@ -80,10 +77,7 @@ class CaseRun(CaseJudge):
 
     def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
         self.setup = setup
-        judged_by = JudgeSetup(
-            options=setup.options, runner=setup.runner.name, baselines=setup.baselines
-        )
-        super().__init__(spec, judged_by, setup.work / spec.slug)
+        super().__init__(spec, setup.options, setup.work / spec.slug, setup.runner.name)
         self.stage = STAGES[0]
 
     def describe_stage(self) -> str:

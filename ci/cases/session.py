@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,14 +185,13 @@ class Session:
         StoreError if the disk is full, and UnfitError if no process can be started.
         """
         clear_beside(self.options)
-        baselines, compared = self.find_baselines()
+        recorded, compared = self.find_baselines()
         setup = RunSetup(
-            options=self.options,
+            options=replace(self.options, recorded=recorded),
             engine=self.engine,
             runner=self.runner,
             pool=pool,
             work=work,
-            baselines=baselines,
             device=self.device,
             emulator=self.emulator,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.cases.baselines import read_baselines, users_folder
-from ci.cases.judged import JudgeSetup, SessionOptions
+from ci.cases.judged import SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report import publishing
@@ -60,15 +60,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     backend = Backend(report.backend)
     policy = read_limits(args, LANES[report.session], progress).for_backend(backend)
     users = users_folder(args.policy)
-    baselines = {
+    recorded = {
         **read_baselines(report.toolchain, backend.value, without=args.own),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
-    setup = JudgeSetup(
-        options=SessionOptions(policy=policy, timeout_s=0),
-        runner=args.by,
-        baselines=baselines,
-    )
+    options = SessionOptions(policy=policy, timeout_s=0, recorded=recorded)
     with TemporaryDirectory() as work:
-        judged = judge_report(report, args.outputs, setup, Path(work), args.pulled)
+        judged = judge_report(
+            report, args.outputs, options, work=Path(work), pulled=args.pulled, by=args.by
+        )
     return publish(judged, args.reports / report.session, args, progress)

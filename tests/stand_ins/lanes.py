@@ -185,7 +185,10 @@ def run_case(
     **setup: Any,
 ) -> CaseResult:
     """One case through the whole pipeline, from the engine to its row."""
-    options = SessionOptions(policy=policy or read_emulator_policy(), timeout_s=9.0)
+    recorded = setup.pop("recorded", {})
+    options = SessionOptions(
+        policy=policy or read_emulator_policy(), timeout_s=9.0, recorded=recorded
+    )
     given: dict[str, Any] = {
         "options": options,
         "engine": engine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -174,7 +175,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
             **chosen.options,
         )
-    options = read_options(args, SESSION, policy, command, baselines=None)
+    options = replace(read_options(args, SESSION, policy, command), baselines=None)
     report: Report = take_steps(
         chosen.profile,
         f"run {shown_path(args.pte)}"

@@ -355,18 +355,20 @@ def read_options(
 ) -> SessionOptions:
     """Return the options of a run. ``command`` is the start of the command that repeats a case, and
     ``more`` are further fields of SessionOptions."""
-    given = {
-        "jobs": args.jobs,
-        "timeout_s": args.timeout_s,
-        "use_cache": not args.no_cache,
-        "keep": args.keep_artifacts,
-        "files_directory": args.reports / session / "qnn",
-        "record": args.record,
-        "estimate": getattr(args, "estimate", False),  # test_llm has none
-        "own_lines": read_own(args.policy),
-        "baselines": users_folder(args.policy),
-    }
-    return SessionOptions(policy=policy, command=command, **{**given, **more})
+    return SessionOptions(
+        policy=policy,
+        command=command,
+        jobs=args.jobs,
+        timeout_s=args.timeout_s,
+        use_cache=not args.no_cache,
+        keep=args.keep_artifacts,
+        files_directory=args.reports / session / "qnn",
+        record=args.record,
+        estimate=getattr(args, "estimate", False),  # test_llm has none
+        own_lines=read_own(args.policy),
+        baselines=users_folder(args.policy),
+        **more,
+    )
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.judged import CaseJudge, JudgeSetup, SessionOptions
+from ci.cases.judged import CaseJudge, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Certainty, Finding
@@ -131,8 +131,8 @@ def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
 )
 def test_the_log_of_what_died_says_why(found: Finding, helps: bool, tmp_path: Path) -> None:
     policy = read_emulator_policy()
-    setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
+    options = SessionOptions(policy=policy, timeout_s=9)
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
     assert (
         "quantize the model" in judge_case.end(Status.FAILED, [found], log).case.reason

@@ -22,7 +22,7 @@ import ci.__main__
 from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
-from ci.cases.judged import JudgeSetup, SessionOptions
+from ci.cases.judged import SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.provenance import RUN_CASES, write_by_hand
@@ -51,8 +51,9 @@ def kept(made: Path, tmp_path: Path) -> Path:
 
 def judge(kept: Path, policy: EmulatorPolicy = POLICY, pulled: Path | None = None) -> Report:
     options = SessionOptions(policy=policy, timeout_s=0)
-    setup = JudgeSetup(options=options, runner="farm:phone" if pulled else "")
-    return judge_report(read_report(kept), kept, setup, kept / "work", pulled)
+    return judge_report(
+        read_report(kept), kept, options, work=kept / "work", pulled=pulled, by="farm:phone"
+    )
 
 
 @pytest.fixture

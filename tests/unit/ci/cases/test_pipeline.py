@@ -15,7 +15,7 @@ import pytest
 
 from ci.cases.cache import Artifact
 from ci.cases.engine import NOISE, Sets, Staging
-from ci.cases.judged import CaseJudge, JudgeSetup
+from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
@@ -119,7 +119,7 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     artifact = Artifact("key", "m", "s", "soc", compiled, 1.0, {})
     (tmp_path / "made" / compiled.binary).write_bytes(b"v2.49.40.260810104044\0")
     options = give_options(files_directory=tmp_path / "beside")
-    judge = CaseJudge(SPEC, JudgeSetup(options=options, runner="echo"), tmp_path)
+    judge = CaseJudge(SPEC, options, tmp_path, "echo")
     judge.note_program(folder.parent, artifact)
     judge.leave(folder.parent / compiled.binary)  # as a runner leaves its files
     case = judge.end(Status.PASSED).case

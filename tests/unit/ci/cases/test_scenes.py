@@ -155,7 +155,7 @@ def list_outputs() -> Iterator[tuple[str, Scene]]:
     yield "an output of another rank", scene(cut(lambda one: [*one[:2], one[2][None]]))
     for recorded in (34.0, 60.0, 10.0):
         baselines = {"mlp 8a8w SM8650": Baseline(recorded), "mlp fp16 SM8650": Baseline(99.0)}
-        yield f"recorded with {recorded} dB", scene(NEARLY, baselines=baselines)
+        yield f"recorded with {recorded} dB", scene(NEARLY, recorded=baselines)
     loose = msgspec.structs.replace(
         read_emulator_policy().schemes[Scheme.A8W8], min_equal=0.0, min_equal_quantized=0.0
     )
