@@ -338,6 +338,23 @@ def test_a_missing_toolchain_names_the_command_that_provisions_it(
     assert not (world.home / "builds").exists()
 
 
+def test_all_that_a_checkout_or_an_sdk_lacks_is_named_before_cmake_runs(world: BuildWorld) -> None:
+    for path in ("third-party/json", "third-party/gflags"):
+        (world.checkout / path / "README").rename(world.folder / Path(path).name)
+    data = world.refuse(3, "lacks 2 of 6 submodules: third-party/json, third-party/gflags", "aot")
+    assert "submodule update --init" in data["fix"]
+    for path in ("third-party/json", "third-party/gflags"):
+        (world.folder / Path(path).name).rename(world.checkout / path / "README")
+    source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
+    use = "static const int kSlc = QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW; // QNN_GPU_OTHER\n"
+    source.write_text(source.read_text() + use)
+    names = r"lack QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW \(.*runtime/Graph.cpp\)$"
+    world.refuse(3, names, "runner_checkout")
+    (world.folder / "qnn/include/QNN/HTP/QnnHtpDevice.h").unlink()
+    world.refuse(3, "lacks include/QNN/HTP/QnnHtpDevice.h", "aot")
+    assert not (world.home / "builds").exists()
+
+
 @needs_clang
 def test_the_doctor_alone_judges_the_ndk_and_no_doctor_passes_it(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))

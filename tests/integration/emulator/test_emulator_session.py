@@ -25,7 +25,8 @@ from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import TUNABLES, Pool
 from ci.cases.runners import ProgramRunner
-from ci.cases.spec import CaseSpec
+from ci.cases.session import check_functions
+from ci.cases.spec import CaseSpec, select_cases
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
@@ -33,6 +34,7 @@ from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
+from provisioning.errors import UsageError
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
@@ -316,6 +318,30 @@ def test_a_model_with_state_and_channels_last_weights_and_outputs_of_all_kinds(
     users_model.write_text(STATEFUL)
     case = run_case(f"{users_model}:factory", Scheme.FP16).case
     assert case.status is Status.PASSED, case.reason
+
+
+ZOO = """
+def make(): ...
+for name in ("relu", "tanh"):
+    globals()[name] = make
+"""
+
+
+def test_a_function_that_only_an_import_shows_is_looked_up_before_anything_is_lowered(
+    shared: tuple[Pool, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "zoo.py").write_text(ZOO)
+    (tmp_path / "broken.py").write_text("import no_such_module\nmade = no_such_module")
+
+    def check(*functions: str) -> None:
+        models = [f"{tmp_path}/{one}" for one in functions]
+        specs = select_cases({}, ["SM8650"], models=models, schemes=["fp16"])
+        check_functions(specs, shared[0], tmp_path / "log", 60)
+
+    check("zoo.py:relu", "zoo.py:tanh", "zoo.py:make", "broken.py:made")
+    with pytest.raises(UsageError, match="has no function 'tan'") as caught:
+        check("zoo.py:relu", "zoo.py:tan")
+    assert caught.value.fix == "write zoo.py:tanh"
 
 
 def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(

@@ -109,6 +109,35 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
         load_model("my.py:factory", Source(inputs=calibration))
 
 
+def test_each_method_is_made_by_a_function_of_the_models_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def make(reference: str) -> Any:
+        asked.append(reference)
+        return Net(lambda net, x: x), (draw(),)
+
+    monkeypatch.setattr(model, "call_function", make)
+    choices = Choices(methods=("other",))
+    for reference in ("/my/net.py:factory", "mlp"):
+        module, example, _ = model.make_model(reference, choices)
+        assert ([*model.split_module(module)], len(example)) == (["forward", "other"], 2)
+        given = model.split_inputs(module, (draw(1), draw(2)))
+        assert {name: len(one) for name, one in given.items()} == {"forward": 1, "other": 1}
+        assert all(map(torch.equal, module(draw(1), draw(2)), (draw(1), draw(2))))
+        one, two = (draw(1), draw(2)), (draw(3), draw(4))
+        parts = model.split_model(Model("net", module, (one, two), (two,)))
+        assert {name: part.name for name, part in parts.items()} == {
+            "forward": "net.forward",
+            "other": "net.other",
+        }
+        other = parts["other"]
+        assert other.module is model.split_module(module)["other"]
+        assert (other.evaluation, other.calibration) == (((one[1],), (two[1],)), ((two[1],),))
+    assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
+
+
 def test_references_do_not_change_when_the_state_goes_on() -> None:
     net = Net(add_up)
     outputs = run_eager(net, [(draw(),), (draw(1),)])
