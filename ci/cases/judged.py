@@ -313,6 +313,7 @@ class CaseJudge:
             if notes := self.evidence.notes:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
+            self.evidence.warnings += self.warn_of_loss(compiled.loss)
             return self.end(Status.PASSED, remark=run.notes.remark)
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
         for one in findings[:1]:
@@ -339,6 +340,17 @@ class CaseJudge:
             if question is Question.FAITHFUL and not is_located:
                 return self.locate()
         return NO_ADVICE
+
+    def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
+        """Return where a quantized model that is just above its limit loses its accuracy, as a
+        warning, unless the user's metric judges the model."""
+        least, db = self.limits.min_sqnr_db_all, self.evidence.figures.sqnr_db_scheme
+        if not loss or self.metric or least is None or db is None or db > least + NEAR_DB:
+            return ()
+        near = (
+            f"the quantized model has only {db - least:.1f} dB more than the {least:g} dB required"
+        )
+        return (f"{near}; {describe_loss(loss)}",)
 
     def name_culprit(self, finding: Finding) -> Finding:
         """Return a finding on a program that is not faithful with the known fault or the layer that
@@ -528,6 +540,7 @@ class CaseJudge:
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
+NEAR_DB = 3.0  # a passed case this close to its limit has a warning
 CPU = (
     "use operators that QNN supports, leave them out of the model, or allow the CPU:"
     " full_delegation = false in [models.NAME.limits.SCHEME]"
@@ -621,18 +634,23 @@ def name_operator(op: str) -> str:
 
 def explain(found: Finding, advice: Advice) -> Finding:
     """Return a finding with advice. A known cause becomes the headline of a failed run, and that of
-    a refusal if its remedy is proven, if QNN took no node, or if the message was too long."""
+    a refusal if its remedy is proven, if QNN took no node, or if the message is that of an
+    exception or was too long."""
     if found.id == ON_CPU.id:  # what is known of its operators says more than a rule for messages
         is_rule = any(one.name for one in advice.causes)
         own = NO_ADVICE if is_rule else advice
         return found.explained(own if own != NO_ADVICE or found.remedies else advise(fix=CPU))
-    vague = found.is_cut or found.id == NO_NODE.id
+    vague = found.is_cut or found.id == NO_NODE.id or bool(EXCEPTION.match(found.headline))
     vague = vague or any(one.proof is Proof.PROVEN for one in advice.remedies)
     refused = found.question is Question.LOWERED and vague
     if advice.title and (refused or found.question is Question.RUN):
         spots = [f" [{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
         found = found.renamed(*(f"{advice.title}{one}" for one in (*spots, "")))
     return found.explained(advice)
+
+
+# The headline of an error that Python code raised, which names no cause.
+EXCEPTION = re.compile(r"refused: \w+(Error|Exception): ")
 
 
 def expect(found: Finding, known: str) -> Finding:

@@ -413,7 +413,7 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
     said = [*filter(None, [*left, qnn_errors(text, "; ".join(left))])]
     # Where QNN refused nothing, a missing rule is the cause only if a scale is missing too.
-    if said or any(isinstance(one, (KeyError, AssertionError)) for one in chain):
+    if said or any(one.args == ("scale",) or isinstance(one, AssertionError) for one in chain):
         return [*bare, *said, *raised]
     return [*raised, *bare]
 

@@ -127,7 +127,7 @@ class FloatEngine:
         )
 
     def explain(self, error: Exception, log: Path) -> Finding:
-        return NOT_LOWERED.find(f"explained: {error}")
+        return NOT_LOWERED.find(f"{type(error).__name__}: {error}")
 
 
 @dataclass

@@ -256,6 +256,8 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
     plain = (usual.compute, usual.sets, usual.quantized)
     refusing = make_engine(raises=ValueError("no GRU"))
     yield "refused", scene(RIGHT, engine=refusing, **telling)
+    known = make_engine(raises=KeyError("torch.complex64"))
+    yield "refused for a known cause", scene(RIGHT, engine=known)
     fault = UsageError("net.py gives no tensor", fix="return one")
     yield "the model is wrong", scene(RIGHT, engine=make_engine(raises=fault))
     yield "the model is wrong for the key", scene(RIGHT, engine=FaultyEngine(*plain))
@@ -270,8 +272,8 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
     nothing = make_engine(delegation=Delegation(0, 1, 0, left))
     yield "QNN takes no node", scene(RIGHT, engine=nothing, **telling)
     yield "no operators", scene(RIGHT, engine=make_engine(delegation=Delegation(0, 0, 0)))
-    known = change_policy(unsupported=(Unsupported(pattern="GRU", reason="QNN has none"),))
-    yield "refused, as the policy knows", scene(RIGHT, engine=refusing, policy=known, **telling)
+    policy = change_policy(unsupported=(Unsupported(pattern="GRU", reason="QNN has none"),))
+    yield "refused, as the policy knows", scene(RIGHT, engine=refusing, policy=policy, **telling)
     both = change_policy(unsupported=(Unsupported(pattern="no", reason="it was refused once"),))
     rows: dict[str, dict[str, Any]] = {
         "every case": {},
@@ -403,12 +405,8 @@ def list_layers() -> Iterator[tuple[str, Scene]]:
 # -- what a user's metric, budget and quantization say ---------------------------------------------
 
 
-class LosingEngine(FloatEngine):
-    """Knows where the quantized model loses accuracy."""
-
-    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        loss = Loss("linear [net.py:2]", 40.0, 12.34, 30.06, nodes=("mul", "linear"))
-        return msgspec.structs.replace(super().compile(spec, staging), loss=loss)
+# Where the quantized model loses accuracy.
+LOSS = Loss("linear [net.py:2]", 40.0, 12.34, 30.06, nodes=("mul", "linear"))
 
 
 def list_questions() -> Iterator[tuple[str, Scene]]:
@@ -448,17 +446,23 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
             ),
         )
     usual = {name: getattr(make_engine(), name) for name in ("compute", "sets", "quantized")}
-    usual |= {"bounds": make_engine().bounds, "noise": 0.002}
+    usual |= {"bounds": make_engine().bounds, "noise": 0.002, "more": {"loss": LOSS}}
     high = {Scheme.A8W8: Limits(min_sqnr_db=90.0)}
     spoiled = change_policy(models={"mlp": ModelEntry("mlp", limits=high)})
     for gain in (1.0, 2.0):
         outputs = [COARSE * np.float32(gain), IDS, MASK]
-        losing = LosingEngine(**usual)
+        losing = FloatEngine(**usual)
         yield (
             f"quantization spoils it, gain {gain}",
             scene(outputs, engine=losing, policy=spoiled),
         )
-    losing = LosingEngine(**usual, footprint=Footprint(program_bytes=2))
+    limits = msgspec.structs.replace(change_policy().schemes[Scheme.A8W8], min_sqnr_db_all=32.0)
+    near = change_policy(models={"mlp": ModelEntry("mlp", limits={Scheme.A8W8: limits})})
+    yield (
+        "quantization nearly spoils it",
+        scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
+    )
+    losing = FloatEngine(**usual, footprint=Footprint(program_bytes=2))
     large_budget = change_policy(models={"mlp": ModelEntry("mlp", budget=budget)})
     yield "quantization loses, over its budget", scene(RIGHT, engine=losing, policy=large_budget)
     for scheme, gain in ((Scheme.ASIS, 1.0), (Scheme.ASIS, 1.01), (Scheme.U8, 1.0)):
