@@ -334,7 +334,7 @@ class CaseJudge:
     def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
         """Return where the accuracy of a failed case is lost."""
         with self.notes.of("the layer at which accuracy is lost"):
-            if loss and question is Question.QUANTIZED:
+            if loss and question in {Question.QUANTIZED, Question.PROOF}:
                 found = Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 return found + suggest_mixture(self.spec, loss)
             if question is Question.FAITHFUL and not is_located:

@@ -458,6 +458,8 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
         )
     limits = msgspec.structs.replace(change_policy().schemes[Scheme.A8W8], min_sqnr_db_all=32.0)
     near = change_policy(models={"mlp": ModelEntry("mlp", limits={Scheme.A8W8: limits})})
+    hidden = FloatEngine(**{**usual, "noise": 3.0})
+    yield "quantization hides everything", scene(RIGHT, engine=hidden)
     yield (
         "quantization nearly spoils it",
         scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
