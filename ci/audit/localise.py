@@ -349,8 +349,11 @@ class Localiser:
 
 
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
-    """Return the names of the operators at which a known fault was found: a chain of operators of
-    the fault's kinds that starts at the fault's line. Empty if there is no such chain."""
+    """Return the names of the operators at which a known fault was found: in an .onnx file, those
+    of its nodes; otherwise, a chain of operators of the fault's kinds that starts at the fault's
+    line. Empty if there is no such chain."""
+    if all(name in operators and operators[name].node for name in fault.nodes):
+        return [*fault.nodes]
     for first in operators.values():
         is_place = fault.module == first.module if fault.module else fault.place == first.line
         is_first = is_place and first.kind == fault.operators[0]

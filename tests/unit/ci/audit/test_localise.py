@@ -486,6 +486,8 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
     assert find_suspect(CHAIN, make_fault(6, *both)) == []
     assert find_suspect(CHAIN, make_fault(3, *both)) == []
     assert find_suspect(CHAIN, make_fault(6, "add", "linear")) == ["add_1", "linear"]
+    named = {name: msgspec.structs.replace(one, node=name) for name, one in CHAIN.items()}
+    assert find_suspect(named, make_fault(0, "add_1", "linear")) == ["add_1", "linear"]
     long = {
         one.name: one
         for one in (
