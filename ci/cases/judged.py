@@ -99,10 +99,10 @@ SHOWN_OPS = 4
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
 GUIDE = "docs/guides/precision.md"
 # Measured with ExecuTorch 1.5.1 and QNN 2.49.40, see GUIDE.
-ISLAND = advise(
-    "ExecuTorch 1.5.1 makes no float16 islands in a quantized model: an operator before a quantized"
-    " one is quantized anyway, and of 18 operators at the end of a model, QNN 2.49.40 takes only"
-    " softmax in float (error 0xc26)",
+ISLAND = advise(  # without an error number, for which manifests/policies/errors.toml has a cause
+    "ExecuTorch 1.5.1 makes no float16 islands in a quantized model: most operators before a"
+    " quantized one are quantized anyway, and of 18 operators at the end of a model, QNN 2.49.40"
+    " takes only softmax in float",
     f"remove it from discard_nodes, and give it 16 bits as a part of a mixture ({GUIDE})",
 )
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing

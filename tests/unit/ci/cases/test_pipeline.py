@@ -61,16 +61,18 @@ def test_what_the_machine_is_to_blame_for_is_no_fault_of_a_case(
         run_case(tmp_path, make_engine(), EchoRunner(answer))
 
 
+@pytest.mark.parametrize("asked", ["16 bit", "float"])
 def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_right(
-    tmp_path: Path,
+    tmp_path: Path, asked: str
 ) -> None:
     place = Origin(file="net.py", line=9)
-    lost = tuple(Retyped(name, "result", "16 bit", "8 bit", place) for name in "ab")
+    lost = tuple(Retyped(name, "result", asked, "8 bit", place) for name in "ab")
     types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
     engine = make_engine(more={"retyped": lost, "types": types})
     case = run_case(tmp_path, engine, give(RIGHT)).case
     assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, ["QNN2707"])
-    assert case.headline == "a was requested in 16 bit, but its result is 8 bit, and 1 more"
+    assert case.headline == f"a was requested in {asked}, but its result is 8 bit, and 1 more"
+    assert len(case.findings[0].causes) == 1
     assert case.findings[0].places == place.places
     assert show_types(case, lambda one: one.operators) == "8: 75 %, 16: 25 %"
     assert show_types(case, lambda one: one.weight_bytes) == "-"
