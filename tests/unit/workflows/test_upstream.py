@@ -38,7 +38,7 @@ def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
         for text in [path.read_text(encoding="utf-8")]
         if "WALKS" in text or "skipif(not EXECUTORCH" in text
     }
-    assert len(needing) > 4
+    assert len(needing) >= 4
     assert [one for one in sorted(needing - LICENSED) if not one.startswith(tuple(run))] == []
 
 
