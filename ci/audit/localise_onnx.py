@@ -298,6 +298,6 @@ def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
     is_calibrated = spec.scheme.quantized and spec.scheme is not Scheme.ASIS
     model = plain
     if is_calibrated:
-        model, parts = work / "quantized.onnx", spec.source.choices.parts
-        quantize_file(plain, model, spec.scheme.base, source.calibration, parts)
+        model, choices = work / "quantized.onnx", spec.source.choices
+        quantize_file(plain, model, spec.scheme.base, source.calibration, choices)
     return OnnxGraphs(model, plain, source.evaluation, work, is_calibrated)

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
-from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MinMaxObserver
+from torchao.quantization.pt2e import (
+    FusedMovingAvgObsFakeQuantize,
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+)
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
     prepare_pt2e,
@@ -94,7 +99,7 @@ def quantize_method(
         # files, torch omits the call by itself.
         exported = program.module(check_guards=False)
     mark_origins(exported.graph)
-    quantizer.set_default_quant_config(**configure(scheme))
+    quantizer.set_default_quant_config(**configure(scheme, choices.observer))
     if recipe.block:
         block = choices.block_size or recipe.block
         quantizer.set_block_size_map(block_sizes(exported, block, choices.parts))
@@ -225,8 +230,16 @@ ANNOTATION = "an annotation function takes the exported GraphModule and annotate
 RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRecipe"
 
 
-def configure(scheme: Scheme) -> dict[str, Any]:
-    """Return the arguments with which QnnQuantizer or ModuleQConfig is configured for a scheme.
+OBSERVERS = {
+    "": MinMaxObserver,
+    "histogram": HistogramObserver,
+    "moving_average": MovingAverageMinMaxObserver,
+}
+
+
+def configure(scheme: Scheme, observer: str = "") -> dict[str, Any]:
+    """Return the arguments with which QnnQuantizer or ModuleQConfig is configured for a scheme and
+    an observer of Choices.
 
     ExecuTorch's default observer uses a moving average, which clips values if there are few
     calibration sets. Except for training, an observer of the minimum and maximum is used instead.
@@ -245,7 +258,7 @@ def configure(scheme: Scheme) -> dict[str, Any]:
         "is_qat": training,
         "is_conv_per_channel": True,
         "is_linear_per_channel": True,
-        "act_observer": None if training else MinMaxObserver,
+        "act_observer": None if training else OBSERVERS[observer],
     }
 
 
@@ -323,7 +336,7 @@ def select_parts(quantizer: Any, choices: Choices) -> None:
         [
             (
                 lambda node, part=part: owners.get(node.name) is part,
-                ModuleQConfig(**configure(part.scheme)),
+                ModuleQConfig(**configure(part.scheme, choices.observer)),
             )
             for part in choices.parts
         ]

@@ -33,7 +33,7 @@ from ci.mend.search import (
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, OnnxTrials, TorchTrials
-from ci.models.lowering_options import QUANTIZING
+from ci.models.lowering_options import QUANTIZING, Observer
 from ci.models.schemes import FINER, ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
@@ -58,6 +58,11 @@ AROUND = {
     Scheme.U16A8W: (Scheme.U8,),
     Scheme.U16A8W_CHANNEL: (Scheme.U8_CHANNEL,),
 }
+# How ranges may follow from calibration, for PyTorch models and for .onnx files.
+OBSERVERS: tuple[tuple[Observer, ...], ...] = (
+    ("histogram", "moving_average"),
+    ("percentile", "moving_average"),
+)
 # Schemes for a whole model, the cheapest first, if nothing else makes it green.
 OTHERS = {
     Scheme.A8W4: (Scheme.A8W8, Scheme.A16W8, Scheme.FP16),
@@ -153,6 +158,7 @@ class Mending:
             self.approximate,
             faults=is_plain and scheme in AROUND,
             mixes=is_plain and can_mix(scheme),
+            observers=OBSERVERS[one.spec.is_file] if is_plain and can_observe(scheme) else (),
             schemes=[other.value for other in others if is_plain],
             floor_db=limits.min_sqnr_db or 0.0,
         )
@@ -262,9 +268,11 @@ class Mending:
         for them fails."""
         best = one.search.best.case if one.search else one.before
         limit_s = self.left_s
-        job = (self.plan_faults if question.faulty else self.plan_mixes)(
-            one.spec, question.rewrites, best
-        )
+        job: FaultTrials | MixTrials
+        if question.faulty:
+            job = self.plan_faults(one.spec, question.rewrites, best)
+        else:
+            job = self.plan_mixes(one.spec, question.rewrites, best, question.observer)
         log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
         ended = self.setup.pool.run(job, log, limit_s, fresh=True)
         return Mixtures(() if ended.failure else tuple(ended.result))
@@ -282,7 +290,9 @@ class Mending:
             path if spec.is_file else None,
         )
 
-    def plan_mixes(self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case) -> MixTrials:
+    def plan_mixes(
+        self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case, observer: Observer
+    ) -> MixTrials:
         """Return the search for operators that add most noise."""
         scheme = spec.scheme.base
         limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
@@ -299,6 +309,7 @@ class Mending:
             spec.soc,
             target_db,
             max(self.left_s - FINISH_S, 0),
+            observer,
         )
 
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
@@ -314,7 +325,11 @@ class Mending:
         choices = spec.source.choices
         source = structs.replace(
             spec.source,
-            choices=structs.replace(choices, parts=(*recipe.parts, *choices.parts)),
+            choices=structs.replace(
+                choices,
+                parts=(*recipe.parts, *choices.parts),
+                observer=recipe.observer or choices.observer,
+            ),
         )
         scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
         if recipe.rewrites:
@@ -336,7 +351,7 @@ class Mending:
         worse."""
         green = [one for one in alike if one.is_green]
         own = list(dict.fromkeys(one.recipe for one in green))
-        if len(own) < 2 or any(one.parts or one.scheme for one in own):
+        if len(own) < 2 or any(one.parts or one.scheme or one.observer for one in own):
             return
         union = tuple(dict.fromkeys(name for one in own for name in one.rewrites))
         tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
@@ -401,6 +416,11 @@ def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
     OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
+
+
+def can_observe(scheme: Scheme) -> bool:
+    """Return whether other observers may help: the range decides only with 8 bits."""
+    return scheme.recipe.activation_bits == 8 and not scheme.recipe.training_steps
 
 
 def can_mix(scheme: Scheme) -> bool:

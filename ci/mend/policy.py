@@ -148,9 +148,12 @@ class Written:
         }
         if spec.source.shapes:
             changed["shapes"] = {key: [*shape] for key, shape in spec.source.shapes}
+        lowering = dict(entry.get("lowering", {}))
+        if recipe.observer:
+            lowering["observer"] = recipe.observer
+            changed["lowering"] = lowering
         if not recipe.parts:
             return changed
-        lowering = entry.get("lowering", {})
         parts = [to_builtins(one) for one in recipe.parts]
         plain = [{key: value for key, value in one.items() if value} for one in parts]
         parts = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
@@ -214,9 +217,10 @@ class Written:
         elif changed["schemes"] == before:
             del changed["schemes"]
         models[model] = {**own, **changed}
-        if "lowering" in changed:
-            parts = changed.pop("lowering")["parts"]
-            yield ("models", model, "lowering"), "parts", parts
+        lowering = changed.pop("lowering", {})
+        for key in ("observer", "parts"):
+            if key in lowering:
+                yield ("models", model, "lowering"), key, lowering[key]
         yield from ((("models", model), key, value) for key, value in changed.items())
 
 

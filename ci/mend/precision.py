@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.models.lowering_options import Choices, Part
+from ci.models.lowering_options import Choices, Observer, Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 
@@ -151,7 +151,7 @@ def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
 @dataclass(frozen=True)
 class MixTrials:
     """A job that returns mixtures of a model with rewrites: parts in the scheme ``higher``. It ends
-    after ``limit_s`` seconds with the best so far."""
+    after ``limit_s`` seconds with the best so far. ``observer`` calibrates."""
 
     reference: str
     source: Source
@@ -161,6 +161,7 @@ class MixTrials:
     soc: str
     target_db: float
     limit_s: float
+    observer: Observer = ""
 
     def __call__(self) -> list[tuple[Part, ...]]:
         model = load_rewritten(self.reference, self.source, self.rewrites)
@@ -173,7 +174,7 @@ class MixTrials:
 
             if time.monotonic() > deadline:
                 raise OverError
-            choices = Choices(parts=self.make_parts(high))
+            choices = Choices(parts=self.make_parts(high), observer=self.observer)
             made = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
             return measure_sqnr(wanted, run_sets(model, made))
 

@@ -23,14 +23,15 @@ Result = Literal["green", "mended", "other scheme", "improved", "no remedy found
 
 
 class JudgedRecipe(Struct, frozen=True, kw_only=True):
-    """A recipe that was judged, and its figures: ``name`` in words, other schemes for ``parts`` of
-    the model, or ``scheme`` for all of it. ``simulated_ms`` is the time that QNN's simulator
-    predicts for an SoC that it knows, with --estimate. ``kept`` is true if it was the best one so
-    far."""
+    """A recipe that was judged, and its figures: ``name`` in words, another ``observer``, other
+    schemes for ``parts`` of the model, or ``scheme`` for all of it. ``simulated_ms`` is the time
+    that QNN's simulator predicts for an SoC that it knows, with --estimate. ``kept`` is true if it
+    was the best one so far."""
 
     name: str
     rewrites: tuple[str, ...]
     parts: tuple[Part, ...]
+    observer: str
     scheme: str
     status: Status
     sqnr_db: float | None
@@ -44,11 +45,11 @@ class JudgedRecipe(Struct, frozen=True, kw_only=True):
 
 class MendedCase(Struct, frozen=True, kw_only=True):
     """A case in JSON. ``result`` is ``green`` if the case passed before, ``mended`` if it passes
-    with ``rewrites`` and ``parts``, ``other scheme`` if only another scheme makes it green,
-    ``improved`` if these make it better but not green, or ``no
-    remedy found``. ``changes`` are the places that the rewrites change. ``difference`` is the
-    largest difference of the float32 outputs, relative to the range of an output. ``obstacle`` is
-    what still makes the case red, and ``ended`` why the search ended early. ``refused`` are the
+    with ``rewrites``, ``observer`` and ``parts``, ``other scheme`` if only another scheme makes it
+    green, ``improved`` if these make it better but not green, or ``no remedy found``. ``changes``
+    are the places that the rewrites change. ``difference`` is the largest difference of the float32
+    outputs, relative to the range of an output. ``obstacle`` is what still makes the case red, and
+    ``ended`` why the search ended early. ``refused`` are the
     rewrites that could not be used, and why."""
 
     model: str
@@ -57,6 +58,7 @@ class MendedCase(Struct, frozen=True, kw_only=True):
     result: Result
     rewrites: tuple[str, ...]
     parts: tuple[Part, ...]
+    observer: str
     difference: float
     changes: tuple[AppliedChange, ...]
     before: JudgedRecipe
@@ -95,6 +97,7 @@ def describe_case(one: Mended) -> MendedCase:
         result=name_result(one),
         rewrites=one.recipe.rewrites,
         parts=one.recipe.parts,
+        observer=one.recipe.observer,
         difference=attempt.difference,
         changes=attempt.changes,
         before=describe_step(Recipe(), one.before),
@@ -125,6 +128,7 @@ def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRec
         name=str(recipe),
         rewrites=recipe.rewrites,
         parts=recipe.parts,
+        observer=recipe.observer,
         scheme=recipe.scheme,
         status=case.status,
         sqnr_db=case.sqnr_db,

@@ -13,7 +13,7 @@ from ci.facts import finding
 from ci.judging.verdict import OF_MODEL
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
-from ci.models.lowering_options import Part
+from ci.models.lowering_options import Observer, Part
 from ci.report.schema import Case, Status
 
 LEAST_GAIN_DB = 1.0
@@ -21,20 +21,24 @@ SHOWN_PARTS = 3
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """What is done to a model: rewrites, in this order, then other schemes for parts of it, or
-    ``scheme`` for all of it."""
+    """What is done to a model: rewrites, in this order, then another ``observer`` and other schemes
+    for parts of it, or ``scheme`` for all of it."""
 
     rewrites: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     scheme: str = ""
+    observer: Observer = ""
 
     def __str__(self) -> str:
         parts = list(map(str, self.parts))
+        observer = f"calibration by {self.observer}" if self.observer else ""
         if len(parts) > SHOWN_PARTS:
             parts = [
                 f"{len(parts)} nodes in {' and '.join({one.scheme.value for one in self.parts})}"
             ]
-        return ", ".join(filter(None, (*self.rewrites, *parts, self.scheme))) or "unchanged"
+        return (
+            ", ".join(filter(None, (*self.rewrites, observer, *parts, self.scheme))) or "unchanged"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ class Judge:
 @dataclass(frozen=True)
 class Mix:
     """Asks for mixtures of the model with rewrites: of operators that QNN computes wrongly, with
-    ``faulty``, or of those that add most noise. The answer is a Mixtures."""
+    ``faulty``, or of those that add most noise with the ``observer``. The answer is a Mixtures."""
 
     rewrites: tuple[str, ...]
     faulty: bool = False
+    observer: Observer = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Search:
     """The search for one case. ``first`` is the verdict on the unchanged model. ``rows`` are the
     rewrites for the case's lane and scheme. Unless ``approximate`` is true, rewrites that change
     the function are not tried. ``faults`` is true if operators that QNN computes wrongly may have
-    another scheme, and ``mixes`` if others may have a finer one.
+    another scheme, and ``mixes`` if others may have a finer one. ``observers`` are tried if the
+    model is quantized badly.
     ``schemes`` are tried for the whole model at last, in this order; one of them passes only if its
     SQNR is at least ``floor_db``, the limit of the case's own scheme.
 
@@ -106,6 +112,7 @@ class Search:
     approximate: bool = False
     faults: bool = False
     mixes: bool = False
+    observers: Sequence[Observer] = ()
     schemes: Sequence[str] = ()
     floor_db: float = 0.0
     steps: list[Step] = field(default_factory=list, init=False)
@@ -121,17 +128,21 @@ class Search:
         return self.best.case.status is Status.PASSED
 
     def run(self) -> Generator[Question, Answer, None]:
-        """Search, and leave the result in ``best``: rewrites, then a higher precision for parts of
-        the model, then another scheme."""
+        """Search, and leave the result in ``best``: rewrites, then another calibration, then a
+        higher precision for parts of the model, then another scheme."""
         yield from self.rewrite()
         rewrites = self.best.recipe.rewrites
+        for observer in self.observers:
+            if self.is_about(OF_PRECISION):
+                yield from self.judge(Recipe(rewrites=rewrites, observer=observer))
+        observer = self.best.recipe.observer
         mixes = [Mix(one, faulty=True) for one in dict.fromkeys((rewrites, ())) if self.faults]
-        mixes += [Mix(rewrites)] if self.mixes else []
+        mixes += [Mix(rewrites, observer=observer)] if self.mixes else []
         for mix in mixes:
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
                 answer = yield mix
                 for parts in answer.parts if isinstance(answer, Mixtures) else ():
-                    recipe = Recipe(rewrites=mix.rewrites, parts=parts)
+                    recipe = Recipe(rewrites=mix.rewrites, parts=parts, observer=mix.observer)
                     case = yield from self.judge(recipe, whole=mix.faulty)
                     if case.status is Status.PASSED:
                         return

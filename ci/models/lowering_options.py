@@ -13,6 +13,7 @@ from provisioning.errors import UsageError
 
 Word = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Observer = Literal["", "histogram", "moving_average", "percentile"]
 LogLevel = Literal["off", "error", "warn", "info", "verbose", "debug"]
 LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
@@ -85,6 +86,8 @@ class Quantizing(Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...] = ()
     annotation: str = ""  # file.py:function that takes a GraphModule and annotates it
     recipe: str = ""  # file.py:function that returns a QuantRecipe
+    # how ranges follow from the calibration sets, instead of their minimum and maximum
+    observer: Observer = ""
 
     def chosen(self) -> Iterator[tuple[str, Any]]:
         """Return the names and values of the options that differ from the default."""
@@ -155,6 +158,7 @@ EXCLUSIONS = (
     ("recipe", "annotation", "QnnQuantizer.annotate reads only the recipe"),
     ("recipe", "discard_nodes", "QnnQuantizer.annotate reads only the recipe"),
     ("recipe", "block_size", "QnnQuantizer.annotate reads only the recipe"),
+    ("recipe", "observer", "QnnQuantizer.annotate reads only the recipe"),
     ("dump_intermediate_outputs", "methods", "all methods would have the same debug handles"),
     ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
     ("profile_level", "methods", "a trace does not name the method of an event"),
@@ -189,7 +193,10 @@ def _find_faults(choices: Choices, scheme: AnyScheme) -> Iterator[tuple[str, str
         )
     if isinstance(scheme, Mixture) and not asked.intersection(QUANTIZING):
         told = f"it is the same as {scheme.base.value}"
-        yield told, "a mixture needs parts, annotation, recipe, discard_nodes or block_size"
+        yield (
+            told,
+            "a mixture needs parts, annotation, recipe, discard_nodes, block_size or observer",
+        )
     yield from _find_misfits(choices, scheme.base)
 
 
@@ -205,8 +212,13 @@ def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
         )
     if base is Scheme.ASIS and quantizing:
         yield f"{quantizing[0]} cannot be used with asis", "the file is already quantized"
-    elif base.recipe.activations and (others := [one for one in quantizing if one != "parts"]):
-        yield f"{others[0]} cannot be used with {base.value}", "only ExecuTorch supports it"
+    elif base.recipe.activations and (others := set(quantizing) - {"parts", "observer"}):
+        yield f"{min(others)} cannot be used with {base.value}", "only ExecuTorch supports it"
+    elif choices.observer and base.quantized and base.recipe.training_steps:
+        yield f"observer cannot be used with {base.value}", "its ranges are trained"
+    elif choices.observer == ("histogram" if base.recipe.activations else "percentile"):
+        why = "percentile is for onnxruntime, and histogram for ExecuTorch"
+        yield f"the observer {choices.observer} cannot be used with {base.value}", why
     for part in choices.parts:
         yield from _find_part_faults(part, base)
 

@@ -266,8 +266,8 @@ def write_references(
         copy_file(model, quantized)
     else:
         staging.enter("quantize")
-        parts = spec.source.choices.parts
-        owners = quantize_file(model, quantized, spec.scheme.base, source.calibration, parts)
+        choices = spec.source.choices
+        owners = quantize_file(model, quantized, spec.scheme.base, source.calibration, choices)
         reference = run_reference(quantized, source.evaluation)
     staging.write_quantized(reference)
     with needed("the bounds of outputs that are not floating-point"):

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import inliner, version_converter
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantType,
+    quantize,
+)
 from onnxruntime.quantization.execution_providers.qnn import (
     get_qnn_qdq_config,
     qnn_preprocess_model,
@@ -20,7 +25,7 @@ from onnxruntime.quantization.execution_providers.qnn import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
-from ci.models.lowering_options import Part
+from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.schemes import Recipe, Scheme
 from ci.onnx.models import Shapes, fix_shapes, list_external, list_graphs, read_constants
 from ci.onnx.precision import WEIGHTS, find_owners, override_parts
@@ -37,6 +42,12 @@ OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
 # For these operators, onnxruntime 1.32 quantizes the weights to the type of activations;
 # get_qnn_qdq_config corrects this only for MatMul's 8-bit weights.
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+# onnxruntime's options for the observers of a policy.
+OBSERVERS = {
+    "": {},
+    "moving_average": {"CalibMovingAverage": True},
+    "percentile": {"CalibPercentile": 99.99},
+}
 LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
 
@@ -154,29 +165,36 @@ def mend_constants(graph: Any) -> None:
 
 @stage(QUANTIZER)
 def quantize_file(
-    source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays], parts: Sequence[Part] = ()
+    source: Path,
+    target: Path,
+    scheme: Scheme,
+    sets: Sequence[Arrays],
+    choices: Choices = NO_CHOICES,
 ) -> Mapping[str, Part]:
     """Quantize the model ``source`` and write it to ``target``, with QuantizeLinear and
     DequantizeLinear as QNN's provider expects them. Return the parts of the tensors, as
     find_owners does.
 
-    The quantization ranges cover the values for all of ``sets``. The metadata of the source is
+    The quantization ranges cover the values for all of ``sets``, unless the choices name another
+    observer. The metadata of the source is
     kept. Raises StageError; its cause is an error of onnxruntime's quantizer, or a FailedError if a
     weight does not have its type, or a UsageError for a part without nodes.
     """
     recipe = scheme.recipe
     model = prepare_file(source)
-    owners = find_owners(onnx.load(source, load_external_data=False), model, parts)
+    owners = find_owners(onnx.load(source, load_external_data=False), model, choices.parts)
     own = override_parts(model, owners, recipe)
     config = get_qnn_qdq_config(
         model,
         SetReader([one.name for one in model.graph.input], sets),
+        CalibrationMethod["Percentile" if choices.observer == "percentile" else "MinMax"],
         activation_type=QuantType[recipe.activations],
         weight_type=QuantType[recipe.weights],
         per_channel=recipe.per_channel,
         init_overrides={**override_weights(model.graph, recipe), **own},
         add_qtype_converts=False,
     )
+    config.extra_options |= OBSERVERS[choices.observer]
     quantize(model, str(target), config)
     require_weights(onnx.load(target, load_external_data=False), scheme, owners)
     return owners

@@ -56,8 +56,8 @@ def simulate_source(
             model = copy_file(model, scratch / QUANTIZED_MODEL)
         elif spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
-            parts = spec.source.choices.parts
-            quantize_file(model, quantized, spec.scheme.base, source.calibration, parts)
+            choices = spec.source.choices
+            quantize_file(model, quantized, spec.scheme.base, source.calibration, choices)
             model = quantized
         delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
         simulation = read_simulation(observed, soc, delegation.partitions, origins)

@@ -90,6 +90,11 @@ EDITED = {
         {"8a8w": OTHER, "16a8w": Recipe()},
         f'{ENTRY}schemes = ["16a8w"]\n',
     ),
+    "an observer": (
+        f'{ENTRY}schemes = ["8a8w"]\n',
+        {"8a8w": Recipe(observer="histogram")},
+        f'{ENTRY}schemes = ["8a8w"]\n\n[models.net.lowering]\nobserver = "histogram"\n',
+    ),
     "nothing": (f'{ENTRY}schemes = ["8a8w"]\n', {"8a8w": Recipe()}, f'{ENTRY}schemes = ["8a8w"]\n'),
 }
 

@@ -62,6 +62,8 @@ def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str]
 
 BOTH = ["helps", "helps, cures", "helps, mask"]
 MIXED = {"mixes": True, "schemes": ["16a8w"]}
+BY, OBSERVED = "calibration by histogram", {"observers": ["histogram"]}
+LAST = f"{BY}, add 16a8w"
 UNFAITHFUL = NOISE.find("not faithful")
 LOSSY = QUANTIZED_BADLY.find("not quantized well")
 
@@ -83,6 +85,10 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
         ({"16a8w": 41}, UNFAITHFUL, MIXED, [..., "16a8w"], "16a8w"),
         ({"16a8w": 41}, LOSSY, {"schemes": ["16a8w"], "floor_db": 42}, [..., "16a8w"], "unchanged"),
         ({"add 16a8w": 39}, LOSSY, {"mixes": True}, [..., "add 16a8w"], "add 16a8w"),
+        ({BY: 41}, LOSSY, {**MIXED, **OBSERVED}, [..., BY], BY),
+        ({BY: 20}, LOSSY, OBSERVED, [..., BY], BY),
+        ({LAST: 41, BY: 20}, LOSSY, {**MIXED, **OBSERVED}, [..., LAST], LAST),
+        ({BY: 41}, UNFAITHFUL, OBSERVED, [..., BY], "unchanged"),
         ({}, LOSSY, {}, [..., "cures, mask"], "unchanged"),
     ],
 )

@@ -54,6 +54,7 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         "profile_level": 'profile_level = "detailed"',
         "discard_nodes": 'discard_nodes = ["relu"]',
         "block_size": "block_size = 64",
+        "observer": 'observer = "histogram"',
     }
     one, other, why = pair
     asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
@@ -79,6 +80,9 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ('parts = [{ type = "ReLU", scheme = "8a8w_qat" }]', "8a8w", "does not fit 8a8w"),
         ('discard_nodes = ["relu"]', "fp16", "discard_nodes cannot be used with fp16"),
         ("block_size = 64", "16a4w", "block_size cannot be used with 16a4w"),
+        ('observer = "histogram"', "fp16", "observer cannot be used with fp16"),
+        ('observer = "histogram"', "8a8w_qat", "observer cannot be used with 8a8w_qat"),
+        ('observer = "percentile"', "8a8w", "the observer percentile cannot be used with 8a8w"),
     ],
 )
 def test_what_a_scheme_does_not_have_is_refused(

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from onnx import NodeProto, TensorProto, load
 from onnx.helper import make_node
 
-from ci.models.lowering_options import Part
+from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import count_types, find_retyped
 from ci.onnx.compile import run_reference
@@ -56,7 +56,7 @@ def test_the_nodes_of_a_part_have_its_types(
     tmp_path: Path, base: Scheme, part: Part, types: str
 ) -> None:
     target = tmp_path / "quantized.onnx"
-    quantize_file(write_net(tmp_path / "net.onnx"), target, base, SETS, [part])
+    quantize_file(write_net(tmp_path / "net.onnx"), target, base, SETS, Choices(parts=(part,)))
     found = {name: kind for name, kind in name_types(target).items() if "Linear" not in name}
     assert [*found.values()] == [f"uint{bits}" for bits in types.split()]
 
@@ -75,7 +75,9 @@ def test_the_nodes_of_a_part_have_its_types(
 def test_a_part_without_own_nodes_is_refused(tmp_path: Path, parts: list[Part], told: str) -> None:
     path = write_net(tmp_path / "net.onnx")
     with pytest.raises(StageError) as caught:
-        quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, SETS, parts)
+        quantize_file(
+            path, tmp_path / "quantized.onnx", Scheme.U8, SETS, Choices(parts=tuple(parts))
+        )
     assert told in str(caught.value.__cause__)
 
 
@@ -151,7 +153,9 @@ def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:
 def test_a_type_that_was_lost_on_the_way_to_qnn_is_found(tmp_path: Path) -> None:
     part = Part(Scheme.U16A8W, op="softmax")
     target = tmp_path / "quantized.onnx"
-    owners = quantize_file(write_net(tmp_path / "net.onnx"), target, Scheme.U8, SETS, [part])
+    owners = quantize_file(
+        write_net(tmp_path / "net.onnx"), target, Scheme.U8, SETS, Choices(parts=(part,))
+    )
     model = load(target)
     made = {
         one.input[0].removesuffix("_QuantizeLinear_Input"): one.output[0]
