@@ -162,8 +162,8 @@ class Departure:
             source = f"layer {self.layer - 1}" if self.layer else "the embedding"
             what = f"the hidden state that {source} returns (keys and values of layer {self.layer})"
         told = f" ({text!r})" if text.strip() else ""
-        some = ", ".join(map(str, self.heads)) if len(self.heads) < heads else ""
-        which = f", only in head {some} of {heads}" if some else ""
+        some = "s"[: len(self.heads) > 1] + " " + ", ".join(map(str, self.heads))
+        which = f", only in head{some} of {heads}" if len(self.heads) < heads else ""
         above = f"{self.above_db:.1f} dB above the predicted noise"
         return f"first wrong in {what}, at token {self.token}{told}{which}: {above}"
 
