@@ -136,8 +136,11 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError."""
 
     def error(self, message: str) -> Any:
-        word = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
-        near = difflib.get_close_matches(word, self._option_string_actions)
+        word = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
+        known = self._option_string_actions
+        near = difflib.get_close_matches(word.partition("=")[0], known)
+        if ("." in word or ":" in word) and not word.startswith("-") and "--model" in known:
+            near = [f"--model {word}"]
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(message, fix=f"{hint}see `{self.prog} --help`")
 

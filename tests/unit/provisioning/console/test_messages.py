@@ -54,9 +54,12 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     (place / "file").chmod(0o755)
     caller = Caller("qnn-ci")
     run, parser = process.run_process, command.make_parser(caller, VERBS, "verify")
+    models = command.Parser(prog="qnn-ci judge")
+    models.add_argument("--model")
     return {
         "epoch": lambda: clock.read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
         "option": lambda: parser.parse_args(["--jso"]),
+        "option without its name": lambda: models.parse_args(["net.py:make"]),
         "empty option": lambda: command.user_path(""),
         "unknown home": lambda: command.user_path("~no-such-user-at-all/x"),
         "no verb": lambda: command._run_verb(caller, VERBS, "", []),
