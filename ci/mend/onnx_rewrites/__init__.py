@@ -30,6 +30,7 @@ REWRITES: dict[str, OnnxRewrite] = {
     "multiply-einsum": products.multiply_einsum,
     "unroll-rnn": products.unroll_recurrence,
     "limit-before-tanh": elements.limit_before_tanh,
+    "skip-neutral": elements.skip_neutral,
     "split-prelu": elements.split_prelu,
     "exp-of-power": elements.exponential_of_power,
     "mish-by-sigmoid": elements.mish_of_sigmoid,

@@ -27,6 +27,20 @@ def limit_before_tanh(model: onnx.ModelProto) -> tuple[Change, ...]:
     return graph.finish()
 
 
+def skip_neutral(model: onnx.ModelProto) -> tuple[Change, ...]:
+    """Leave out a sum or a difference with zeros, and a product or a quotient with ones."""
+    graph = Graph(model)
+    for node in graph.find("Add", "Sub", "Mul", "Div"):
+        found, neutral = graph.operands(node), float(node.op_type in {"Mul", "Div"})
+        if not found or not graph.is_float(found[0], node.output[0]):
+            continue
+        x, value = found
+        is_second = node.input[0] == x or node.op_type in {"Add", "Mul"}
+        if is_second and (value == neutral).all() and graph.shape(x) == graph.shape(node.output[0]):
+            graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
+    return graph.finish()
+
+
 def split_prelu(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Compute a PReLU as ``relu(x) - slope * relu(-x)``."""
     graph = Graph(model)
