@@ -41,6 +41,7 @@ def describe_steps(path: Path) -> tuple[Step, ...]:
     shapes = {
         one.name: tuple(size.dim_value for size in one.type.tensor_type.shape.dim)
         for one in (*inferred.input, *inferred.value_info, *inferred.output)
+        if all(size.HasField("dim_value") for size in one.type.tensor_type.shape.dim)
     }
     shapes |= {name: tuple(one.dims) for name, one in constants.items()}
     moved: dict[str, str] = {}  # results that equal another one
