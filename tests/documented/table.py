@@ -189,6 +189,7 @@ ROWS = (
     Row("test-onnx --model smallest.onnx", "0 passed", 1, given=(readers.red_onnx, RED_PART)),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
     Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", given=(readers.red_onnx,)),
+    Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),
     Row(
         "-s mend .*lost.py:positions",
         "expand-constant green ... 0 of 1 cases green before, 1 after",
