@@ -244,6 +244,17 @@ class Localised(Struct, frozen=True, kw_only=True):
     known_faults: tuple[KnownFault, ...] = ()
 
 
+def skip_frames(log: str) -> str:
+    """Return a log without the frames of Python's tracebacks, which end with the error."""
+    frames = (
+        " ",
+        "Traceback (most recent call last)",
+        "The above exception was",
+        "During handling",
+    )
+    return "\n".join(line for line in log.splitlines() if not line.startswith(frames))
+
+
 @dataclass
 class Localiser:
     """Finds where one case loses accuracy. ``count`` is the number of parts that were tried."""
@@ -262,7 +273,7 @@ class Localiser:
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure
             what = failure if failure.startswith(name) else f"{name}: {failure}"
-            raise FailedError(what, why=described.log_tail)
+            raise FailedError(what, why=skip_frames(described.log_tail))
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {one.name: one for one in model.operators}
@@ -342,7 +353,8 @@ class Localiser:
         job = PartsJob(self.parts, self.spec, cut, file)
         source = self.call(job, self.setup.work / "source.log")
         if source.failure:
-            raise FailedError(f"no reproducer was written: {source.failure}", why=source.log_tail)
+            why = skip_frames(source.log_tail)
+            raise FailedError(f"no reproducer was written: {source.failure}", why=why)
         if source.result:
             write_reproducer(file, source.result, self.spec, found)
         return str(file)

@@ -118,8 +118,9 @@ class OnnxGraphs:
     def find_source(self, name: str) -> str:
         """Return the value that a quantizer or dequantizer rounds, even if several of them follow
         each other. Any other value is returned unchanged."""
-        node = self.makers.get(name)
-        return self.find_source(node.input[0]) if node is not None and _rounds(node) else name
+        while (node := self.makers.get(name)) is not None and _rounds(node):
+            name = node.input[0]
+        return name
 
     def describe(self) -> list[Operator]:
         """Return the operators with the properties that the search needs."""

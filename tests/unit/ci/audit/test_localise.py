@@ -740,7 +740,8 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
 def test_a_model_that_cannot_be_described_is_named_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str, what: str
 ) -> None:
-    monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, failure, "the log"))
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nthe log'
+    monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, failure, log))
     spec = CaseSpec("nets/net.py:make", SPEC.scheme, SPEC.soc)
     setup: Any = SimpleNamespace(work=tmp_path)
     with pytest.raises(FailedError) as caught:

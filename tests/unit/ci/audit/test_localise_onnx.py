@@ -155,3 +155,19 @@ def measure(name: str, right: Sequence[Any], made: Sequence[Any]) -> Departure:
     return Departure(
         operator=name, reached_db=min(reached, 120), predicted_db=60, faithful=reached > 50
     )
+
+
+def test_many_quantizers_in_a_row_round_one_value(tmp_path: Path) -> None:
+    nodes, last = [helper.make_node("Relu", ["x"], ["r"])], "r"
+    for number in range(1500):
+        quantized, rounded = f"q{number}", f"d{number}"
+        nodes.append(helper.make_node("QuantizeLinear", [last, "s", "z"], [quantized]))
+        nodes.append(helper.make_node("DequantizeLinear", [quantized, "s", "z"], [rounded]))
+        last = rounded
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", last)]
+    constants = {"s": np.float32(0.1), "z": np.uint8(8)}
+    tensors = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], tensors)
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph), path)
+    assert OnnxGraphs(path, path, (), tmp_path, False).outputs == ("r",)
