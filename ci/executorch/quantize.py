@@ -43,6 +43,7 @@ from ci.models.noise import computes, name_operator
 from ci.models.parts import assign_parts, list_candidates, mark_origins
 from ci.models.schemes import Scheme
 from ci.models.user_code import call_function
+from ci.report.text import name_some
 from provisioning.errors import FailedError, UsageError
 from provisioning.manifest.targets import Backend
 
@@ -271,8 +272,8 @@ def annotated(
     """Configure ``quantizer`` with ``annotations`` and with the lowering options while the block
     runs.
 
-    Raises UsageError for an invalid recipe, for a part without own nodes and, at the end of
-    the block, if a node to discard does not exist.
+    Raises UsageError for an invalid recipe, for a part without own nodes, for a pattern of a
+    recipe that matches no module and, at the end of the block, if a node to discard does not exist.
     """
     names: list[str] = []
     own = [*annotations]
@@ -292,6 +293,8 @@ def annotated(
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
             raise UsageError(f"{Path(choices.recipe).name} returns no recipe", fix=RECIPE)
+        check = partial(require_matches, recipe, Path(choices.recipe).name)
+        recipe.custom_quant_annotations = [*recipe.custom_quant_annotations, check]
         quantizer.set_recipe(recipe)
     yield
     for name in choices.discard_nodes:
@@ -299,6 +302,23 @@ def annotated(
             raise UsageError(
                 f"discard_nodes: the graph has no {name}", fix=f"use one of: {', '.join(names)}"
             )
+
+
+def require_matches(recipe: Any, name: str, module: GraphModule) -> None:
+    """Raise UsageError if a pattern of the recipe ``name`` matches no module of an annotated graph,
+    as ByNameRegex of ExecuTorch's quant_recipe.py matches them: its layers would have the types of
+    another strategy."""
+    calls = [one for one in module.graph.nodes if one.op == "call_function"]
+    stacks = [one.meta.get("nn_module_stack", {}) for one in calls]
+    modules = dict.fromkeys(path for stack in stacks for path, _ in stack.values() if path)
+    for strategy in recipe._strategies:  # noqa: SLF001 - a recipe has no public list
+        for pattern in getattr(strategy, "patterns", ()):
+            if not any(re.search(pattern, path) for path in modules):
+                raise UsageError(
+                    f"recipe: {name} has the pattern '{pattern}', which matches no module",
+                    why=f"the graph has the modules {name_some([*modules], 20)}",
+                    fix="correct the pattern, or remove it",
+                )
 
 
 def call_annotation(function: str, module: GraphModule) -> None:

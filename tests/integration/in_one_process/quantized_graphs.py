@@ -142,16 +142,28 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(UsageError, match=told) as caught:
             annotate(choices)
         assert caught.value.why or caught.value.fix
-    recipe = object.__new__(quantize.QuantRecipe)
-    for made in (recipe, 5):
-        monkeypatch.setattr(quantize, "call_function", lambda *_, made=made: made)
-        if made == 5:
-            with pytest.raises(UsageError, match=r"net\.py:five returns no recipe") as caught:
-                annotate(Choices(recipe="/my/net.py:five"))
-            assert caught.value.fix == quantize.RECIPE
-        else:
-            annotate(Choices(recipe="/my/net.py:five"))
+    types: Any = (quantize.QuantDtype.use_8a8w, False, quantize.MinMaxObserver, 0)
+    recipe = quantize.QuantRecipe(types[0], False, quantize.MinMaxObserver, 0)
+    recipe.add_node_target({torch.ops.aten.relu.default}, *types)
+    recipe.add_regex({r"layers\.\d$", "head"}, *types)
+    made: Any = 5
+    monkeypatch.setattr(quantize, "call_function", lambda *_: made)
+    with pytest.raises(UsageError, match=r"net\.py:five returns no recipe") as caught:
+        annotate(Choices(recipe="/my/net.py:five"))
+    assert caught.value.fix == quantize.RECIPE
+    made = recipe
+    annotate(Choices(recipe="/my/net.py:five"))
     quantizer.set_recipe.assert_called_once_with(recipe)
+    graph = torch.fx.Graph()
+    for path in ("", "layers.0", "head.linear"):
+        node = graph.call_function(torch.ops.aten.relu.default, (graph.placeholder("x"),))
+        node.meta["nn_module_stack"] = {"L": (path, None)}
+    (check,) = recipe.custom_quant_annotations
+    check(SimpleNamespace(graph=graph))
+    recipe.add_regex({r"layers\.\d.wv"}, *types)
+    with pytest.raises(UsageError, match=r"net\.py:five has the pattern 'layers.*wv'") as caught:
+        check(SimpleNamespace(graph=graph))
+    assert caught.value.why == "the graph has the modules layers.0, head.linear"
 
 
 def test_an_annotation_function_that_annotates_nothing_is_refused(
