@@ -311,7 +311,7 @@ def require_matches(recipe: Any, name: str, module: GraphModule) -> None:
     calls = [one for one in module.graph.nodes if one.op == "call_function"]
     stacks = [one.meta.get("nn_module_stack", {}) for one in calls]
     modules = dict.fromkeys(path for stack in stacks for path, _ in stack.values() if path)
-    for strategy in recipe._strategies:  # noqa: SLF001 - a recipe has no public list
+    for strategy in recipe._strategies:
         for pattern in getattr(strategy, "patterns", ()):
             if not any(re.search(pattern, path) for path in modules):
                 raise UsageError(

@@ -14,6 +14,7 @@ from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
+FAULT = "QNN_CI_TEST_WRONG_LAYER"  # see tests/stand_ins/wrong_layers.py
 WAYS = ("prefill", "decode after prefill", "decode alone")
 
 
@@ -22,7 +23,8 @@ def test_swapped_key_heads_of_a_layer_are_named(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(llm, "IMPORTS", (*IMPORTS, "tests.stand_ins.swapped_keys"))
+    monkeypatch.setattr(llm, "IMPORTS", (*IMPORTS, "tests.stand_ins.wrong_layers"))
+    monkeypatch.setenv(FAULT, "heads:1")
     assert main(["test-llm", "--scheme", scheme, "--json"]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]
     first, *_ = [one for one in case["findings"] if one["id"] == "QNN2007"]
