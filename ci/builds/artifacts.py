@@ -12,9 +12,9 @@ from ci.builds.targets import Artifact, fill_placeholders
 from ci.builds.toolchains import PAGE_BYTES
 from provisioning.console.process import run_process
 from provisioning.doctor.checks.elf import judge, judge_defect
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.fitness import ElfPolicy
 from provisioning.doctor.policies import elf_policy
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.errors import FailedError
 from provisioning.files import hash_file, staged_directory

@@ -43,7 +43,7 @@ from ci.builds.toolchains import PROBE_S
 from ci.report.text import count
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.registry import Finding
 from provisioning.documents import decode_json, read_text
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version

@@ -22,8 +22,8 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
-from provisioning.doctor.checks.registry import Check, Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.examine import judge_staged
+from provisioning.doctor.registry import Check, Finding, Seen, Severity, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
@@ -164,63 +164,33 @@ def find_extraction(unit: AppUnit) -> bool | None:
     return True if stated is None and is_known else stated
 
 
-@APPS.check(
-    "QNN850",
-    "{subject} has no native library",
-    "it contains neither QNN nor anything that could load QNN",
-    "put the libraries into src/main/jniLibs/arm64-v8a; for an app in split APKs, pass the .apks, "
-    "or a directory with all of them",
-)
+@APPS.check("QNN850")
 def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
     if not unit.libraries:
         yield seen(unit.name, unit.name)
 
 
-@APPS.check(
-    "QNN851",
-    "{subject} has libraries only for {abis}",
-    "QNN's libraries for Android are for arm64-v8a, so the app cannot use QNN; a phone that "
-    "supports none of the app's ABIs cannot install it",
-    "add arm64-v8a to the app's libraries and to abiFilters",
-    after=("QNN850",),
-)
+@APPS.check("QNN851")
 def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
     if QNN_ABI not in unit.abis:
         yield seen(unit.name, unit.name, abis=", ".join(unit.abis))
 
 
-@APPS.check(
-    "QNN852",
-    "{subject} has no QNN library for arm64-v8a",
-    "loading fails with 'library \"libQnnHtp.so\" not found', or everything runs on the CPU "
-    "without a message",
-    "package libQnnHtp.so, libQnnSystem.so, and a stub and a skel for each Hexagon version",
-    after=("QNN850", "QNN851"),
-)
+@APPS.check("QNN852")
 def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
     names = [one.name for one in (*unit.libraries, *unit.assets)]
     if not any(re.match(r"lib(Qnn|SNPE)", name) for name in names):
         yield seen(unit.name, f"{unit.name}: {QNN_ABI}")
 
 
-@APPS.check(
-    "QNN854",
-    "{subject} is a Git LFS pointer{others}",
-    "Gradle packages the pointer itself, which fails to load: 'invalid ELF header'",
-    "run 'git lfs pull' in the checkout",
-)
+@APPS.check("QNN854")
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
     if unit.pointers:
         names = [PurePath(path).name for path in unit.pointers]
         yield seen(names[0], unit.pointers[0], others=_and_so(names[1:]))
 
 
-@APPS.check(
-    "QNN872",
-    "the APK {subject} has no AndroidManifest.xml",
-    "Android does not install it",
-    "build the APK with Gradle; a ZIP archive of libraries is not an app",
-)
+@APPS.check("QNN872")
 def see_not_installable(unit: AppUnit) -> Iterator[Seen]:
     if _is_installed(unit) and not unit.manifest:
         yield seen(unit.name, unit.name)
@@ -231,31 +201,14 @@ def _is_installed(unit: AppUnit) -> bool:
     return unit.kind is Kind.APK and not unit.name.endswith(".aar")
 
 
-@APPS.check(
-    "QNN855",
-    "the manifest of {subject} was not read: {reason}",
-    "it is unknown whether the libraries are extracted, and which vendor libraries the app may "
-    "load",
-    "restore the manifest; for an app in split APKs, pass the .apks, or a directory with all of "
-    "them",
-    after=("QNN872",),
-    severity=Severity.WARNING,
-)
+@APPS.check("QNN855")
 def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
     reason = unit.manifest.fault if unit.manifest else "there is none"
     if reason:
         yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", reason=reason)
 
 
-@APPS.check(
-    "QNN856",
-    '{subject}{others} stays inside the APK: extractNativeLibs is "false"',
-    "FastRPC opens a skel as a file, but nativeLibraryDir is empty: runs fail with error 4000, "
-    "1008 or 14001",
-    "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
-    'extractNativeLibs="true" into the manifest; or put the skels into assets, copy them to a '
-    "directory when the app starts, and add this directory to ADSP_LIBRARY_PATH",
-)
+@APPS.check("QNN856")
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     skels = _list_skels(unit)
     if skels and find_extraction(unit) is False:
@@ -269,36 +222,17 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
     return [one for one in _qnn_files(unit) if one.name in dsp | named]
 
 
-@APPS.check(
-    "QNN857",
-    "{subject}{others} is compressed, although extractNativeLibs is false",
-    "the installer rejects the APK with INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
-    "libraries, res=-2'",
-    "let Gradle package the APK; with zip, store *.so uncompressed, then run zipalign",
-)
+@APPS.check("QNN857")
 def see_compressed(unit: AppUnit) -> Iterator[Seen]:
     yield from _see_packing(unit, lambda one: one.offset is None)
 
 
-@APPS.check(
-    "QNN858",
-    "{subject}{others} does not start at a multiple of 4096 bytes in the APK",
-    "the loader cannot map the library from there, so the installer rejects the APK with 'Failed "
-    "to extract native libraries, res=-2'",
-    "run `zipalign -P 16 4 IN.apk OUT.apk`, then sign OUT.apk",
-)
+@APPS.check("QNN858")
 def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
     yield from _see_packing(unit, lambda one: _is_off(one, PAGE))
 
 
-@APPS.check(
-    "QNN859",
-    "{subject}{others} does not start at a multiple of 16384 bytes in the APK",
-    "a device with 16 KiB pages cannot map the library from there; Google Play requires this "
-    "alignment for apps that target Android 15",
-    "run `zipalign -P 16 4 IN.apk OUT.apk` of build-tools 35 or newer, then sign OUT.apk",
-    severity=Severity.WARNING,
-)
+@APPS.check("QNN859")
 def see_small_alignment(unit: AppUnit) -> Iterator[Seen]:
     yield from _see_packing(
         unit,
@@ -321,31 +255,14 @@ def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Itera
         yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
 
 
-@APPS.check(
-    "QNN860",
-    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs",
-    "apps that target API level 31 or higher fail with 'library \"libcdsprpc.so\" not found' and "
-    "error 4000, 1008 or 14001",
-    'add <uses-native-library android:name="libcdsprpc.so" android:required="false"/> to '
-    "<application>",
-    after=("QNN855",),
-)
+@APPS.check("QNN860")
 def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     users = _undeclared(unit).get(RPC)
     if users and not _find_process(unit):
         yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
 
 
-@APPS.check(
-    "QNN861",
-    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs; {program}",
-    "the app's own process does not find libcdsprpc.so; a process that the app starts with "
-    "LD_LIBRARY_PATH needs no declaration",
-    "if the app itself loads QNN, add "
-    '<uses-native-library android:name="libcdsprpc.so" android:required="false"/>',
-    after=("QNN855",),
-    severity=Severity.NOTE,
-)
+@APPS.check("QNN861")
 def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
     users, program = _undeclared(unit).get(RPC), _find_process(unit)
     if users and program:
@@ -353,28 +270,14 @@ def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
         yield seen(unit.name, where, users=_join(users), program=program)
 
 
-@APPS.check(
-    "QNN862",
-    "the manifest does not declare {subject}, which {users} needs",
-    "apps that target API level 31 or higher fail with 'library \"{subject}\" not found'",
-    'add <uses-native-library android:name="{subject}" android:required="false"/>, if the app uses '
-    "the backend that needs it",
-    after=("QNN855",),
-    severity=Severity.WARNING,
-)
+@APPS.check("QNN862")
 def see_undeclared(unit: AppUnit) -> Iterator[Seen]:
     for name, users in _undeclared(unit).items():
         if name != RPC:
             yield seen(name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
 
 
-@APPS.check(
-    "QNN863",
-    "the manifest requires {subject}",
-    "the app cannot be installed on devices without it, such as those without a Qualcomm SoC",
-    'set android:required="false", if the app can run without QNN',
-    severity=Severity.NOTE,
-)
+@APPS.check("QNN863")
 def see_required(unit: AppUnit) -> Iterator[Seen]:
     for name, required in unit.manifest.native_libraries.items() if unit.manifest else ():
         if required and name in VENDOR:
@@ -426,15 +329,7 @@ def _join(names: Sequence[str]) -> str:
     return names[0] + _count_others(names)
 
 
-@APPS.check(
-    "QNN867",
-    "{subject} is packaged from {first}, but has different contents in {others}",
-    "libraries that need the other file fail with 'cannot locate symbol', or crash in the C++ "
-    "runtime",
-    "for libc++_shared.so, keep the file of the newest NDK with which any of the libraries was "
-    "built; for QNN, use all libraries of one SDK",
-    severity=Severity.WARNING,
-)
+@APPS.check("QNN867")
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
     for files in unit.duplicates:
         there = [one for one in files if one.path.is_file() and not one.is_pointer]
@@ -450,14 +345,7 @@ def _differ(left: PackedFile, right: PackedFile) -> bool:
     return hash_file(left.path) != hash_file(right.path)
 
 
-@APPS.check(
-    "QNN864",
-    "{program} needs {subject}, which is missing",
-    "loading fails with 'library \"{subject}\" not found', or with error 1000 or 5000",
-    "package {subject} from the same SDK or release as the other libraries; Maven's packages lack "
-    "libQnnModelDlc.so",
-    severity=Severity.WARNING,
-)
+@APPS.check("QNN864")
 def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
     names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
     for one in unit.assets:
@@ -466,13 +354,7 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
                 yield seen(needed.replace("|", " or "), one.shown, program=one.name)
 
 
-@PAIRINGS.check(
-    "QNN870",
-    "the app's libraries cannot run {subject} ({reason})",
-    "the program is not loaded, or stops at its first call",
-    "package libraries and kernels that can run it, or lower the model again for the packaged "
-    "ones; `qnn-ci compat` with --runtime lists what was compared",
-)
+@PAIRINGS.check("QNN870")
 def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
     """Yield a finding for each axis on which the program does not load, unless the axis is spared
     or the doctor already reports it for this program."""

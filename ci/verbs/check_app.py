@@ -18,8 +18,8 @@ from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict
+from provisioning.doctor.registry import Finding
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory

@@ -74,7 +74,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.command import HOW, TOOLS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine
-from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.registry import Finding
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend, read_backends
 from provisioning.versions import is_same

@@ -34,14 +34,6 @@ from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import TOOLS
 from provisioning.doctor.checks.python import PYTHON
-from provisioning.doctor.checks.registry import (
-    ENVIRONMENT,
-    Case,
-    Check,
-    Finding,
-    Severity,
-    Subjects,
-)
 from provisioning.doctor.checks.sdk import ADAPTOR, INSTALLATIONS, SDK
 from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import (
@@ -54,6 +46,14 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.registry import (
+    ENVIRONMENT,
+    Case,
+    Check,
+    Finding,
+    Severity,
+    Subjects,
+)
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs

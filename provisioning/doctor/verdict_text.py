@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
+from provisioning.doctor.registry import Finding, Severity
 
 MAX_LINES = 24
 WIDTH = 100

@@ -20,9 +20,9 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.files import group_tree, judge_group
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.policies import read_elf_policies
+from provisioning.doctor.registry import Finding
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.errors import DownloadError
 from provisioning.store.store import store_home

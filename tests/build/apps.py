@@ -10,8 +10,8 @@ from pathlib import Path
 from ci.inspect.app_checks import judge_unit
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.registry import Finding
 from provisioning.elf.facts import ElfFacts
 from tests.stand_ins.android_apps import ABI, make_set, write_apk
 

@@ -51,8 +51,8 @@ from provisioning.console.command import (
 )
 from provisioning.console.installation import CHECKOUT, install_command
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict, settle_adaptor
+from provisioning.doctor.registry import Finding
 from provisioning.errors import StoreError, UnfitError, UsageError, at_key
 from provisioning.files import hash_file, require_writable, write_whole
 from provisioning.manifest.reader import manifests_root

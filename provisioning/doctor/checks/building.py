@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import NDK, CheckoutFacts, NdkFacts, SubmoduleFacts
 from provisioning.doctor.fitness import NdkPolicy
+from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 from provisioning.versions import parse_version
 
@@ -55,63 +55,22 @@ CHECKOUTS = Subjects(
 )
 
 
-CHECKOUTS.add(
-    "QNN701",
-    "the path of the ExecuTorch checkout is not a directory",
-    "there is nothing to build",
-    "pass the checkout with --root executorch=DIR, or run `qnn-ci fetch executorch`",
-    lambda checkout: not checkout.facts.is_directory,
-)
-CHECKOUTS.add(
-    "QNN702",
-    "the checkout is named {root.name}, not executorch",
-    "its sources include <executorch/...> from the parent directory, so compiling fails with "
-    "'file not found'",
-    "rename the directory to executorch",
-    lambda checkout: checkout.facts.root.name != "executorch",
-    after=("QNN701",),
-)
-CHECKOUTS.add(
-    "QNN703",
-    "git finds no commit in the checkout",
-    "its commit and its submodules cannot be checked",
-    "clone ExecuTorch with git; a release archive does not contain the submodules. If it is a "
-    "clone, `git -C {root} status` shows what git refuses, such as the directory of another user",
-    lambda checkout: not checkout.facts.is_git,
-    after=("QNN701",),
-)
-CHECKOUTS.add(
-    "QNN704",
-    "the checkout is at {checkout.commit:.12}, but the pin is {checkout.pin:.12}",
-    "the build differs from the tested one",
-    f"git -C {{root}} checkout {{checkout.pin:.12}} && {UPDATE}",
-    lambda checkout: checkout.pin and checkout.commit != checkout.pin,
-    after=("QNN703",),
-    severity=Severity.WARNING,
+CHECKOUTS.when(
+    QNN701=lambda checkout: not checkout.facts.is_directory,
+    QNN702=lambda checkout: checkout.facts.root.name != "executorch",
+    QNN703=lambda checkout: not checkout.facts.is_git,
+    QNN704=lambda checkout: checkout.pin and checkout.commit != checkout.pin,
 )
 
 
-@CHECKOUTS.check(
-    "QNN705",
-    "submodule {subject} is missing",
-    "CMake reports only the first group of missing submodules, or fails at a target that needs "
-    "this one",
-    f"{UPDATE} {{subject}}",
-    after=("QNN703",),
-)
+@CHECKOUTS.check("QNN705")
 def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
     for module, owner in checkout.submodules("missing"):
         if module.path == owner:
             yield checkout.seen(module.path, f"{checkout.facts.root}/{module.path}")
 
 
-@CHECKOUTS.check(
-    "QNN706",
-    "submodule {subject} inside {owner} is missing",
-    "CMake fails at a target that needs this submodule",
-    f"{UPDATE} {{owner}}",
-    after=("QNN703",),
-)
+@CHECKOUTS.check("QNN706")
 def see_no_nested_submodule(checkout: Checkout) -> Iterator[Seen]:
     for module, owner in checkout.submodules("missing"):
         if module.path != owner:
@@ -119,27 +78,14 @@ def see_no_nested_submodule(checkout: Checkout) -> Iterator[Seen]:
             yield checkout.seen(module.path, where, owner=owner)
 
 
-@CHECKOUTS.check(
-    "QNN707",
-    "submodule {subject} is at {commit}, not at the recorded commit",
-    "headers and sources of different commits can compile and then misbehave at run time",
-    f"{UPDATE} --force {{owner}}",
-    after=("QNN703",),
-)
+@CHECKOUTS.check("QNN707")
 def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
     for module, owner in checkout.submodules("moved"):
         where = f"{checkout.facts.root}/{module.path}"
         yield checkout.seen(module.path, where, owner=owner, commit=module.commit[:12])
 
 
-@CHECKOUTS.check(
-    "QNN708",
-    "flatcc's source tree contains outputs of an earlier build for {machine}",
-    "the build uses them instead of outputs for {wanted}, and fails with 'is incompatible with' or "
-    "'Exec format error'",
-    "remove {where}, or use a separate work tree per target",
-    after=("QNN703",),
-)
+@CHECKOUTS.check("QNN708")
 def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     """Find leftovers of other builds: flatcc's compiler, which runs on the host, and its runtime
     library, which is linked into the target.
@@ -188,76 +134,13 @@ def ndk_name(revision: str) -> str:
 NDKS = Subjects(lambda case: [Ndk(case.facts.ndk, case)] if case.facts.ndk else [], Ndk.seen)
 
 
-NDKS.add(
-    "QNN601",
-    "this is not an Android NDK: source.properties states no revision",
-    "CMake fails at its first compiler test",
-    "pass the root of {pinned}: --root android-ndk=DIR",
-    lambda ndk: not ndk.facts.is_directory or ndk.facts.revision is None,
-    where="{ndk.facts.root}",
-)
-NDKS.add(
-    "QNN602",
-    "NDK {revision} is older than r{ndk.policy.minimum}",
-    "its clang and libc++ cannot compile the sources: they fail at __builtin_available, with '[[]] "
-    "attributes are a C23 extension' (executorch#4230), or at a header that "
-    "QnnBackendUnifiedRegistry.h includes",
-    "run `qnn-ci fetch android-ndk`, or set ANDROID_NDK_ROOT to {pinned}",
-    lambda ndk: parse_version(ndk.facts.revision or "").major < ndk.policy.minimum,
-    after=("QNN601",),
-)
-NDKS.add(
-    "QNN603",
-    "NDK {revision} was found, but the pin is {pinned}",
-    "the Android build was not tested with it; ExecuTorch's documentation says that its Qualcomm "
-    "backend was verified with r26c",
-    "use {pinned}, or run the Android build's tests with this NDK",
-    lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
-    after=("QNN602",),
-    severity=Severity.WARNING,
-)
-NDKS.add(
-    "QNN604",
-    "build/cmake/android.toolchain.cmake is missing",
-    "CMake then builds for this machine, not for Android",
-    "unpack the NDK again",
-    lambda ndk: not ndk.facts.has_toolchain_file,
-    where="{ndk.facts.root}",
-    after=("QNN601",),
-)
-NDKS.add(
-    "QNN605",
-    "the NDK is not for this machine: it is for {found}, not {ndk.policy.host_tag}",
-    "its compiler fails with 'cannot execute binary file: Exec format error'",
-    "unpack the NDK for {ndk.policy.host_tag}",
-    lambda ndk: ndk.policy.host_tag not in ndk.facts.host_tags,
-    where="{ndk.prebuilt}",
-    after=("QNN601",),
-)
-NDKS.add(
-    "QNN606",
-    "the NDK's clang++ does not run: {ndk.facts.clang.output}",
-    "nothing can be compiled; one possible cause is that the files lost their executable bits",
-    "run chmod +x on clang++; if it still does not run, unpack the NDK again with `unzip`",
-    lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,
-    where="{place}",
-    after=("QNN605",),
-)
-NDKS.add(
-    "QNN608",
-    "the NDK has no clang++",
-    "nothing can be compiled: CMake fails at its first compiler test",
-    "unpack the whole NDK again: part of it is missing",
-    lambda ndk: ndk.facts.clang is None,
-    where="{ndk.prebuilt}/{ndk.policy.host_tag}/bin",
-    after=("QNN605",),
-)
-NDKS.add(
-    "QNN607",
-    "the NDK's sysroot has no API level {ndk.case.android_api}; its newest is {newest}",
-    "the linker does not find crtbegin_so.o",
-    "use an NDK with API level {ndk.case.android_api}, or unpack it again",
-    lambda ndk: ndk.case.android_api not in ndk.facts.api_levels,
-    where="{ndk.prebuilt}/{ndk.policy.host_tag}/sysroot/usr/lib",
-    after=("QNN605",),
+NDKS.when(
+    QNN601=lambda ndk: not ndk.facts.is_directory or ndk.facts.revision is None,
+    QNN602=lambda ndk: parse_version(ndk.facts.revision or "").major < ndk.policy.minimum,
+    QNN603=lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
+    QNN604=lambda ndk: not ndk.facts.has_toolchain_file,
+    QNN605=lambda ndk: ndk.policy.host_tag not in ndk.facts.host_tags,
+    QNN606=lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,
+    QNN608=lambda ndk: ndk.facts.clang is None,
+    QNN607=lambda ndk: ndk.case.android_api not in ndk.facts.api_levels,
 )

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
+from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
 from provisioning.versions import is_older, is_same
@@ -93,26 +93,14 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     return counted.most_common(1)[0][0] if counted else None
 
 
-@FAMILIES.check(
-    "QNN301",
-    "{subject} is from {build}, but the others are from {usual}",
-    "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS); the "
-    "host fails with error 14001",
-    "copy all QNN libraries from one SDK",
-)
+@FAMILIES.check("QNN301")
 def see_other_build(family: Family) -> Iterator[Seen]:
     for file, build, usual in _strays(family):
         if not _is_newer_system(file, build, usual):
             yield seen(file.name, file.path, build=build.text, usual=usual.text)
 
 
-@FAMILIES.check(
-    "QNN316",
-    "{subject} is from {build}, newer than the others, which are from {usual}",
-    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee it",
-    "copy all QNN libraries from one SDK",
-    severity=Severity.WARNING,
-)
+@FAMILIES.check("QNN316")
 def see_newer_system(family: Family) -> Iterator[Seen]:
     for file, build, usual in _strays(family):
         if _is_newer_system(file, build, usual):
@@ -139,12 +127,7 @@ def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
     return file.name == "libQnnSystem.so" and is_newer
 
 
-@FAMILIES.check(
-    "QNN302",
-    "sdk.yaml states {stated}, but the libraries are from {usual}",
-    "ExecuTorch would compile for one version and run with the other",
-    "provision the SDK again; do not copy libraries from one SDK into another",
-)
+@FAMILIES.check("QNN302")
 def see_other_statement(family: Family) -> Iterator[Seen]:
     usual, version, stamp = most_common_build(family.files), family.version, family.stamp
     if usual is None:
@@ -155,13 +138,7 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
         yield seen("QNN libraries", family.files[0].path.parent, stated=stated, usual=usual.text)
 
 
-@FAMILIES.check(
-    "QNN303",
-    "no library states its QNN build{partly}",
-    "it is unknown whether the libraries belong together",
-    "copy the libraries unchanged from one SDK",
-    severity=Severity.WARNING,
-)
+@FAMILIES.check("QNN303")
 def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
@@ -170,12 +147,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
         yield seen("QNN libraries", named[0].path.parent, partly=partly)
 
 
-@FAMILIES.check(
-    "QNN314",
-    "{subject} states no QNN build, but the others are from {usual}",
-    "despite its name, it is not from that SDK, and it may lack functions that the others call",
-    "copy {subject} from the SDK again",
-)
+@FAMILIES.check("QNN314")
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
     for file in family.files:
@@ -193,28 +165,14 @@ def _names_a_build(file: FileFacts) -> bool:
     return bool(is_htp) or file.name == "libHtpPrepare.so"
 
 
-@FAMILIES.check(
-    "QNN304",
-    "{subject} was found without {skel}",
-    "the DSP cannot load its part of the backend: error 4000, or 14001 on the device",
-    "add {skel} from the same SDK (lib/{directory}/unsigned)",
-)
+@FAMILIES.check("QNN304")
 def see_lone_stub(family: Family) -> Iterator[Seen]:
     for file, stub in _lone_stubs(family):
         if not family.is_staged or stub.backend in _backends_with_skels(family):
             yield seen(file.name, file.path, **_name_skel(stub))
 
 
-@FAMILIES.check(
-    "QNN317",
-    "there is no skel for {subject}",
-    "the device itself must have a skel from the stub's build, for example below /vendor; without "
-    "a skel, runs fail with error 4000 or 14001; with a skel from another build, they fail with "
-    "error 1008 or 0x8000040e",
-    "add {skel} from the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
-    "with --soc, only the stub of that SoC is checked",
-    severity=Severity.WARNING,
-)
+@FAMILIES.check("QNN317")
 def see_no_skel(family: Family) -> Iterator[Seen]:
     """Report all stubs of backends that have no skel in the family, in one finding. An app may
     contain many stubs, and rely on the device's own skels.
@@ -258,13 +216,7 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
 
 
-@FAMILIES.check(
-    "QNN305",
-    "{subject} is in {directory} and contains code for V{flags}, but its name states V{version}",
-    "scripts that push the directory for the SoC's Hexagon version miss this file, or push a "
-    "wrong skel",
-    "copy {subject} from the SDK's hexagon-v{version}",
-)
+@FAMILIES.check("QNN305")
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
         # QNN214 reports files that disagree with their directory's version.
@@ -272,13 +224,7 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
             yield seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
 
 
-@FAMILIES.check(
-    "QNN306",
-    "{subject} contains code for {machine}, but its name states Hexagon V{version}",
-    "the DSP refuses the skel with error 4000, or runs code for a version other than the one in "
-    "the file name",
-    "copy it from the SDK's lib/hexagon-v{version}/unsigned again",
-)
+@FAMILIES.check("QNN306")
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
         if not directory and flags != version:
@@ -303,13 +249,7 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
             yield file, found.hexagon, flags, directory[1] if directory else ""
 
 
-@FAMILIES.check(
-    "QNN307",
-    "{subject} has Hexagon V{hexagon}, but libQnnHtpV{hexagon}Skel.so is missing",
-    "all runs on that SoC fail with error 14001 or 4000",
-    "use an SDK with lib/hexagon-v{hexagon}; if you provision only a part of the SDK, include that "
-    "directory",
-)
+@FAMILIES.check("QNN307")
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:
     if family.soc:
         soc, hexagon = family.soc

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build, split_sets
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
+from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64
 from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN, is_loadable
 
@@ -47,7 +47,6 @@ class Device(NamedTuple):
 DEVICES = Subjects(
     lambda case: [Device(one, case) for one in case.facts.devices or ()],
     Device.seen,
-    Severity.WARNING,
 )
 
 
@@ -56,78 +55,23 @@ def _is_below(found: int | None, least: int) -> bool:
     return found is not None and found < least
 
 
-DEVICES.add(
-    "QNN801",
-    "{subject} is {device.state}",
-    "nothing can be pushed to it",
-    "accept the computer's key on the device's screen, or reconnect it; 'adb "
-    "kill-server' sometimes helps",
-    lambda device: device.facts.state != "device",
-    where="{where}state",
-)
-DEVICES.add(
-    "QNN802",
-    "{subject} has SoC {device.soc}, not {soc}",
-    "a context binary for another SoC fails with error 5005 or 14001",
-    "use --soc {device.soc}, and lower the model for this SoC",
-    lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
-    where="{where}ro.soc.model",
-    after=("QNN801",),
-)
-DEVICES.add(
-    "QNN803",
-    "{subject} has API level {device.api_level}, but the libraries are for {case.android_api}",
-    "they fail to load with 'cannot locate symbol'",
-    "build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device",
-    lambda device: _is_below(device.facts.api_level, device.case.android_api),
-    where="{where}ro.build.version.sdk",
-    after=("QNN801",),
-)
-DEVICES.add(
-    "QNN804",
-    "{subject} has {device.free_mb} MB free, but {case.policy.device.free_mb} MB are recommended",
-    "a push may stop midway with 'No space left on device'",
-    "remove what you do not need from {device.directory}",
-    lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
-    where="{where}{device.directory}",
-    after=("QNN801",),
-)
-DEVICES.add(
-    "QNN805",
-    "{subject} does not allow root",
-    "the LPAI skel is loaded from a directory that only root can write to",
-    "run `adb root`, which needs a userdebug build of Android",
-    lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
-    where="{where}id",
-    after=("QNN801",),
+DEVICES.when(
+    QNN801=lambda device: device.facts.state != "device",
+    QNN802=lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
+    QNN803=lambda device: _is_below(device.facts.api_level, device.case.android_api),
+    QNN804=lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
+    QNN805=lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
+    QNN807=lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
 )
 
 
-@DEVICES.check(
-    "QNN806",
-    "{subject} has {name} from {there}, but the SDK's libraries are from {build}",
-    "a run that pushes only some libraries fails with 'Stub lib id mismatch' (error 1008)",
-    "push all of the SDK's libraries again, or remove {device.directory}/libQnn*",
-    after=("QNN801",),
-)
+@DEVICES.check("QNN806")
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
     build = most_common_build(device.case.sdk_files)
     for name, there in sorted(device.facts.libraries.items()):
         if there and build and there != build.text:
             where = f"{device.facts.directory}/{name}"
             yield device.seen(where, name=name, there=there, build=build.text)
-
-
-DEVICES.add(
-    "QNN807",
-    "{subject} has pages of {device.page_bytes} bytes, but the SDK has libraries with a smaller "
-    "alignment",
-    "the loader refuses their segments, which are aligned to {align} bytes",
-    "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 reports those that are not)",
-    lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
-    where="{where}getconf PAGE_SIZE",
-    after=("QNN801",),
-)
 
 
 class Staging(NamedTuple):
@@ -162,66 +106,22 @@ STAGINGS = Subjects(
 )
 
 
-STAGINGS.add(
-    "QNN308",
-    "the path of the staging directory is not a directory",
-    "there is nothing to push",
-    "correct --root staging=DIR",
-    lambda staging: not staging.tree.is_directory,
+STAGINGS.when(
+    QNN308=lambda staging: not staging.tree.is_directory,
+    QNN309=lambda staging: not staging.tree.files,
+    QNN320=lambda staging: staging.tree.is_sdk,
+    QNN321=lambda staging: staging.tree.is_pointers,
 )
 
 
-@STAGINGS.check(
-    "QNN300",
-    "{subject} is a link to {target}, which does not exist",
-    "loading fails: 'library \"{subject}\" not found'; copying onto the link fails, too",
-    "remove {where}, then copy {subject} itself there from the SDK",
-    after=("QNN308",),
-)
+@STAGINGS.check("QNN300")
 def see_dangling_link(staging: Staging) -> Iterator[Seen]:
     for path in sorted(staging.tree.dangling):
         if (name := path.rpartition("/")[2]).startswith("lib"):
             yield seen(name, staging.tree.root / path, target=staging.tree.links[path])
 
 
-STAGINGS.add(
-    "QNN309",
-    "the staging directory contains no library",
-    "no program on the device could load QNN: '{first} not found'",
-    "copy the SDK's libraries for the device into {where}",
-    lambda staging: not staging.tree.files,
-    after=("QNN308",),
-)
-STAGINGS.add(
-    "QNN320",
-    "the staging directory is a whole QNN SDK",
-    "a device loads all libraries from one directory, but an SDK has a directory for each kind of "
-    "device",
-    "stage a directory with the libraries of the device's kind (such as lib/aarch64-android): "
-    "{names} and libQnnHtpVNNStub.so, and lib/hexagon-vNN/unsigned/libQnnHtpVNNSkel.so",
-    lambda staging: staging.tree.is_sdk,
-    after=("QNN309",),
-)
-STAGINGS.add(
-    "QNN321",
-    "all {count} staged libraries are LFS pointers",
-    "loading any of them fails with 'invalid ELF header'",
-    "run 'git lfs pull' in the checkout that they come from",
-    lambda staging: staging.tree.is_pointers,
-    after=("QNN309",),
-)
-
-
-@STAGINGS.check(
-    "QNN325",
-    "{subject} needs libcdsprpc.so, but the staging directory contains only {versioned}",
-    "it fails to load with 'libcdsprpc.so: cannot open shared object file', as on "
-    "Qualcomm Linux without the development files of fastrpc",
-    "run `patchelf --replace-needed libcdsprpc.so {versioned}` on {subject}, as Qualcomm's own "
-    "Yocto layer does, or stage a link libcdsprpc.so to {versioned}",
-    after=("QNN309", "QNN320", "QNN321"),
-    severity=Severity.WARNING,
-)
+@STAGINGS.check("QNN325")
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     """Report all affected libraries in one finding. Libraries for Android are skipped, since the
     names of libcdsprpc.so and libc.so contain no version there.
@@ -239,43 +139,21 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
         yield seen(users, where, versioned=versioned[0])
 
 
-@STAGINGS.check(
-    "QNN326",
-    "{subject} {faults}",
-    "a runtime that maps the file into memory passes a misplaced context to QNN, or has to copy it",
-    "lower the model again, with extract_delegate_segments and a segment_alignment of "
-    "at least {least} in to_executorch",
-    after=("QNN322",),
-    severity=Severity.WARNING,
-)
+@STAGINGS.check("QNN326")
 def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
         if file.misplaced:
             yield seen(file.name, file.path, faults=file.misplaced, least=SEGMENT_ALIGN)
 
 
-@STAGINGS.check(
-    "QNN322",
-    "{subject} {damage}",
-    "it cannot be loaded; possible causes are an incomplete copy or download, and a compiler "
-    "that failed",
-    "copy the program again, unpacked and as a binary file; if the original is a Git LFS pointer, "
-    "run 'git lfs pull' there; if it is damaged, lower the model again",
-    after=("QNN308",),
-)
+@STAGINGS.check("QNN322")
 def see_damaged_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
         if file.defect:
             yield seen(file.name, file.path, damage=file.defect_why)
 
 
-@STAGINGS.check(
-    "QNN323",
-    "{subject} was compiled for {made}, not for {wanted}",
-    "on the device it fails with error 5005 or 14001, although the emulator may run it",
-    "lower the model for {wanted}, or stage the libraries for {made}",
-    after=("QNN308",),
-)
+@STAGINGS.check("QNN323")
 def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     """Compare the Hexagon versions of programs with the requested SoC's. If no SoC was requested,
     compare them with the ones in the names of the staged stubs and skels.
@@ -292,15 +170,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
 
 
-@STAGINGS.check(
-    "QNN324",
-    "{subject} was compiled for {made}, not for {wanted}",
-    "both SoCs have the same Hexagon version, but if the sizes of their VTCM (the HTP's memory) "
-    "differ, the program fails with error 5005",
-    "lower the model for {wanted}",
-    after=("QNN308",),
-    severity=Severity.WARNING,
-)
+@STAGINGS.check("QNN324")
 def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
     soc = staging.case.soc
     for file in staging.tree.lowered:
@@ -314,13 +184,7 @@ def _name_targets(file: FileFacts) -> str:
     return ", ".join(f"{one.soc} (V{one.hexagon})" for one in file.targets)
 
 
-@STAGINGS.check(
-    "QNN310",
-    "{subject} is missing",
-    "loading fails on the device with 'library \"{subject}\" not found'",
-    "copy {subject} from the SDK's libraries for the device into {where}",
-    after=("QNN309", "QNN320", "QNN321"),
-)
+@STAGINGS.check("QNN310")
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
     dangling = {path.rpartition("/")[2] for path in staging.tree.dangling}  # QNN300 reports them
     for name in staging.wanted:
@@ -328,13 +192,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
             yield seen(name, staging.tree.root)
 
 
-@STAGINGS.check(
-    "QNN311",
-    "there is no stub: {subject} is missing",
-    "libQnnHtp.so reaches the DSP through the stub; without it, runs fail with error 4000 or 14001",
-    "copy {subject} from the same SDK into {where}{more}",
-    after=("QNN309", "QNN320", "QNN321"),
-)
+@STAGINGS.check("QNN311")
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
     parts = [one for one in map(parse_qnn_name, staging.names) if one]
     if "libQnnHtp.so" not in staging.names or staging.case.soc:
@@ -346,13 +204,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
         yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
 
 
-@STAGINGS.check(
-    "QNN312",
-    "files for {soc} (Hexagon V{hexagon}) are missing: {subject}",
-    "all runs on that SoC fail with error 14001 or 4000",
-    "copy {subject} from the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
-    after=("QNN309", "QNN320", "QNN321"),
-)
+@STAGINGS.check("QNN312")
 def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     if not staging.case.soc or "libQnnHtp.so" not in staging.wanted:
         return
@@ -363,13 +215,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
         yield seen(" and ".join(missing), staging.tree.root, soc=soc, hexagon=hexagon)
 
 
-@STAGINGS.check(
-    "QNN313",
-    "{subject} was compiled with QNN {compiler}, but the libraries next to it are from {runtime}",
-    "an older runtime cannot read it: 'Unknown QNN BinaryInfo version', error 30010",
-    "lower the model with QNN {runtime}, or stage libraries of QNN {compiler} or newer",
-    after=("QNN309", "QNN320", "QNN321"),
-)
+@STAGINGS.check("QNN313")
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
         compiler = file.build.version if file.build else None
@@ -381,16 +227,7 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
                 yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
 
 
-@STAGINGS.check(
-    "QNN315",
-    "{subject} was compiled with QNN {compiler}, but this profile's SDK is {runtime}",
-    "libraries staged from that SDK cannot read the program: 'Unknown QNN BinaryInfo "
-    "version', error 30010",
-    "lower the model with QNN {runtime} (test_emulator's --sdk), or stage libraries of QNN "
-    "{compiler} or newer",
-    after=("QNN308",),
-    severity=Severity.WARNING,
-)
+@STAGINGS.check("QNN315")
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
     """Check programs that are staged without libraries. QNN313 checks those with libraries."""
     runtime = staging.case.sdk_version or staging.case.pin

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from provisioning.doctor.checks.elf import TARGET, Placed, judge_defect, judge_placed
-from provisioning.doctor.checks.registry import Case, Finding, Seen, Subjects, seen
 from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts, TreeFacts
 from provisioning.doctor.fitness import ElfPolicy, choose_policy, hexagon_policy
+from provisioning.doctor.registry import Case, Finding, Seen, Subjects, seen
 from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
 
@@ -174,19 +174,9 @@ class Need(NamedTuple):
 NEEDS: Subjects[Need] = Subjects(tell=Need.seen)
 
 
-NEEDS.add(
-    "QNN216",
-    "{subject} is missing; it is needed by {chain}{others}",
-    "loading {user} fails with '{subject}: cannot open shared object file'",
-    "put {subject} from the same build next to {user}",
-    lambda need: not need.is_libcxx,
-)
-NEEDS.add(
-    "QNN229",
-    "{subject} is missing; it is needed by {chain}{others}",
-    "SDKs since 2.23 contain no libc++; loading the adaptor or libQnnHtp.so fails",
-    "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx",
-    lambda need: need.is_libcxx,
+NEEDS.when(
+    QNN216=lambda need: not need.is_libcxx,
+    QNN229=lambda need: need.is_libcxx,
 )
 
 

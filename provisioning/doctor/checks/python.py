@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.fitness import PythonPolicy
+from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES, ElfFacts
 from provisioning.versions import is_older
 
@@ -69,63 +69,32 @@ PYTHON = Subjects(
 )
 
 
-PYTHON.add(
-    "QNN501",
-    "the interpreter could not be examined: {python.error}",
-    "nothing can be lowered with it",
-    "choose another one with --python",
-    lambda python: python.facts.error,
-    subject="Python",
+PYTHON.when(
+    QNN501=lambda python: python.facts.error,
+    QNN503=lambda python: python.facts.distributions.get("torch") is None,
+    QNN506=lambda python: python.facts.executorch is None,
+    QNN507=lambda python: not python.facts.adaptors and not python.is_hidden,  # QNN408 reports it
+    QNN508=lambda python: python.facts.adaptors and python.facts.adaptor is None,
+    QNN512=lambda python: python.facts.adaptor and python.elf is None,
+    QNN513=lambda python: python.elf and python.elf.machine != EM_X86_64,
 )
 
 
-@PYTHON.check(
-    "QNN502",
-    "Python {version} is not supported: it must be {policy.minimum} or newer, and older than "
-    "{policy.below}",
-    "there is no wheel of ExecuTorch for it",
-    "pass --python with a Python that is {policy.minimum} or newer, and older than {policy.below}",
-    after=("QNN501",),
-)
+@PYTHON.check("QNN502")
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
     version, policy = ".".join(map(str, python.facts.version)), python.policy
     if is_older(version, policy.minimum) or not is_older(version, policy.below):
         yield python.seen("Python", version=version)
 
 
-PYTHON.add(
-    "QNN503",
-    "torch is not installed",
-    "nothing can be exported without it",
-    "install {pin}",
-    lambda python: python.facts.distributions.get("torch") is None,
-    subject="torch",
-    after=("QNN502",),
-)
-
-
-@PYTHON.check(
-    "QNN504",
-    "torch {torch} is older than {policy.torch_minimum}",
-    "ExecuTorch cannot read what torch.export of that version produces",
-    "install {pin}",
-    after=("QNN503",),
-)
+@PYTHON.check("QNN504")
 def see_old_torch(python: Interpreter) -> Iterator[Seen]:
     torch = python.facts.distributions.get("torch")
     if torch and is_older(torch, python.policy.torch_minimum):
         yield python.seen("torch", torch=torch)
 
 
-@PYTHON.check(
-    "QNN505",
-    "executorch {executorch} with torch {torch}{qnn} is not supported",
-    "these versions have not been tested together and may fail with 'undefined symbol' at import, "
-    "or with error 14001",
-    "install the nearest supported versions: {nearest}; or try your versions with test-emulator "
-    "--try-unsupported",
-    after=("QNN504",),
-)
+@PYTHON.check("QNN505")
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
     found, qnn = python.facts.distributions, python.qnn
     executorch, torch = found.get("executorch"), found.get("torch")
@@ -137,24 +106,7 @@ def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
     yield python.seen("torch", executorch=executorch, torch=torch, qnn=with_qnn, nearest=nearest)
 
 
-PYTHON.add(
-    "QNN506",
-    "executorch is not installed",
-    "nothing can be lowered without it",
-    "install executorch=={policy.executorch}",
-    lambda python: python.facts.executorch is None,
-    subject="executorch",
-    after=("QNN502",),
-)
-
-
-@PYTHON.check(
-    "QNN516",
-    "{place} hides the installed executorch, {python.installed}",
-    "Python imports the first executorch that it finds, and this one has no QNN adaptor",
-    "remove {parent} from Python's path{pth}",
-    after=("QNN506",),
-)
+@PYTHON.check("QNN516")
 def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
     facts = python.facts
     if not facts.installed or facts.adaptors or python.is_hidden or not facts.executorch:
@@ -165,91 +117,25 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
         yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
 
 
-@PYTHON.check(
-    "QNN517",
-    "{place} hides the installed {subject}, {installed}",
-    "Python imports the first {subject} that it finds, so importing it or using it fails",
-    "remove {parent} from PYTHONPATH or from the working directory of the run, or rename {place}",
-    after=("QNN501",),
-)
+@PYTHON.check("QNN517")
 def see_hidden_packages(python: Interpreter) -> Iterator[Seen]:
     for name, place, installed in python.facts.shadowed:
         yield python.seen(name, place=place, installed=installed, parent=Path(place).parent)
 
 
-PYTHON.add(
-    "QNN507",
-    "executorch is installed without its QNN adaptor",
-    "lowering fails with 'No module named PyQnnManagerAdaptor'",
-    f"{REINSTALL}; only the x86_64 Linux wheels contain the adaptor",
-    lambda python: not python.facts.adaptors and not python.is_hidden,  # QNN408 reports it
-    subject="PyQnnManagerAdaptor",
-    where="{directory}",
-    after=("QNN506", "QNN516"),
-)
-PYTHON.add(
-    "QNN508",
-    "the QNN adaptor is for another Python: {names}, not {python.tag}",
-    "lowering fails with ModuleNotFoundError for PyQnnManagerAdaptor: Python ignores these files",
-    REINSTALL,
-    lambda python: python.facts.adaptors and python.facts.adaptor is None,
-    subject="PyQnnManagerAdaptor",
-    where="{directory}",
-    after=("QNN507",),
-)
-PYTHON.add(
-    "QNN512",
-    "the QNN adaptor is {defect}",
-    "lowering fails with 'invalid ELF header'",
-    REINSTALL,
-    lambda python: python.facts.adaptor and python.elf is None,
-    subject="{python.adaptor.name}",
-    where="{python.adaptor.path}",
-    after=("QNN508",),
-)
-PYTHON.add(
-    "QNN513",
-    "the QNN adaptor is for {python.adaptor.elf.machine_name}, but this machine is {host}",
-    "lowering fails with ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
-    REINSTALL,
-    lambda python: python.elf and python.elf.machine != EM_X86_64,
-    subject="{python.adaptor.name}",
-    where="{python.adaptor.path}",
-    after=("QNN512",),
-)
-
-
-@PYTHON.check(
-    "QNN515",
-    "{subject} is missing; the QNN adaptor needs it",
-    "lowering fails with '{subject}: cannot open shared object file'",
-    "install executorch=={python.distributions[executorch]} again: its wheel contains {subject}",
-    after=("QNN513",),
-)
+@PYTHON.check("QNN515")
 def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
     for name in python.facts.lacking:
         yield python.seen(name, python.facts.adaptor.path if python.facts.adaptor else "")
 
 
-@PYTHON.check(
-    "QNN514",
-    "{subject} is {found}, but executorch requires {wanted}",
-    "executorch may import names from this package that are missing or behave differently",
-    "install '{subject}{wanted}'",
-    after=("QNN506",),
-)
+@PYTHON.check("QNN514")
 def see_unmet(python: Interpreter) -> Iterator[Seen]:
     for name, found, wanted in python.facts.unmet:
         yield python.seen(name, found=found, wanted=wanted)
 
 
-@PYTHON.check(
-    "QNN509",
-    "the QNN adaptor needs GLIBC {need}, but the machine has {glibc}",
-    'lowering fails with "version `GLIBC_{need}\' not found"',
-    "build the adaptor on this machine, or use the wheel's adaptor",
-    after=("QNN513",),
-)
+@PYTHON.check("QNN509")
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
     adaptor, glibc = python.facts.adaptor, python.case.facts.host.glibc
     need = python.elf.highest_need("GLIBC") if python.elf else None
@@ -258,28 +144,14 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
         yield python.seen(adaptor.name, adaptor.path, need=text, glibc=glibc)
 
 
-@PYTHON.check(
-    "QNN510",
-    "{subject} is not installed",
-    "lowering fails with 'No module named {module}': ExecuTorch imports it, but some of its "
-    "wheels do not require it",
-    "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder "
-    "is missing, pip considers it installed until it is uninstalled",
-    after=("QNN506",),
-)
+@PYTHON.check("QNN510")
 def see_no_module(python: Interpreter) -> Iterator[Seen]:
     for module, is_there in python.facts.modules.items():
         if not is_there:
             yield python.seen(python.policy.modules.get(module, module), module=module)
 
 
-@PYTHON.check(
-    "QNN511",
-    "flatc is not on PATH, but executorch {executorch} needs it to write programs",
-    "writing a program fails with 'No such file or directory: flatc'",
-    "put {bin} on PATH",
-    after=("QNN506",),
-)
+@PYTHON.check("QNN511")
 def see_no_flatc(python: Interpreter) -> Iterator[Seen]:
     executorch = python.facts.distributions.get("executorch")
     is_old = executorch and is_older(executorch, python.policy.flatc_below)

@@ -7,8 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, FileFacts, PathEntry, VariableFacts
+from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
 LIBCXX = ("libc++", "libunwind")
@@ -59,52 +59,18 @@ def find_variables(case: Case) -> Iterator[Variables]:
 VARIABLES = Subjects(find_variables, Variables.seen)
 
 
-VARIABLES.add(
-    "QNN401",
-    "QNN_SDK_ROOT is not set",
-    "ExecuTorch then downloads an SDK of its choice, at import or inside CMake",
-    f"set it to {{root}}; {COMPOSE}",
-    lambda variables: not variables.root,
-)
-VARIABLES.add(
-    "QNN402",
-    "QNN_SDK_ROOT is not a directory",
-    "without an SDK, CMake configures ExecuTorch without an error, but compiling fails",
-    "set it to {root}",
-    lambda variables: variables.root not in variables.facts.roots_that_exist,
-    after=("QNN401",),
-)
-VARIABLES.add(
-    "QNN403",
-    "QNN_SDK_ROOT points to an SDK other than the examined one",
-    "builds and runs would use the SDK in QNN_SDK_ROOT",
-    f"set it to {{root}}; {COMPOSE}",
-    lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
-    after=("QNN402",),
-)
-
-
-VARIABLES.add(
-    "QNN404",
-    "LD_LIBRARY_PATH lacks {wanted}",
-    "loading fails with 'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so "
-    "is loaded",
-    f"put {{wanted}} first in LD_LIBRARY_PATH before Python starts; {COMPOSE}",
-    lambda variables: (
+VARIABLES.when(
+    QNN401=lambda variables: not variables.root,
+    QNN402=lambda variables: variables.root not in variables.facts.roots_that_exist,
+    QNN403=lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
+    QNN404=lambda variables: (
         variables.runs and not any(map(variables.is_wanted, variables.facts.library_path))
     ),
-    subject="LD_LIBRARY_PATH",
-    where="{library_path}",
+    QNN414=lambda variables: not Path(variables.root).is_absolute(),
 )
 
 
-@VARIABLES.check(
-    "QNN405",
-    "a directory with {names} comes before the SDK's directory",
-    "libraries of two QNN builds are then mixed in one process: error 14001 or a crash",
-    "remove {where} from LD_LIBRARY_PATH, or put {wanted} before it",
-    after=("QNN404",),
-)
+@VARIABLES.check("QNN405")
 def see_shadows(variables: Variables) -> Iterator[Seen]:
     """Find entries of LD_LIBRARY_PATH before the SDK's directory that contain a QNN library, or a
     library with the name of one in the SDK's directory.
@@ -121,13 +87,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
             )
 
 
-@VARIABLES.check(
-    "QNN406",
-    "libraries of a device are on the host's search path: {names}",
-    "loading fails with 'wrong ELF class', or with 'cannot open shared object file' although the "
-    "file exists",
-    "remove {where} from LD_LIBRARY_PATH; set it for a device only on the device",
-)
+@VARIABLES.check("QNN406")
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
         if variables.facts.is_same(entry.directory, variables.wanted):
@@ -141,13 +101,7 @@ def _is_for_device(file: FileFacts) -> bool:
     return file.elf is not None and file.elf.machine in (EM_AARCH64, EM_QDSP6)
 
 
-@VARIABLES.check(
-    "QNN407",
-    "{subject} points to another SDK",
-    "Qualcomm's converters and envsetup scripts prefer this variable to QNN_SDK_ROOT",
-    "unset {subject}",
-    severity=Severity.WARNING,
-)
+@VARIABLES.check("QNN407")
 def see_rivals(variables: Variables) -> Iterator[Seen]:
     for name in RIVALS:
         value = variables.facts.values.get(name)
@@ -155,29 +109,12 @@ def see_rivals(variables: Variables) -> Iterator[Seen]:
             yield seen(name, value)
 
 
-@VARIABLES.check(
-    "QNN410",
-    "DSP_LIBRARY_PATH hides ADSP_LIBRARY_PATH",
-    "FastRPC then uses only DSP_LIBRARY_PATH (qualcomm/fastrpc#379) and finds no skel: error 14001 "
-    "or 4000",
-    "unset DSP_LIBRARY_PATH, or set it to {wanted}",
-    severity=Severity.WARNING,
-)
+@VARIABLES.check("QNN410")
 def see_hidden_path(variables: Variables) -> Iterator[Seen]:
     values = variables.facts.values
     hiding, wanted = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
     if hiding and wanted and hiding != wanted:
         yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
-
-
-VARIABLES.add(
-    "QNN414",
-    "QNN_SDK_ROOT is a relative path: {where}",
-    "CMake and ExecuTorch resolve the path in other directories, where it does not exist",
-    "set it to {root}",
-    lambda variables: not Path(variables.root).is_absolute(),
-    after=("QNN402",),
-)
 
 
 class Runtime(NamedTuple):
@@ -221,13 +158,7 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
 RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 
-@RUNTIMES.check(
-    "QNN415",
-    "{subject} in {where} comes before the system's and has at most {family} {found}, but {user} "
-    "needs {need}",
-    'loading {user} fails with "version `{family}_{need}\' not found"',
-    "remove {where} from LD_LIBRARY_PATH",
-)
+@RUNTIMES.check("QNN415")
 def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
     for family, (need, user) in runtime.needs.items():
         has = runtime.file.elf.highest_def(family) if runtime.file.elf else None
@@ -236,32 +167,17 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
             yield runtime.seen(family=family, found=found, need=wanted, user=user)
 
 
-RUNTIMES.add(
-    "QNN417",
-    "{subject} in {where} comes before the system's and defines no version of GLIBCXX",
-    "loading torch, or any other C++ library, fails with 'version `GLIBCXX_3.4' not found'",
-    "remove {where} from LD_LIBRARY_PATH",
-    lambda runtime: (
+RUNTIMES.when(
+    QNN417=lambda runtime: (
         runtime.file.name == LIBSTDCXX
         and runtime.file.elf
         and runtime.file.elf.highest_def("GLIBCXX") is None
     ),
-)
-RUNTIMES.add(
-    "QNN411",
-    "{subject} in {where} comes before the system's and is {defect}",
-    "loading any library that needs it fails with 'file too short' or 'invalid ELF header'",
-    "remove {where} from LD_LIBRARY_PATH, or repair that file",
-    lambda runtime: runtime.file.defect,
+    QNN411=lambda runtime: runtime.file.defect,
 )
 
 
-@ENVIRONMENT.check(
-    "QNN412",
-    "the directories in {subject} are separated with ':'",
-    "FastRPC treats ':' as part of a name, so it finds no skel: error 4000",
-    "separate them with ';': {subject}='{joined}'",
-)
+@ENVIRONMENT.check("QNN412")
 def see_colons(case: Case) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
         value = case.values.get(name)
@@ -269,12 +185,7 @@ def see_colons(case: Case) -> Iterator[Seen]:
             yield seen(name, value, joined=value.replace(":", ";"))
 
 
-@ENVIRONMENT.check(
-    "QNN408",
-    "an executorch on PYTHONPATH hides the installed one",
-    "the checkout there has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
-    "remove {where} from PYTHONPATH, or build the adaptor into that checkout",
-)
+@ENVIRONMENT.check("QNN408")
 def see_hiding(case: Case) -> Iterator[Seen]:
     """Find an executorch on PYTHONPATH without an adaptor, which hides the installed one."""
     variables = case.facts.variables
@@ -282,13 +193,7 @@ def see_hiding(case: Case) -> Iterator[Seen]:
         yield seen("PYTHONPATH", entry)
 
 
-@ENVIRONMENT.check(
-    "QNN409",
-    "PYTHONPATH lacks the directory that contains the checkout",
-    "Python then imports the installed executorch, not the one that was built",
-    "export PYTHONPATH={parent}",
-    severity=Severity.WARNING,
-)
+@ENVIRONMENT.check("QNN409")
 def see_no_checkout(case: Case) -> Iterator[Seen]:
     """Find a checkout with a built adaptor whose parent directory is not on PYTHONPATH."""
     checkout, variables = case.facts.checkout, case.facts.variables

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_row
 
-from provisioning.doctor.checks.registry import Case
 from provisioning.doctor.examine import Verdict, find_fitness, judge_environment
 from provisioning.doctor.facts import (
     CheckoutFacts,
@@ -23,6 +22,7 @@ from provisioning.doctor.facts import (
     TreeFacts,
 )
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.registry import Case
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ExitCode, UnfitError

@@ -20,7 +20,7 @@ from ci.builds.builder import (
     render_result,
 )
 from ci.builds.targets import Artifact
-from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import AndroidNote, ElfFacts, VersionNeed
 from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import plan, write_files

@@ -42,9 +42,9 @@ from ci.device.runner import DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.facts import STAGING
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file, write_json

@@ -13,8 +13,8 @@ import pytest
 from ci.__main__ import main
 from ci.inspect.app_checks import APPS, RPC, _weigh, find_extraction, find_wanted, list_app_checks
 from ci.inspect.apps import AppManifest, AppUnit, Kind, PackedFile
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.facts import TreeFacts
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import EM_X86_64
 from provisioning.errors import ExitCode
 from tests.build.apps import (

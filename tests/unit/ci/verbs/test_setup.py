@@ -18,8 +18,8 @@ from ci.__main__ import main
 from ci.verbs import setup as verb
 from provisioning.artifacts.environment import DROPPED_VARIABLES, Environment
 from provisioning.artifacts.provision import Provisioned
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.errors import ExitCode
 from tests.workflows.commands import Heard
 

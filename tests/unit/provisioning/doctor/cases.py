@@ -21,7 +21,6 @@ from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Tool
 from provisioning.doctor.checks.python import Interpreter
-from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Adaptor, Sdk
 from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.examine import SUBJECTS
@@ -52,6 +51,7 @@ from provisioning.doctor.fitness import (
     PythonPolicy,
     ToolPolicy,
 )
+from provisioning.doctor.registry import Case, Subjects
 from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
@@ -689,11 +689,11 @@ def subjects_of(code: str) -> Iterator[Subjects[Any]]:
 def describe(code: str, subject: object) -> Iterator[str]:
     """What a check saw: the subject, where, and each value that its texts name."""
     for check in (row for one in subjects_of(code) for row in one.checks if row.id == code):
-        texts = Formatter().parse(f"{check.what}{check.why}{check.fix}")
+        texts = Formatter().parse(f"{check.row.what}{check.row.why}{check.row.fix}")
         names = sorted({name for _, name, _, _ in texts if name} - {"subject", "where"})
         for one in check.see(subject):
-            told = [f"{name}={f'{{{name}}}'.format_map(one.values)}" for name in names]
-            yield " | ".join([one.subject, one.where, *told])
+            told = [f"{name}={f'{{{name}}}'.format_map(one)}" for name in names]
+            yield " | ".join([one["subject"], one["where"], *told])
 
 
 def tell(rows: Iterable[tuple[str, Any]]) -> Iterator[str]:

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from provisioning.doctor.checks.files import NEEDS, find_needs
-from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import list_checks
 from provisioning.doctor.facts import FileFacts
+from provisioning.doctor.registry import Finding, read_rows
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
@@ -40,7 +40,7 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str) -> None:
 
 
 def test_what_each_check_tells() -> None:
-    heads = {check.id: " ".join([check.severity.value, *check.after]) for check in list_checks()}
+    heads = {code: " ".join([row.severity.value, *row.after]) for code, row in read_rows().items()}
     told = [
         f"{code} {heads[code]} | {line}"
         for code, (seen, _) in PAIRS.items()

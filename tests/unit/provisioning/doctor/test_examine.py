@@ -19,7 +19,6 @@ from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine as examining
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
     Verdict,
@@ -34,6 +33,7 @@ from provisioning.doctor.examine import (
 from provisioning.doctor.facts import InstallationFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError

@@ -11,10 +11,10 @@ from provisioning.doctor.checks.coherence import FAMILIES, split_sets
 from provisioning.doctor.checks.device import STAGINGS
 from provisioning.doctor.checks.elf import judge
 from provisioning.doctor.checks.files import find_groups, judge_group
-from provisioning.doctor.checks.registry import Severity
 from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.doctor.fitness import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
+from provisioning.doctor.registry import Severity
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild

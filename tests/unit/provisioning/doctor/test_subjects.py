@@ -16,7 +16,6 @@ from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.files import Group, find_groups, judge_group
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
-from provisioning.doctor.checks.registry import Case, Finding
 from provisioning.doctor.checks.sdk import ADAPTOR, Adaptor, see_no_root
 from provisioning.doctor.checks.variables import RUNTIMES, Runtime
 from provisioning.doctor.examine import judge_environment
@@ -30,6 +29,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
+from provisioning.doctor.registry import Case, Finding
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
 from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import OTHER, aligned, file, tree_of
@@ -147,8 +147,8 @@ def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
 def test_of_sdks_that_serve_the_first_is_wanted() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
-    assert [one.subject for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
-    assert [one.subject for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
+    assert [one["subject"] for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
+    assert [one["subject"] for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
 def needing(name: str, *versions: str, **change: Any) -> FileFacts:
@@ -203,11 +203,11 @@ def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> Non
     libraries = {"libz.so.1": None, "libm.so.6": None, "libdl.so.2": None, "libX.so": None}
     host = replace(cases.HOST, libraries=libraries)
     case = ask(host=host, trees={"qnn-sdk": tree})
-    told = [(one.subject, one.values["user"]) for one in see_missing_library(case)]
+    told = [(one["subject"], one["user"]) for one in see_missing_library(case)]
     assert told == [("libz.so.1", "libA.so"), ("libm.so.6", "libB.so")]
     path = VariableFacts({}, (PathEntry("/r", runtimes=(file("libm.so.6"),)),))
     listed = ask(host=host, trees={"qnn-sdk": tree}, variables=path)
-    assert [one.subject for one in see_missing_library(listed)] == ["libz.so.1"]
+    assert [one["subject"] for one in see_missing_library(listed)] == ["libz.so.1"]
     assert list(see_missing_library(replace(case, kinds={}))) == []
     assert list(see_missing_library(ask(host=host, trees={}))) == []
 

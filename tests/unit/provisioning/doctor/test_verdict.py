@@ -8,9 +8,9 @@ import pytest
 
 from provisioning.__main__ import main
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import SCHEMA_VERSION, Verdict, find_fitness
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.registry import Finding, Severity
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode, UnfitError, UsageError

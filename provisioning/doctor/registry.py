@@ -1,24 +1,27 @@
-"""The registry of checks, and the findings that they return. A check is registered next to the
-function that detects its fault.
+"""The registry of checks, and the findings that they return. The function or condition that detects
+a check's fault is in the module of its family; its texts are in manifests/policies/checks.toml.
 
-A check's texts are templates, which are filled with the values that the function returns. Findings
-and docs/reference/checks.md show the same texts.
+The texts are templates, which are filled with the values that the function returns. Findings and
+docs/reference/checks.md show the same texts.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from provisioning.doctor.facts import HOST_DIRECTORY, HOST_KIND, EnvironmentFacts, FileFacts
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness
 from provisioning.manifest.pairs import ExecutorchPairs, Pairs
+from provisioning.manifest.reader import read_policy
 
 S = TypeVar("S")
 NO_PAIRS = Pairs("", ())
-PLACES = {"subject", "where"}
 
 
 class Severity(str, Enum):
@@ -128,43 +131,69 @@ class Case:
         return self.facts.variables.values if self.facts.variables else {}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A detected fault; ``values`` fill the check's texts."""
-
-    subject: str
-    where: str
-    values: Mapping[str, Any]
+# A detected fault: the values that fill the check's texts, among them its subject and its place.
+Seen: TypeAlias = Mapping[str, Any]
+Finder: TypeAlias = Callable[[S], Iterable[Seen]]
 
 
 def seen(subject: str, where: object, **values: object) -> Seen:
     """Return a fault of ``subject`` at ``where``. The check's texts can refer to both, and to
     ``values``.
     """
-    return Seen(subject, str(where), {"subject": subject, "where": where, **values})
+    return {"subject": subject, "where": str(where), **values}
+
+
+class CheckRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A check's row in manifests/policies/checks.toml: its texts, which are templates, and how
+    serious its fault is. A check is skipped if a check in ``after`` found a fault or was skipped
+    itself.
+    """
+
+    what: str
+    why: str
+    fix: str
+    subject: str = "{subject}"
+    where: str = "{where}"
+    severity: Severity = Severity.ERROR
+    after: tuple[str, ...] = ()
+
+
+@functools.cache
+def read_rows() -> Mapping[str, CheckRow]:
+    """Return the rows of all checks by id. Raises ManifestError."""
+    return read_policy("checks", dict[str, CheckRow])
 
 
 @dataclass(frozen=True)
 class Check(Generic[S]):
-    """A check. It is skipped if a check in ``after`` found a fault or was skipped itself."""
+    """A check: its id and the function that finds its faults."""
 
     id: str
-    what: str
-    why: str
-    fix: str
-    see: Callable[[S], Iterable[Seen]]
-    after: tuple[str, ...] = ()
-    severity: Severity = Severity.ERROR
+    find: Finder[S]
 
-    def judge(self, subject: S) -> Iterator[Finding]:
-        for one in self.see(subject):
-            rows = (self.what, self.why, self.fix)
-            what, why, fix = (text.format_map(one.values).rstrip() for text in rows)
-            yield Finding(self.id, one.subject, what, one.where, why, fix, self.severity)
+    @property
+    def row(self) -> CheckRow:
+        return read_rows()[self.id]
+
+    def see(self, thing: S) -> Iterator[Seen]:
+        """Yield the faults of a thing, each with the subject and the place that the row states."""
+        for values in self.find(thing):
+            subject, where = (
+                text.format_map(values) for text in (self.row.subject, self.row.where)
+            )
+            yield {**values, "subject": subject, "where": where}
+
+    def judge(self, thing: S) -> Iterator[Finding]:
+        row = self.row
+        for values in self.see(thing):
+            texts = (text.format_map(values).rstrip() for text in (row.what, row.why, row.fix))
+            what, why, fix = texts
+            subject, where = values["subject"], values["where"]
+            yield Finding(self.id, subject, what, where, why, fix, row.severity)
 
 
 class Subjects(Generic[S]):
-    """All things of one kind in an environment, and the checks to run on each of them, in order.
+    """All things of one kind in an environment, and the checks to run on each of them.
 
     ``tell`` returns the values for the texts of checks that consist only of a condition; without
     it, all checks describe their faults themselves.
@@ -174,59 +203,49 @@ class Subjects(Generic[S]):
         self,
         find: Callable[[Case], Iterable[S]] = lambda _: (),
         tell: Callable[[S], Seen] = lambda _: seen("", ""),
-        severity: Severity = Severity.ERROR,
     ) -> None:
-        self.find, self.tell, self.severity = find, tell, severity
-        self.checks: list[Check[S]] = []
+        self.find, self.tell = find, tell
+        self._added: dict[str, Check[S]] = {}
 
-    def add(
-        self,
-        id: str,  # noqa: A002
-        what: str,
-        why: str,
-        fix: str,
-        when: Callable[[S], object],
-        *,
-        subject: str = "{subject}",
-        where: str = "{where}",
-        after: tuple[str, ...] = (),
-        severity: Severity | None = None,
-    ) -> None:
-        """Add a check that finds a fault if the condition ``when`` is true; ``tell`` fills its
-        texts.
-        """
+    def when(self, **conditions: Callable[[S], object]) -> None:
+        """Add checks that find a fault if their condition is true; ``tell`` fills their texts."""
 
-        def see(one: S) -> Iterator[Seen]:
-            if when(one):
-                values = self.tell(one).values
-                places = (text.format_map(values) for text in (subject, where))
-                yield seen(*places, **{name: values[name] for name in values.keys() - PLACES})
+        def find(condition: Callable[[S], object], thing: S) -> Iterable[Seen]:
+            return [self.tell(thing)] if condition(thing) else []
 
-        self.checks.append(Check(id, what, why, fix, see, after, severity or self.severity))
+        for code, condition in conditions.items():
+            self._added[code] = Check(code, functools.partial(find, condition))
 
-    def check(
-        self,
-        id: str,  # noqa: A002
-        what: str,
-        why: str,
-        fix: str,
-        *,
-        after: tuple[str, ...] = (),
-        severity: Severity | None = None,
-    ) -> Callable[[Callable[[S], Iterable[Seen]]], Callable[[S], Iterable[Seen]]]:
-        """Register the decorated function as the check for this fault."""
+    def check(self, code: str) -> Callable[[Finder[S]], Finder[S]]:
+        """Add the decorated function as the check with the id ``code``."""
 
-        def register(see: Callable[[S], Iterable[Seen]]) -> Callable[[S], Iterable[Seen]]:
-            self.checks.append(Check(id, what, why, fix, see, after, severity or self.severity))
-            return see
+        def add(find: Finder[S]) -> Finder[S]:
+            self._added[code] = Check(code, find)
+            return find
 
-        return register
+        return add
+
+    @functools.cached_property
+    def checks(self) -> list[Check[S]]:
+        """The checks by id, each one behind those that its row waits for."""
+        placed: dict[str, Check[S]] = {}
+
+        def place(code: str) -> None:
+            if code not in placed:
+                for other in read_rows()[code].after:
+                    place(other)
+                placed[code] = self._added[code]
+
+        for code in sorted(self._added):
+            place(code)
+        return [*placed.values()]
 
     def judge(self, subject: S) -> Iterator[Finding]:
         silent: set[str] = set()
         for check in self.checks:
-            found = [] if silent.intersection(check.after) else list(check.judge(subject))
-            if found or silent.intersection(check.after):
+            is_skipped = not silent.isdisjoint(check.row.after)
+            found = [] if is_skipped else list(check.judge(subject))
+            if found or is_skipped:
                 silent.add(check.id)
             yield from found
 
