@@ -15,16 +15,13 @@ from ci.faults.expected import Rerun, show_end
 from ci.faults.known import ENDS
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
 from ci.report.comparison import SEEN_DB, compare_cycles
-from ci.report.html import Sheet, SheetRow, render_tables
+from ci.report.document import Document, Row, Table
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
-from ci.report.table import render_rows
 from ci.report.text import count, show_decibels
-from provisioning.console.terminal import LEAST_COLUMNS, fit_lines
 from provisioning.errors import FailedError
 
 MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
 NAMES, MOST_ROWS = 4, 40
-WIDTH = 120  # of a table without a terminal
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
 # Differences in order of importance; figures of the footprint come after these.
@@ -231,49 +228,29 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(differences, key=key))
 
 
-def render_upgrade(report: UpgradeReport, columns: int | None = None) -> str:
-    """Return the tables as text. ``columns`` is the width of the terminal, or None if there is
-    none."""
-    title = f"{report.old} -> {report.new}: {summarize_upgrade(report)}"
-    tables = []
-    for sheet in (one for one in make_sheets(report) if one.rows):
-        rows = [one.cells for one in sheet.rows[:MOST_ROWS]]
-        left = len(sheet.rows) - len(rows)
-        more = f"and {left} more: use --json to show them all\n" if left else ""
-        table = render_rows(sheet.head, rows, max(columns or WIDTH, LEAST_COLUMNS))
-        tables.append(table + more)
-    return f"{fit_lines(title, columns)}\n" + "\n".join(tables)
-
-
 def summarize_upgrade(report: UpgradeReport) -> str:
     """Return the number of differences per verdict, and the number of cases without a
     difference."""
     counts = Counter[str](one.verdict for one in report.differences)
     named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
-    return f"{named}, {count(report.same, 'case')} unchanged"
+    return f"{report.old} -> {report.new}: {named}, {count(report.same, 'case')} unchanged"
 
 
-def render_upgrade_page(report: UpgradeReport) -> str:
-    """Return the tables as an HTML page."""
-    title = f"{report.old} to {report.new}"
-    return render_tables(title, [summarize_upgrade(report)], make_sheets(report))
-
-
-def make_sheets(report: UpgradeReport) -> list[Sheet]:
+def make_document(report: UpgradeReport) -> Document:
     """Return the table of differences and, if both versions have figures, that of the totals."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
-        SheetRow(
+        Row(
             (one.subject, one.what, one.verdict, one.before, one.now, _show_change(one)),
             tones[one.verdict],
         )
         for one in report.differences
     )
     head = ("of", "what", "verdict", "before", "now", "change")
-    sheets = [Sheet("Differences", "Worst first", head, rows, 2, frozenset({5}))]
+    tables = [Table("Differences", "Worst first", head, rows, 2, frozenset({5}), MOST_ROWS)]
     if report.totals:
         sums = tuple(
-            SheetRow(
+            Row(
                 (
                     one.what,
                     str(one.cases),
@@ -287,8 +264,8 @@ def make_sheets(report: UpgradeReport) -> list[Sheet]:
         )
         head = ("figure", "cases", "before", "now", "change", "moved")
         told = "Sums over the cases that have the figure in both runs"
-        sheets.append(Sheet("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
-    return sheets
+        tables.append(Table("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
+    return Document(f"{report.old} to {report.new}", summarize_upgrade(report), tuple(tables))
 
 
 def _show_change(one: Difference) -> str:

@@ -1,4 +1,5 @@
-"""Render plans, recorded runs and verdicts as text, and as Markdown for a job's summary."""
+"""Render plans and recorded runs as text, plans also as Markdown for a job's summary, and make
+documents from verdicts."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 
 from ci.gate.schema import Plan, PlannedSession, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
+from ci.report.document import Card, Document, Row, Table
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
 from ci.report.schema import CaseName
 from ci.report.text import align_rows, count, make_markdown_table, name_some
@@ -104,19 +106,17 @@ def render_runs(runs: Sequence[RecordedRun]) -> str:
     return "\n".join([*rows, ""])
 
 
-MARKS = {
-    JobVerdict.PASSED: ":white_check_mark:",
-    JobVerdict.FAILED: ":x:",
-    JobVerdict.INFRASTRUCTURE: ":construction:",
-}
 AGAIN = "Only the infrastructure failed: run the failed jobs again."
 
 
-def render_verdict(verdict: GateVerdict) -> str:
-    """Return the verdict as lines, with the result in the last line."""
-    rows = [(one.job, one.verdict.value, one.why) for one in verdict.jobs]
-    lines = [f"  {line}" for line in (*align_rows(rows), *verdict.notes)]
-    return "\n".join([*lines, conclude(verdict), ""])
+def make_document(verdict: GateVerdict) -> Document:
+    """Return a table of the jobs, and cards with the notes."""
+    rows = tuple(
+        Row((one.job, one.verdict.value, one.why), one.verdict.value) for one in verdict.jobs
+    )
+    table = Table("Jobs", "The jobs of the plan", ("job", "verdict", "why"), rows, verdict=1)
+    notes = tuple(Card("note", note) for note in verdict.notes)
+    return Document("Gate", conclude(verdict), (table,), notes)
 
 
 def conclude(verdict: GateVerdict) -> str:
@@ -125,17 +125,3 @@ def conclude(verdict: GateVerdict) -> str:
     bad = [one.job for one in verdict.jobs if one.verdict is not JobVerdict.PASSED]
     again = f" {AGAIN}" if verdict.is_infrastructure else ""
     return f"red: {', '.join(bad) or 'see above'}.{again}"
-
-
-def render_verdict_markdown(verdict: GateVerdict) -> str:
-    """Return the verdict as Markdown of at most LIMIT_BYTES, or only its conclusion if the rest is
-    longer."""
-    head = [f"## Gate: {escape_markdown(conclude(verdict))}", ""]
-    rows = [
-        (MARKS[one.verdict], escape_markdown(one.job), one.verdict.value, escape_markdown(one.why))
-        for one in verdict.jobs
-    ]
-    table = [make_markdown_table(("", "job", "", "why"), rows)] if rows else []
-    notes = [f"- {escape_markdown(note)}" for note in verdict.notes]
-    text = "\n".join([*head, *notes, "", *table, ""])
-    return text if len(text.encode()) <= LIMIT_BYTES else "\n".join([*head, "See the log.", ""])

@@ -1,21 +1,32 @@
-"""Renders what mend found as text and as JSON (docs/schemas/mend.schema.json)."""
+"""What mend found as JSON (docs/schemas/mend.schema.json) and as a document: quality against cost
+of everything that was tried, and each change at its source line."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.facts.finding import show_brief
 from ci.mend.mending import Mended
 from ci.mend.search import Recipe
 from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
+from ci.report.document import (
+    PLOT_HEIGHT,
+    PLOT_WIDTH,
+    Card,
+    Document,
+    Plot,
+    Point,
+    Row,
+    Table,
+)
 from ci.report.schema import Case, Status
-from ci.report.table import render_rows
 from ci.report.text import name_models, show_bytes, show_decibels
 from provisioning.errors import ExitCode
 
@@ -142,34 +153,38 @@ def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRec
 
 
 HEAD = ("case", "step", "verdict", "SQNR dB", "metric", "on CPU", "size", "ms")
+AXES = (
+    "Up: SQNR against float32. Right: cost. Green passes, red fails, the ring marks the chosen"
+    " recipe, and the line connects those that are better than each cheaper one."
+)
 
 
-def render_cases(cases: Sequence[MendedCase], width: int) -> str:
-    """Return the results as text for a terminal: a row per step, then what was changed where, and
-    what is left."""
-    titles = name_cases(cases)
-    rows = [row for pair in zip(titles, cases, strict=True) for row in _list_rows(*pair)]
-    timed = any(row[-1] != "-" for row in rows)
-    shown = [row if timed else row[:-1] for row in (HEAD, *rows)]
-    lines = [line for pair in zip(titles, cases, strict=True) for line in _explain(*pair)]
+def make_document(cases: Sequence[MendedCase]) -> Document:
+    """Return a table with a row per step, and cards: what was changed where, and what is left."""
+    names = name_models(one.model for one in cases)
+    titles = [f"{names[one.model]} {one.scheme} {one.soc}" for one in cases]
+    rows = [
+        Row((title, *_show_figures(step)), step.status.value)
+        for title, one in zip(titles, cases, strict=True)
+        for step in (one.before, *one.steps)
+    ]
+    timed = any(row.cells[-1] != "-" for row in rows)
+    head = HEAD if timed else HEAD[:-1]
+    cut = tuple(replace(row, cells=row.cells[: len(head)]) for row in rows)
+    caption = "Each recipe that was judged. A step that did not help was undone"
+    table = Table("Steps", caption, head, cut, 2, frozenset(range(3, len(head))))
+    cards = tuple(
+        Card(one.result, title, tuple(_explain(one)), make_plot(one) if one.steps else None)
+        for title, one in zip(titles, cases, strict=True)
+        if one.result != "green"
+    )
     green = [one.result for one in cases].count("green")
     after = sum(one.after.status is not Status.FAILED for one in cases)
-    lines.append(f"{green} of {len(cases)} cases green before, {after} after")
-    return render_rows(shown[0], shown[1:], width) + "\n" + "\n".join(lines) + "\n"
+    result = f"{green} of {len(cases)} cases green before, {after} after"
+    return Document("mend", result, (table,), cards)
 
 
-def name_cases(cases: Sequence[MendedCase]) -> list[str]:
-    """Return a short name for each case."""
-    names = name_models(one.model for one in cases)
-    return [f"{names[one.model]} {one.scheme} {one.soc}" for one in cases]
-
-
-def _list_rows(title: str, one: MendedCase) -> Iterator[tuple[str, ...]]:
-    for number, step in enumerate((one.before, *one.steps)):
-        yield ("" if number else title, *show_figures(step))
-
-
-def show_figures(step: JudgedRecipe) -> tuple[str, ...]:
+def _show_figures(step: JudgedRecipe) -> tuple[str, ...]:
     """Return a judged recipe as the cells of a row, without the case."""
     return (
         step.name if step.kept else f"{step.name} (undone)",
@@ -182,28 +197,57 @@ def show_figures(step: JudgedRecipe) -> tuple[str, ...]:
     )
 
 
-def _explain(title: str, one: MendedCase) -> Iterator[str]:
-    if one.result == "green":
-        return
-    yield f"{title}: {one.result}"
-    for line, times in Counter(map(_show_change, one.changes)).items():
-        yield f"  {line}" + (f", {times} times" if times > 1 else "")
+def _explain(one: MendedCase) -> Iterator[tuple[str, str]]:
+    alike = [structs.replace(each, nodes=() if each.place else each.nodes) for each in one.changes]
+    for change, times in Counter(alike).items():
+        place = change.place
+        where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
+        yield where, change.rewrite + (f", {times} times" if times > 1 else "")
+        yield from (("-", change.before), ("+", change.after))
     if one.changes:
         differ = f"differ by at most {one.difference:.1g} of their range"
-        yield f"  float32 outputs {differ if one.difference else 'are equal up to rounding'}"
-    yield from (f"  {part.node or part.module}: {part.scheme.value}" for part in one.parts)
+        yield "", f"float32 outputs {differ if one.difference else 'are equal up to rounding'}"
+    yield from ((part.node or part.module, part.scheme.value) for part in one.parts)
     if one.after.scheme:
-        yield f"  the cheapest scheme that passes is {one.after.scheme}"
+        yield "", f"the cheapest scheme that passes is {one.after.scheme}"
     if one.after.status is not Status.FAILED:
         return
     if one.obstacle:
-        yield f"  still red: {one.obstacle}"
+        yield "still red", one.obstacle
     if one.ended:
-        yield f"  {one.ended}"
+        yield "", one.ended
     for rewrite, why in one.refused.items():
-        yield f"  not used: {rewrite}: {why}"
+        yield "not used", f"{rewrite}: {why}"
 
 
-def _show_change(one: AppliedChange) -> str:
-    where = f"{one.place.file}:{one.place.line}" if one.place else f"node {one.nodes[0]}"
-    return f"{where}: {one.before} -> {one.after} ({one.rewrite})"
+def make_plot(case: MendedCase) -> Plot:
+    """Return quality against cost of the recipes of a case. Recipes without outputs are left out.
+    The line connects those that are better than each cheaper one. The cost is the simulated time if
+    it is known for all, otherwise the program's size."""
+    ran = [one for one in (case.before, *case.steps) if one.sqnr_db is not None and one.size_bytes]
+    timed = all(one.simulated_ms is not None for one in ran)
+    costs = [float((one.simulated_ms if timed else one.size_bytes) or 0) for one in ran]
+    quality = [one.sqnr_db or 0.0 for one in ran]
+    points, front, best = [], [], float("-inf")
+    for cost, sqnr, number in sorted(zip(costs, quality, range(len(ran)), strict=True)):
+        one = ran[number]
+        place = PLOT_HEIGHT - _place(sqnr, quality, PLOT_HEIGHT)
+        at = (_place(cost, costs, PLOT_WIDTH), round(place, 1))
+        tone = "passed" if one.status is Status.PASSED else "failed"
+        label = f"{one.name}: {sqnr:.1f} dB, {_show_cost(cost, timed=timed)}"
+        points.append(Point(*at, tone, label, chosen=one.name == case.after.name))
+        if sqnr > best:
+            best = sqnr
+            front.append(at)
+    left, right = (_show_cost(pick(costs, default=0), timed=timed) for pick in (min, max))
+    bottom, top = (f"{pick(quality, default=0):.1f} dB" for pick in (min, max))
+    return Plot(tuple(points), tuple(front), (left, right, bottom, top), AXES)
+
+
+def _show_cost(cost: float, *, timed: bool) -> str:
+    return f"{cost:.3g} ms" if timed else show_bytes(int(cost))
+
+
+def _place(value: float, values: Sequence[float], length: float) -> float:
+    low, high = min(values), max(values)
+    return round(length * ((value - low) / (high - low) if high > low else 0.5), 1)

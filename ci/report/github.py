@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.facts.finding import list_facts
 from ci.report.annotation import repeat_command
@@ -30,9 +29,6 @@ from ci.report.text import (
 )
 from provisioning.console.terminal import clean_message
 
-if TYPE_CHECKING:
-    from ci.report.html import Sheet
-
 ROWS = 200
 NAMES = 20
 WORST = 5
@@ -42,10 +38,11 @@ LOG_LINES, LOG_CHARS = 40, 400
 VARIABLE = "GITHUB_STEP_SUMMARY"
 # GitHub drops the whole summary of a step if it exceeds 1 MiB, including text of other programs.
 LIMIT_BYTES = 1_000_000
-MARKS = {
+MARKS: dict[str, str] = {
     Status.PASSED: ":white_check_mark:",
     Status.FAILED: ":x:",
     Status.UNSUPPORTED: ":heavy_minus_sign:",
+    "infrastructure": ":construction:",  # of a job
 }
 # Letters, digits and spaces stay; so do _ - and decimal points inside a word.
 _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-/:-@\[-`{-~])")
@@ -291,17 +288,6 @@ def _make_table(cases: tuple[Case, ...], names: Names) -> str:
     more = len(cases) - ROWS
     table = make_markdown_table(head, rows, numbers=sum(column.number for column in columns))
     return f"{table}\n\n" + (f"and {more} more in report.json\n" if more > 0 else "")
-
-
-def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
-    """Return Markdown with the heading ``title`` and a table for each of ``sheets``."""
-    parts = [f"## {title}\n\n"]
-    for one in sheets:
-        rows = [
-            [escape_markdown(cell.replace("\n", "; ")) for cell in row.cells] for row in one.rows
-        ]
-        parts.append(f"### {one.title}\n\n{make_markdown_table(one.head, rows)}\n\n")
-    return "".join(parts)
 
 
 def _name_cells(case: Case, names: Names) -> list[str]:

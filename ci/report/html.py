@@ -112,35 +112,6 @@ def render_page(name: str, **values: Any) -> str:
 
 
 @dataclass(frozen=True)
-class SheetRow:
-    """A row of a sheet. ``tone`` is the status that determines the row's colour, empty for none."""
-
-    cells: tuple[str, ...]
-    tone: str = ""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table of a page. ``verdict`` is the index of the column with the verdict, -1 if there is
-    none, and ``numbers`` are the indexes of the columns with numbers.
-    """
-
-    title: str
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[SheetRow, ...]
-    verdict: int = -1
-    numbers: frozenset[int] = frozenset()
-
-
-def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> str:
-    """Return an HTML page with the tables ``sheets`` instead of cases. The page's filter acts on
-    the first table.
-    """
-    return render_page("tables.html.j2", title=title, notes=notes, sheets=sheets)
-
-
-@dataclass(frozen=True)
 class Cause:
     """Why cases failed. ``cases`` contains the cases with their indexes in the report."""
 

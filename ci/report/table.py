@@ -84,7 +84,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
                 _print_marked(console, remark)
         _print_controls(console, report, names)
         _print_summary(console, report)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    return trim_lines(capture.get())
 
 
 def open_console(*, colour: bool, width: int) -> Console:
@@ -102,17 +102,9 @@ def open_console(*, colour: bool, width: int) -> Console:
     )
 
 
-def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Return a table of text in ``width`` columns. Cells that do not fit are wrapped."""
-    console = open_console(colour=False, width=width)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(clean_name(cell)) for cell in row))
-    with console.capture() as capture:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+def trim_lines(text: str) -> str:
+    """Return ``text`` without spaces at the ends of its lines."""
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def _fit_table(report: Report, names: Names, console: Console) -> tuple[Table, list[str]]:

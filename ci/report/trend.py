@@ -68,7 +68,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseTrend:
     """A case of a session over the runs. ``statuses`` contains its status in each run, or None for
     a run without the case."""
 
@@ -113,13 +113,13 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
         return None
 
 
-def follow_cases(reports: Sequence[Report]) -> list[Row]:
+def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     """Return each case over the reports: first the cases that failed in their last run, then the
     cases whose status changed most often.
     """
     runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
-    rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
+    rows = (CaseTrend(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
     return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
 
 
@@ -140,7 +140,7 @@ def _follow(
     return tuple(case.status if case else None for case in cases), tuple(lines)
 
 
-def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
+def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory: Path) -> Path:
     """Write trend.html into ``directory`` and return its path. Raises StoreError if it cannot be
     written.
     """
@@ -160,7 +160,7 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
     return path
 
 
-def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
+def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:
     """Return the trend as text: a line for each case, with a mark for each run and the case's first
     and last SQNR. If there are several sessions, each line also names its session."""
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
@@ -175,7 +175,7 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe_row(row: Row, name: str) -> str:
+def _describe_row(row: CaseTrend, name: str) -> str:
     marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
     strip = "".join(marks[one] for one in row.statuses)
     values = [value for value in row.lines[0].values if value is not None]
@@ -183,7 +183,7 @@ def _describe_row(row: Row, name: str) -> str:
     return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
 
 
-def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
+def trend_data(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> dict[str, Any]:
     """Return the runs, and for each case its status and figures in each run, as plain values.
     docs/schemas/trend.schema.json describes the format.
     """

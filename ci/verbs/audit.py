@@ -37,16 +37,15 @@ from ci.verbs.lanes.steps import (
     select_asked,
 )
 from provisioning.artifacts import choice
-from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import ExitCode
-from provisioning.files import write_json, write_whole
+from provisioning.files import write_json
 from provisioning.manifest.targets import Backend
 
-SESSION, PAGE = "audit", "index.html"
+SESSION = "audit"
 
 
 @dataclass(frozen=True)
@@ -140,21 +139,17 @@ def run(
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
     """Write audit.json and index.html, and show the audit in the CI system's summary of the run."""
-    from ci.audit.operators_render import (
-        make_annotations,
-        render_html,
-        render_summary,
-        render_text,
-    )
+    from ci.audit.operators_render import make_annotations, make_document
+    from ci.report.document import render_markdown, render_text, write_page
     from ci.report.providers import Provider
+    from ci.report.table import terminal_style
 
-    data = msgspec.to_builtins(audit)
+    data, document = msgspec.to_builtins(audit), make_document(audit)
     write_json(directory / "audit.json", data)
-    write_whole(directory / PAGE, render_html(audit).encode())
-    progress.step(f"report: {shown_path(directory / PAGE)}")
+    write_page(document, directory, progress)
     provider = Provider()
-    provider.add_summary(render_summary(audit))
+    provider.add_summary(render_markdown(document))
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(audit)))
     code = ExitCode.FAILED if audit.failed else ExitCode.OK
-    return Outcome(render_text(audit), data, code, exact=True)
+    return Outcome(render_text(document, terminal_style()[1]), data, code)

@@ -6,11 +6,13 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from ci.gate.render import render_verdict, render_verdict_markdown
+from ci.gate.render import make_document
 from ci.gate.results import PREFIX, read_needs, read_plan, read_results
 from ci.gate.schema import Plan
 from ci.gate.verdict import GateVerdict, judge
+from ci.report.document import render_markdown, render_text
 from ci.report.merge import find_faults
+from ci.report.table import terminal_style
 from ci.report.write import read_report
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -33,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     verdict = reach_verdict(args.plan, args.needs, args.results)
-    text = render_verdict_markdown(verdict) if args.markdown else render_verdict(verdict)
+    document, width = make_document(verdict), terminal_style()[1]
+    text = render_markdown(document) if args.markdown else render_text(document, width)
     data = {
         "green": verdict.is_green,
         "jobs": [asdict(one) for one in verdict.jobs],

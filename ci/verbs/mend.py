@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR
@@ -24,11 +23,11 @@ from ci.mend.policy import (
     plan_entries,
     write_toml,
 )
-from ci.mend.report import MendedCase, choose_exit, data_of, describe_case, render_cases
+from ci.mend.report import choose_exit, data_of, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import EXECUTORCH, ONNX
-from ci.report.schema import Status
+from ci.report.document import render_text, write_page
 from ci.report.table import terminal_style
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
@@ -53,7 +52,7 @@ from provisioning.errors import UsageError
 from provisioning.files import require_writable, write_json, write_whole
 from provisioning.manifest.targets import Backend
 
-SESSION, PAGE = "mend", "index.html"
+SESSION = "mend"
 MINUTES = 20.0
 
 
@@ -127,9 +126,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     written = write_mended(found, args, known, progress)
     cases = [describe_case(one) for one in found]
     data = data_of(cases, written)
-    write_page(cases, data, args.reports / SESSION, progress)
-    _, width = terminal_style()
-    text = render_cases(cases, width)
+    write_json(args.reports / SESSION / f"{SESSION}.json", data)
+    document = make_document(cases)
+    write_page(document, args.reports / SESSION, progress)
+    text = render_text(document, terminal_style()[1])
     if written:
         text += f"\njudge it again: `qnn-ci {name_verb(specs)} --policy {written}`\n"
     return Outcome(text, data, choose_exit(found))
@@ -208,17 +208,3 @@ def write_mended(
         paths.append(args.policy)
     progress.step(f"written: {', '.join(map(shown_path, paths))}")
     return name
-
-
-def write_page(
-    cases: Sequence[MendedCase], data: dict[str, Any], directory: Path, progress: Progress
-) -> None:
-    """Write mend.json and index.html."""
-    from ci.mend.page import render_html
-
-    before = sum(one.result == "green" for one in cases)
-    green = sum(one.after.status is not Status.FAILED for one in cases)
-    note = f"{before} of {len(cases)} cases green before, {green} after"
-    write_json(directory / f"{SESSION}.json", data)
-    write_whole(directory / PAGE, render_html(cases, [note]))
-    progress.step(f"report: {shown_path(directory / PAGE)}")

@@ -7,7 +7,6 @@ import argparse
 import os
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,16 @@ from ci.audit.upgrade import (
     Difference,
     compare,
     compare_faults,
+    make_document,
     note,
-    render_upgrade,
-    render_upgrade_page,
 )
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.report import publishing
+from ci.report.document import render_text, write_page
 from ci.report.schema import Report
+from ci.report.table import terminal_style
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
 from ci.verbs.lanes.built import installed_executorch
@@ -39,7 +39,6 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
-from provisioning.console.terminal import count_columns
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, ExitCode, QnnCiError, ToolError, UsageError
 from provisioning.files import (
@@ -134,11 +133,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         ]
         noted += compare_faults(*ends)
     found = compare((old.name, new.name), (reports[0], reports[1]), noted)
-    write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
-    progress.step(f"report: {shown_path(args.reports / 'index.html')}")
+    document = make_document(found)
+    write_page(document, args.reports, progress)
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK
-    text = render_upgrade(found, count_columns(sys.stdout))
-    return Outcome(text, msgspec.to_builtins(found), code, exact=True)
+    text = render_text(document, terminal_style()[1])
+    return Outcome(text, msgspec.to_builtins(found), code)
 
 
 def check_word(word: str) -> None:

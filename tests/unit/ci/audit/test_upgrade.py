@@ -20,11 +20,11 @@ from ci.audit.upgrade import (
     compare,
     compare_faults,
     compare_runs,
-    render_upgrade,
-    render_upgrade_page,
+    make_document,
 )
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import read_faults
+from ci.report.document import render_html, render_text
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
 from ci.verbs.upgrade_report import check_word
@@ -157,7 +157,7 @@ def test_the_worst_comes_first() -> None:
     assert (found.same, found.is_worse) == (1, True)
     (total,) = [one for one in found.totals if one.what == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
-    text = render_upgrade(found)
+    text = render_text(make_document(found), 120)
     assert "old -> new: 5 worse, 1 better, 0 other, 1 case unchanged" in text
     assert ["read_bytes", "6", "2,400", "6,000", "+150.0", "%", "1"] in map(
         str.split, text.splitlines()
@@ -217,12 +217,10 @@ def make_wide() -> UpgradeReport:
 def test_a_comparison_reads_as_its_snapshot() -> None:
     """The text, and the page's title and tables."""
     report = make_wide()
-    page = render_upgrade_page(report)
-    parts = re.findall(
-        r"<h1.*?</h1>|<h2.*?</h2>|<caption.*?</caption>|<tr.*?</tr>", page, re.DOTALL
-    )
-    assert max(map(len, render_upgrade(report, 60).splitlines())) <= 60
-    text = "\n".join([render_upgrade(report), *parts, ""])
+    page = render_html(make_document(report))
+    parts = re.findall(r"<h1.*?</h1>|<h2.*?</h2>|<p class.*?</p>|<tr.*?</tr>", page, re.DOTALL)
+    assert max(map(len, render_text(make_document(report), 60).splitlines())) <= 60
+    text = "\n".join([render_text(make_document(report), 120), *parts, ""])
     check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
+from ci.gate.render import make_document, render_markdown, render_table
 from ci.gate.schema import Change, Kind, Plan, PlannedJob, PlannedSession
 from ci.gate.verdict import GateVerdict, JobLine, JobVerdict
+from ci.report import document
 from ci.report.schema import CaseName
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -43,11 +44,12 @@ RED = GateVerdict(
     ("GitHub's result for job 'plan' is failure",),
 )
 VERDICTS = (GateVerdict(RED.jobs[:1]), RED, GateVerdict(RED.jobs[2:]), GateVerdict((), ("x",)))
+SHOWN = [*map(make_document, VERDICTS)]
 TEXTS = {
     "plan.txt": lambda: render_table(PLAN) + render_table(NOTHING),
     "plan.md": lambda: render_markdown(PLAN) + render_markdown(NOTHING),
-    "verdict.txt": lambda: "\n".join(map(render_verdict, VERDICTS)),
-    "verdict.md": lambda: "\n".join(map(render_verdict_markdown, VERDICTS)),
+    "verdict.txt": lambda: "\n".join(document.render_text(one, 80) for one in SHOWN),
+    "verdict.md": lambda: "\n".join(map(document.render_markdown, SHOWN)),
 }
 
 
@@ -63,4 +65,4 @@ def test_a_summary_stays_below_its_limit() -> None:
     assert len(text.encode()) < LIMIT_BYTES
     assert "plan.json contains the rest" in text
     long = GateVerdict(tuple(JobLine(f"{n}", JobVerdict.FAILED, "x" * 999) for n in range(2000)))
-    assert len(render_verdict_markdown(long).encode()) < LIMIT_BYTES
+    assert len(document.render_markdown(make_document(long)).encode()) < LIMIT_BYTES

@@ -11,15 +11,15 @@ from msgspec import structs
 from ci.cases.spec import CaseSpec
 from ci.facts.kinds import NOISE, NOT_LOWERED, UNRECORDED
 from ci.mend.mending import Mended
-from ci.mend.page import render_html
 from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
-from ci.mend.report import choose_exit, describe_case, render_cases
+from ci.mend.report import choose_exit, describe_case, make_document
 from ci.mend.search import Recipe, Search, Step
 from ci.mend.source import Factory, make_source, read_source
 from ci.mend.table import suggest_mending
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
+from ci.report.document import render_html, render_text
 from ci.report.schema import Case, Status
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.reports import make_report
@@ -199,10 +199,10 @@ def test_cases_are_shown_with_their_steps(tmp_path: Path) -> None:
     assert [one.result for one in cases] == ["mended", "green", "no remedy found"]
     assert choose_exit(found) is ExitCode.FAILED
     assert choose_exit(found[:2]) is ExitCode.OK
-    text = render_cases(cases, 100)
+    text = render_text(make_document(cases), 100)
     assert "1 of 3 cases green before, 2 after" in text
     assert "still red: output 0 is wrong" in text
-    page = render_html(cases, [])
+    page = render_html(make_document(cases))
     assert page.count("<circle") == 3  # before, after, and the ring around the chosen one
     assert "r: 40.0 dB, 39.1 KiB" in page
 

@@ -1,0 +1,48 @@
+"""Tables and cards in each medium."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ci.report.document import (
+    Card,
+    Document,
+    Row,
+    Table,
+    render_html,
+    render_markdown,
+    render_text,
+)
+from tests.stand_ins.snapshots import check_snapshot
+
+HOSTILE = "<script>alert(1)</script> ::error::x @someone"
+ROWS = (Row((HOSTILE, "failed", "7"), "failed"), Row(("b", "passed", "81"), "passed"))
+TABLE = Table("Cases", "all", ("model", "status", "nodes"), ROWS, 1, frozenset({2}), most=1)
+CARDS = (
+    Card("failed", HOSTILE, (("", "a detail"), ("why", HOSTILE), ("-", "old"), ("+", "new"))),
+    Card("known fault", "b"),
+)
+DOCUMENT = Document(f"Audit {HOSTILE}", "1 failed", (TABLE,), CARDS, ("a note",))
+
+
+def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> None:
+    texts = [render_text(DOCUMENT, 60), render_text(DOCUMENT, 40), render_markdown(DOCUMENT)]
+    assert "### Cases" in render_markdown(DOCUMENT, 1000)
+    assert "size of a summary is limited" in render_markdown(DOCUMENT, 500)
+    check_snapshot(Path(__file__).parent / "snapshots" / "document.txt", "---\n".join(texts))
+
+
+def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() -> None:
+    page = render_html(replace(DOCUMENT, tables=(TABLE, replace(TABLE, title="More"))))
+    assert "<script>alert" not in page
+    for part in (
+        '<span class="chip failed">failed</span>',
+        '<td class="n">81</td>',
+        'placeholder="model, status, nodes"',
+        "<del>- old</del>",
+        "<dt>why: </dt>",
+        "Known fault</h2>",
+    ):
+        assert part in page
+    assert (page.count('data-i="'), page.count('id="case-table"')) == (2, 1)
