@@ -27,7 +27,7 @@ from ci.audit.localise_search import (
 from ci.cases.cache import CompileJob, as_compiled, hash_words
 from ci.cases.engine import Compiled, Engine, Staging
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
-from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
@@ -260,7 +260,7 @@ class Localiser:
     """Finds where one case loses accuracy. ``count`` is the number of parts that were tried."""
 
     spec: CaseSpec
-    setup: RunSetup
+    setup: Setup
     parts: Parts
     progress: Progress
     count: int = field(default=0, init=False)

@@ -129,10 +129,13 @@ class TriggeredFault(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """The options of a run."""
+class Options:
+    """What was asked of a run. ``session`` names the lane, such as test_emulator."""
 
     policy: EmulatorPolicy
+    session: str = ""
+    specs: Sequence[CaseSpec] = ()
+    started: str = ""  # UTC, in ISO 8601
     timeout_s: float  # for each job: compiling, running, or measuring the metric
     jobs: int = 1  # cases that run in parallel
     use_cache: bool = True
@@ -204,9 +207,7 @@ class CaseJudge:
     """Judges one case, step by step. Any step can end the case with a status and findings.
     ``directory`` is a scratch directory, and ``runner`` the name of what computed the outputs."""
 
-    def __init__(
-        self, spec: CaseSpec, options: SessionOptions, directory: Path, runner: str
-    ) -> None:
+    def __init__(self, spec: CaseSpec, options: Options, directory: Path, runner: str) -> None:
         self.spec, self.options, self.directory, self.runner = spec, options, directory, runner
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
@@ -453,7 +454,7 @@ class CaseJudge:
             )
 
     def leave(self, *files: Path) -> None:
-        """Copy files of the case to its directory in ``SessionOptions.files_directory``, if that is
+        """Copy files of the case to its directory in ``Options.files_directory``, if that is
         set."""
         if self.options.files_directory and files:
             kept = self.options.files_directory / self.spec.slug

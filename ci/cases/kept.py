@@ -23,7 +23,7 @@ from msgspec import structs
 
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Compiled, Program
-from ci.cases.judged import CaseJudge, CaseResult, Run, SessionOptions
+from ci.cases.judged import CaseJudge, CaseResult, Options, Run
 from ci.cases.outputs import OUTPUTS, read_outputs, read_references
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
@@ -50,7 +50,7 @@ UNMEASURED = "the metric was not measured: it is code, and judging kept outputs 
 def judge_report(
     report: Report,
     directory: Path,
-    options: SessionOptions,
+    options: Options,
     *,
     work: Path,
     pulled: Path | None = None,

@@ -30,8 +30,8 @@ from ci.cases.engine import (
 from ci.cases.judged import (
     CaseJudge,
     CaseResult,
+    Options,
     Run,
-    SessionOptions,
     find_no_node,
 )
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
@@ -48,7 +48,7 @@ from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
 from ci.models.user_data import run_metric
 from ci.models.user_models import MetricResult
-from ci.report.schema import Estimate, NoiseNote, Status, Threshold
+from ci.report.schema import Estimate, NoiseNote, Status, Threshold, Tool
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError
 from provisioning.files import explain_no_room, explain_write
@@ -57,16 +57,20 @@ ARTIFACT = "artifact"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSetup:
-    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` names
-    the required hardware if neither this host nor the runner can run the programs. If there is an
-    ``emulator``, the outputs of ``runner`` are compared with the emulator's."""
+class Setup:
+    """What was asked of a run, and the tools that do it. All cases of the run share it.
 
-    options: SessionOptions
+    ``parts`` are the packages and libraries of the toolchain. ``work`` is a scratch directory.
+    ``device`` names the required hardware if neither this host nor the runner can run the programs.
+    If there is an ``emulator``, the outputs of ``runner`` are compared with the emulator's.
+    """
+
+    options: Options
     engine: Engine
     runner: Runner
     pool: Pool
     work: Path
+    parts: tuple[Tool, ...] = ()
     cache: Path = field(default_factory=programs_home)
     device: str = ""
     emulator: Runner | None = None
@@ -75,7 +79,7 @@ class RunSetup:
 class CaseRun(CaseJudge):
     """Compiles, runs and judges one case."""
 
-    def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
+    def __init__(self, spec: CaseSpec, setup: Setup) -> None:
         self.setup = setup
         super().__init__(spec, setup.options, setup.work / spec.slug, setup.runner.name)
         self.stage = STAGES[0]

@@ -18,9 +18,9 @@ from typing import Any
 from msgspec import structs
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
-from ci.cases.engine import Engine, Runner
-from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
-from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.engine import Engine
+from ci.cases.judged import CaseResult, Evidence, Options, make_case
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Finding, Proof, Question, Remedy
@@ -157,136 +157,117 @@ def find_missing(file: str, functions: Sequence[str]) -> tuple[str, list[str]] |
     return (missing[0], list_callables(module)) if missing else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """A run of a lane, such as test_emulator: its name, cases, engine, runner and options.
+def run_session(
+    setup: Setup,
+    phases: Phases,
+    make_run: Callable[[CaseSpec, Setup], CaseRun] = CaseRun,
+) -> Report:
+    """Run every case that was asked for, and return the report. A case that fails does not stop the
+    others. ``make_run`` makes the object that runs one case.
 
-    ``parts`` are the packages and libraries of the toolchain. ``device`` names the required
-    hardware if neither this host nor the runner can run the programs. If there is an ``emulator``,
-    the runner's outputs are compared with the emulator's. ``make_run`` makes the object that runs
-    one case.
+    Raises UsageError if a function does not exist or a data file does not match its model,
+    StoreError if the disk is full, and UnfitError if no process can be started.
     """
+    options, pool, specs = setup.options, setup.pool, setup.options.specs
+    clear_beside(options)
+    recorded, compared = find_baselines(options, setup.parts)
+    setup = replace(setup, options=replace(options, recorded=recorded))
+    pool.memory = share_memory(options.jobs)
+    check_functions(specs, pool, setup.work / "functions.log", options.timeout_s)
+    check_data(setup)
+    runs = [make_run(spec, setup) for spec in specs]
+    with phases.measure("cases"):
+        results = run_cases(runs, pool, options.jobs, phases.progress)
+    remarks = () if compared else (UNRECORDED,)
+    return make_report(options, setup.parts, results, phases, remarks)
 
-    name: str
-    specs: Sequence[CaseSpec]
-    engine: Engine
-    runner: Runner
-    parts: tuple[Tool, ...]
-    options: SessionOptions
-    device: str = ""
-    emulator: Runner | None = None
-    started: str = field(default_factory=started_now)
-    make_run: Callable[[CaseSpec, RunSetup], CaseRun] = CaseRun
 
-    def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
-        """Run every case. A case that fails does not stop the others.
-
-        Raises UsageError if a function does not exist or a data file does not match its model,
-        StoreError if the disk is full, and UnfitError if no process can be started.
-        """
-        clear_beside(self.options)
-        recorded, compared = self.find_baselines()
-        setup = RunSetup(
-            options=replace(self.options, recorded=recorded),
-            engine=self.engine,
-            runner=self.runner,
-            pool=pool,
-            work=work,
-            device=self.device,
-            emulator=self.emulator,
+def check_data(setup: Setup) -> None:
+    """Check the data files of the models before any model is lowered. Raises UsageError if a file
+    does not match its model; the message starts with the file's key in the policy. If a model's
+    code raises another exception, the model's cases fail later."""
+    policy, specs = setup.options.policy, setup.options.specs
+    metrics = {name: entry.metric for name, entry in policy.models.items()}
+    for spec in {one.model: one for one in specs if one.source.has_data}.values():
+        ended = setup.pool.run(
+            partial(check_data_of, setup.engine, spec, metrics.get(spec.model)),
+            setup.work / "data.log",
+            setup.options.timeout_s,
+            fresh=True,
+            max_bytes=policy.memory_of(spec.model),
         )
-        pool.memory = share_memory(self.options.jobs)
-        check_functions(self.specs, pool, work / "functions.log", self.options.timeout_s)
-        self.check_data(pool, work)
-        runs = [self.make_run(spec, setup) for spec in self.specs]
-        with phases.measure("cases"):
-            results = run_cases(runs, pool, self.options.jobs, phases.progress)
-        return self.make_report(results, phases, () if compared else (UNRECORDED,))
+        if ended.result:
+            raise UsageError(f"models.{spec.model}.{ended.result}")
 
-    def check_data(self, pool: Pool, work: Path) -> None:
-        """Check the data files of the models before any model is lowered. Raises UsageError if a
-        file does not match its model; the message starts with the file's key in the policy. If a
-        model's code raises another exception, the model's cases fail later."""
-        models = self.options.policy.models
-        metrics = {name: entry.metric for name, entry in models.items()}
-        for spec in {one.model: one for one in self.specs if one.source.has_data}.values():
-            job = partial(check_data_of, self.engine, spec, metrics.get(spec.model))
-            ended = pool.run(
-                job,
-                work / "data.log",
-                self.options.timeout_s,
-                fresh=True,
-                max_bytes=self.options.policy.memory_of(spec.model),
-            )
-            if ended.result:
-                raise UsageError(f"models.{spec.model}.{ended.result}")
 
-    def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return the baselines of these cases for this toolchain, and whether none are missing. The
-        suite's baselines are missing if the run has cases of the suite but this toolchain has no
-        baselines file. The same applies to the user's models, if they have a baselines directory.
-        With --record, the result is ({}, True)."""
-        found: dict[str, Baseline] = {}
-        compared, users = True, self.options.baselines
-        for folder, is_suite in ((suite_folder(), True), (users, False)):
-            run = any(spec.is_ours is is_suite for spec in self.specs)
-            wanted = run and not self.options.record
-            if wanted and folder and (is_suite or folder.is_dir()):
-                others = self.options.policy.models if is_suite else ()
-                own = read_baselines(self.tools, self.options.backend.value, folder, others)
-                compared = compared and bool(own)
-                found |= own
-        return found, compared
+def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str, Baseline], bool]:
+    """Return the baselines of the cases for the toolchain ``parts``, and whether none are missing.
+    The suite's baselines are missing if the run has cases of the suite but this toolchain has no
+    baselines file. The same applies to the user's models, if they have a baselines directory. With
+    --record, the result is ({}, True)."""
+    found: dict[str, Baseline] = {}
+    compared, users = True, options.baselines
+    for folder, is_suite in ((suite_folder(), True), (users, False)):
+        run = any(spec.is_ours is is_suite for spec in options.specs)
+        wanted = run and not options.record
+        if wanted and folder and (is_suite or folder.is_dir()):
+            others = options.policy.models if is_suite else ()
+            own = read_baselines(list_tools(parts), options.backend.value, folder, others)
+            compared = compared and bool(own)
+            found |= own
+    return found, compared
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The toolchain as listed in the report."""
-        return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
-    def report_unrun(self, phases: Phases, found: Finding, library: str) -> Report:
-        """Return the report for a host that lacks ``library``. All cases are unsupported."""
-        clear_beside(self.options)
-        known = Evidence(lacks=library)
-        results = [
-            CaseResult(
-                make_case(
-                    spec,
-                    known,
-                    status=Status.UNSUPPORTED,
-                    findings=[found],
-                    runner=self.runner.name,
-                )
-            )
-            for spec in self.specs
-        ]
-        return self.make_report(results, phases)
+def list_tools(parts: Sequence[Tool]) -> tuple[Tool, ...]:
+    """Return the toolchain as listed in the report."""
+    return (*parts, Tool(name="numerics", version=NUMERICS))
 
-    def make_report(
-        self, results: Sequence[CaseResult], phases: Phases, remarks: tuple[str, ...] = ()
-    ) -> Report:
-        """Return the report of the session, with one row per result in the same order."""
-        cases = tuple(compare_schemes([result.case for result in results]))
-        controls = tuple(control for result in results for control in result.controls)
-        noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
-        return Report(
-            session=self.name,
-            started=self.started,
-            host=read_host(),
-            source=read_source(),
-            toolchain=self.tools,
-            thresholds=self.options.policy.describe_limits(self.specs),
-            cases=cases,
-            controls=controls,
-            summary=summarize(cases, controls, phases.wall_s(), phases.rows),
-            command=self.options.command,
-            backend=self.options.backend.value,
-            runtimes=tuple(
-                Tool(name=name, version=text)
-                for name, text in list_device_runtimes(self.options.policy.runtimes)
-            ),
-            remarks=(*remarks, *noted),
-            unjudged=len(self.specs) - len(cases),
-        )
+
+def report_unrun(
+    options: Options,
+    parts: Sequence[Tool],
+    phases: Phases,
+    found: Finding,
+    *,
+    runner: str,
+    library: str,
+) -> Report:
+    """Return the report for a host that lacks ``library``. All cases are unsupported."""
+    clear_beside(options)
+    row = partial(make_case, status=Status.UNSUPPORTED, findings=[found], runner=runner)
+    cases = [row(spec, Evidence(lacks=library)) for spec in options.specs]
+    return make_report(options, parts, [*map(CaseResult, cases)], phases)
+
+
+def make_report(
+    options: Options,
+    parts: Sequence[Tool],
+    results: Sequence[CaseResult],
+    phases: Phases,
+    remarks: Sequence[str] = (),
+) -> Report:
+    """Return the report of a run, with one row per result in the same order. ``parts`` is the
+    toolchain."""
+    cases = tuple(compare_schemes([result.case for result in results]))
+    controls = tuple(control for result in results for control in result.controls)
+    noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
+    runtimes = list_device_runtimes(options.policy.runtimes)
+    return Report(
+        session=options.session,
+        started=options.started,
+        host=read_host(),
+        source=read_source(),
+        toolchain=list_tools(parts),
+        thresholds=options.policy.describe_limits(options.specs),
+        cases=cases,
+        controls=controls,
+        summary=summarize(cases, controls, phases.wall_s(), phases.rows),
+        command=options.command,
+        backend=options.backend.value,
+        runtimes=tuple(Tool(name=name, version=text) for name, text in runtimes),
+        remarks=(*remarks, *noted),
+        unjudged=len(options.specs) - len(cases),
+    )
 
 
 OTHER_SCHEMES = (Question.FAITHFUL, Question.LOWERED, Question.RUN)  # may depend on the scheme
@@ -322,7 +303,7 @@ def list_parts(environment: Environment) -> tuple[Tool, ...]:
     )
 
 
-def clear_beside(options: SessionOptions) -> None:
+def clear_beside(options: Options) -> None:
     """Remove the files that an earlier run left next to its report."""
     if options.files_directory:
         shutil.rmtree(options.files_directory, ignore_errors=True)

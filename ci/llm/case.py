@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ci.cases.engine import Program, RunError, RunNotes
 from ci.cases.judged import CaseResult, Run, find_lost_types
-from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, Advice, Figure, Finding, advise
@@ -56,7 +56,7 @@ class LlmRun(CaseRun):
     """The case of a decoder. Its program is opened once and generates text several times. It is
     judged by its tokens and logits."""
 
-    def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
+    def __init__(self, spec: CaseSpec, setup: Setup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)
         self.subject, self.show, self.text = subject, show, ""
 

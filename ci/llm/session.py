@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from ci.cases.engine import RunNotes
-from ci.cases.judged import CaseResult, Evidence, Run, SessionOptions, make_case
-from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.judged import CaseResult, Evidence, Options, Run, make_case
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import ScratchPool
-from ci.cases.session import Phases, Session
+from ci.cases.session import Phases, make_report, run_session
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.facts.finding import NO_ADVICE, Advice
@@ -18,50 +17,46 @@ from ci.judging.verdict import CaseFigures
 from ci.llm.case import LlmRun, Show, describe_speed
 from ci.llm.foreign import Foreign, ForeignJob
 from ci.llm.lowering import LlmEngine, Subject
-from ci.llm.runtime import make_runner
+from ci.llm.runtime import NAME, make_runner
 from ci.report.schema import Report, Status
 from provisioning.artifacts.environment import Environment
 from provisioning.errors import DefectError, UsageError
 
-SESSION = "test_llm"
 IMPORTS = LlmEngine.imports
 
 
 def run_specs(
-    specs: Sequence[CaseSpec],
     subject: Subject,
     show: Show,
-    options: SessionOptions,
+    options: Options,
     *,
     plain: bool,
     environment: Environment,
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Lower, run and judge a decoder in each scheme of ``specs``, and return the report. Raises
+    """Lower, run and judge a decoder for each case, and return the report. Raises
     StoreError if the disk is full."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
 
-    def make_run(spec: CaseSpec, setup: RunSetup) -> CaseRun:
+    def make_run(spec: CaseSpec, setup: Setup) -> CaseRun:
         return LlmRun(spec, setup, subject, show)
 
-    session = Session(
-        name=SESSION,
-        specs=specs,
+    setup = Setup(
+        options=options,
         engine=LlmEngine(name_toolchain(parts, environment), subject, plain),
         runner=make_runner(pool),
+        pool=pool,
+        work=scratch.scratch,
         parts=parts,
-        options=options,
-        make_run=make_run,
     )
-    return session.run(pool, scratch.scratch, phases)
+    return run_session(setup, phases, make_run)
 
 
 def run_program(
-    spec: CaseSpec,
     job: ForeignJob,
-    options: SessionOptions,
+    options: Options,
     *,
     environment: Environment,
     phases: Phases,
@@ -69,33 +64,28 @@ def run_program(
 ) -> Report:
     """Run a foreign program, and return the report. Raises UsageError if program, tokenizer and
     weights do not match."""
+    (spec,) = options.specs
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
         ended = pool.run(job, scratch.scratch / "run.log", options.timeout_s)
     if isinstance(ended.error, UsageError):
         raise ended.error
-    session = Session(
-        name=SESSION,
-        specs=[spec],
-        engine=LlmEngine(()),
-        runner=make_runner(pool),
-        parts=parts,
-        options=options,
-    )
     if ended.failure:
         failed = make_case(
             spec,
             Evidence(is_defect=isinstance(ended.error, DefectError)),
             status=Status.FAILED,
             findings=[ended.find(NO_OUTPUTS)],
-            runner=session.runner.name,
+            runner=NAME,
             log_tail=ended.log_tail,
         )
-        return session.make_report([CaseResult(failed)], phases)
-    foreign, text = ended.result
-    least = options.policy.limits_of(spec.model, spec.scheme).min_equal or 0.0
-    return session.make_report([judge_program(spec, foreign, text, least)], phases)
+        result = CaseResult(failed)
+    else:
+        foreign, text = ended.result
+        least = options.policy.limits_of(spec.model, spec.scheme).min_equal or 0.0
+        result = judge_program(spec, foreign, text, least)
+    return make_report(options, parts, [result], phases)
 
 
 def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
@@ -117,7 +107,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
     advice = Advice(where=(foreign.where,)) if foreign.where else NO_ADVICE
     findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
     findings += map(TOKENS.find, faults[1:])
-    case = make_case(spec, known, status=status, findings=findings, runner="python")
+    case = make_case(spec, known, status=status, findings=findings, runner=NAME)
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:
         told[1:1] = [

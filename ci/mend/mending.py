@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
 from ci.mend.precision import FaultTrials, MixTrials
@@ -118,7 +118,7 @@ class Mending:
     """Mends cases until ``deadline``, a time of time.monotonic. ``approximate`` allows rewrites
     that change the function."""
 
-    setup: RunSetup
+    setup: Setup
     progress: Progress
     deadline: float
     approximate: bool = False

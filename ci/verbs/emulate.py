@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from ci.builds.runner import ensure_wheel_runner
 from ci.cases.engine import Runner
-from ci.cases.judged import SessionOptions
+from ci.cases.judged import Options
+from ci.cases.pipeline import Setup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.pool import ScratchPool
 from ci.cases.runners import ProgramRunner, find_program
-from ci.cases.session import Phases, Session
+from ci.cases.session import Phases, report_unrun, run_session
 from ci.cases.spec import (
     CaseSpec,
     choose_lane,
@@ -32,7 +33,7 @@ from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
-from ci.facts.finding import Proof, advise
+from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.jobs import parse_shard, split_cases
@@ -73,8 +74,7 @@ from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import HOW, TOOLS, WHAT, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
-from provisioning.doctor import examine
-from provisioning.doctor.registry import Finding
+from provisioning.doctor import examine, registry
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend, read_backends
 from provisioning.versions import is_same
@@ -354,7 +354,9 @@ def run(
         **{"log-level": args.log_level, **chosen.options},
     )
     known = {"find_faults": match_faults} if is_htp else {}
-    options = read_options(args, SESSION, policy, command, backend=backend, **known)
+    options = read_options(
+        args, SESSION, policy, specs=specs, command=command, backend=backend, **known
+    )
     with (
         ready_device(args, progress)
         if args.device or args.any
@@ -364,7 +366,6 @@ def run(
             chosen.profile,
             f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
             lambda environment, scratch: run_specs(
-                specs,
                 environment if device else check_backend(args.runner, environment, progress),
                 device[0] if device else args.runner,
                 options,
@@ -379,7 +380,12 @@ def run(
             backend=backend,
             tolerated=UNSUPPORTED if args.try_unsupported else (),
             refuse=lambda environment, lacks: report_unrun(
-                specs, environment, args.runner, options, phases=phases, lacks=lacks
+                options,
+                tuple(describe_toolchain(environment)),
+                phases,
+                find_lacking(lacks),
+                runner=ProgramRunner([args.runner], {}).name,
+                library=read_backends()[backend].library,
             ),
         )
     if is_htp:
@@ -411,10 +417,9 @@ def refuse_overlay() -> UsageError:
 
 
 def run_specs(
-    specs: Sequence[CaseSpec],
     environment: Environment,
     runner: str | Runner,
-    options: SessionOptions,
+    options: Options,
     *,
     plain: bool,
     phases: Phases,
@@ -439,40 +444,23 @@ def run_specs(
         found = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
     else:
         found = find_program(runner, variables)
-    session = Session(
-        name=SESSION,
-        specs=specs,
+    setup = Setup(
+        options=options,
         engine=ExecutorchEngine(name_toolchain(parts, environment), options.backend, plain),
         runner=found,
+        pool=pool,
+        work=scratch.scratch,
         parts=parts,
-        options=options,
         device=read_backends()[options.backend].device if runner == NAME else "",
         emulator=None if isinstance(runner, str) else emulator,
     )
-    return session.run(pool, scratch.scratch, phases)
+    return run_session(setup, phases)
 
 
-def report_unrun(
-    specs: Sequence[CaseSpec],
-    environment: Environment,
-    runner: str,
-    options: SessionOptions,
-    *,
-    phases: Phases,
-    lacks: Finding,
-) -> Report:
-    """Return a report without results, for a host that lacks a library that the backend needs."""
+def find_lacking(lacks: registry.Finding) -> Finding:
+    """Return the finding for a host that lacks a library that the backend needs."""
     advice = advise(lacks.why, lacks.fix, proof=Proof.PROVEN)
-    found = LACKING.find(f"{lacks.id}: {lacks.what}", advice=advice)
-    session = Session(
-        name=SESSION,
-        specs=specs,
-        engine=ExecutorchEngine(()),
-        runner=ProgramRunner([runner], {}),
-        parts=tuple(describe_toolchain(environment)),
-        options=options,
-    )
-    return session.report_unrun(phases, found, read_backends()[options.backend].library)
+    return LACKING.find(f"{lacks.id}: {lacks.what}", advice=advice)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.cases.baselines import read_baselines, users_folder
-from ci.cases.judged import SessionOptions
+from ci.cases.judged import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report import publishing
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         **read_baselines(report.toolchain, backend.value, without=args.own),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
-    options = SessionOptions(policy=policy, timeout_s=0, recorded=recorded)
+    options = Options(policy=policy, timeout_s=0, recorded=recorded)
     with TemporaryDirectory() as work:
         judged = judge_report(
             report, args.outputs, options, work=Path(work), pulled=args.pulled, by=args.by

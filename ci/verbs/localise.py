@@ -11,8 +11,8 @@ from typing import cast
 
 from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
 from ci.audit.localise_report import choose_exit, data_of, render_cases
-from ci.cases.judged import SessionOptions
-from ci.cases.pipeline import RunSetup
+from ci.cases.judged import Options
+from ci.cases.pipeline import Setup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
@@ -117,7 +117,7 @@ def localise(
     progress: Progress,
 ) -> list[Localised]:
     """Provision, check the environment, and localise one case after the other."""
-    options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
+    options = Options(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
     found = []
     with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
         names = name_models(spec.model for spec in specs)
@@ -126,7 +126,7 @@ def localise(
                 f"3/4 localise {names[spec.model]} {spec.scheme.value} {spec.soc}, at most"
                 f" {args.limit} programs"
             )
-            setup = RunSetup(
+            setup = Setup(
                 options=options,
                 engine=engine,
                 runner=runner,

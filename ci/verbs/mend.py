@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ci.cases.pipeline import RunSetup
+from ci.cases.pipeline import Setup
 from ci.cases.policy import EMULATOR
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
@@ -111,10 +111,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     prepare = partial(prepare_onnx, policy=policy, command="qnn-ci mend")
     specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
     deadline = time.monotonic() + 60 * args.minutes
-    options = read_options(args, SESSION, policy, "", find_faults=match_faults)
+    options = read_options(args, SESSION, policy, find_faults=match_faults)
     with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
         progress.step("3/4 mend")
-        setup = RunSetup(
+        setup = Setup(
             options=replace(options, files_directory=None),
             engine=engine,
             runner=runner,

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from ci.cases.engine import Compiled, Delegation, Sets
-from ci.cases.judged import SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.models.tensors import TensorInfo
@@ -72,10 +71,6 @@ def give(*turns: Any, **fields: Any) -> EchoRunner:
 
 def change_policy(**fields: Any) -> EmulatorPolicy:
     return msgspec.structs.replace(read_emulator_policy(), **fields)
-
-
-def give_options(**fields: Any) -> SessionOptions:
-    return SessionOptions(**{"policy": read_emulator_policy(), "timeout_s": 9.0, **fields})
 
 
 class MeasuringPool(InlinePool):

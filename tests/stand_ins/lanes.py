@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes, Sets, Staging
-from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
@@ -25,6 +25,7 @@ from ci.models.tensors import Layer, TensorInfo, describe_tensor
 from ci.report.schema import Footprint
 from ci.report.write import write_report
 from provisioning.errors import FailedError, QnnCiError
+from tests.build.setups import make_setup
 from tests.stand_ins.reports import make_report
 
 SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
@@ -185,20 +186,8 @@ def run_case(
     **setup: Any,
 ) -> CaseResult:
     """One case through the whole pipeline, from the engine to its row."""
-    recorded = setup.pop("recorded", {})
-    options = SessionOptions(
-        policy=policy or read_emulator_policy(), timeout_s=9.0, recorded=recorded
-    )
-    given: dict[str, Any] = {
-        "options": options,
-        "engine": engine,
-        "runner": runner,
-        "pool": InlinePool(),
-        "cache": work / "cache",
-        "work": work / "work",
-        **setup,
-    }
-    return CaseRun(spec, RunSetup(**given)).run()
+    own = {"pool": InlinePool(), **({"policy": policy} if policy else {}), **setup}
+    return CaseRun(spec, make_setup(work, engine, runner, **own)).run()
 
 
 RANDOM = np.random.default_rng(5)
@@ -215,9 +204,8 @@ LABELLER = FloatEngine(
 def keep_case(work: Path) -> Path:
     """The directory that a run of one case, which passed, leaves for --keep-artifacts."""
     policy, kept = read_emulator_policy(), work / "kept"
-    options = SessionOptions(policy=policy, timeout_s=9.0, keep=kept)
     runner = EchoRunner(lambda _: [[one] for one in COARSE * np.float32(1.0005)])
-    result = run_case(work, LABELLER, runner, options=options)
+    result = run_case(work, LABELLER, runner, keep=kept)
     limits = policy.describe_limits([SPEC])
     write_report(make_report([result.case], result.controls, thresholds=limits), kept)
     return kept

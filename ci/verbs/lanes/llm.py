@@ -154,8 +154,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
     if args.pte:
         job = find_program(args)
-        foreign = CaseSpec(shown_path(args.pte), Scheme.ASIS, socs[0])
-        specs = [foreign]
+        specs = [CaseSpec(shown_path(args.pte), Scheme.ASIS, socs[0])]
     else:
         subject, show = find_subject(args, progress)
         name = shown_path(args.weights) if args.weights else args.model
@@ -175,19 +174,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
             **chosen.options,
         )
-    options = replace(read_options(args, SESSION, policy, command), baselines=None)
+    options = read_options(args, SESSION, policy, specs=specs, command=command)
+    options = replace(options, baselines=None)
     report: Report = take_steps(
         chosen.profile,
         f"run {shown_path(args.pte)}"
         if args.pte
         else f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         lambda environment, scratch: (
-            run_program(
-                foreign, job, options, environment=environment, phases=phases, scratch=scratch
-            )
+            run_program(job, options, environment=environment, phases=phases, scratch=scratch)
             if args.pte
             else run_specs(
-                specs,
                 subject,
                 show,
                 options,

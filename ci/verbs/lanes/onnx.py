@@ -17,11 +17,12 @@ from pathlib import Path
 import msgspec
 
 from ci.cases.cache import digest_packages
+from ci.cases.pipeline import Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool, ScratchPool
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.runners import PooledRunner
-from ci.cases.session import Phases, Session, list_parts
+from ci.cases.session import Phases, list_parts, run_session
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.table import suggest_mending
@@ -371,9 +372,11 @@ def run(
     phases = Phases(progress)
     words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
     command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
-    options = read_options(args, SESSION, policy, command, find_faults=match_faults)
-    specs, quantized = fit_shapes(specs, policy, progress, options.command)
+    specs, quantized = fit_shapes(specs, policy, progress, command)
     specs = fit_schemes(specs, quantized, policy, args.scheme)
+    options = read_options(
+        args, SESSION, policy, specs=specs, command=command, find_faults=match_faults
+    )
     engine = OnnxEngine(
         toolchain=(),
         sdk=Path(),
@@ -388,15 +391,15 @@ def run(
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
         ready, parts = prepare_engine(engine, environment)
         pool = scratch.open(environment.apply(os.environ))
-        session = Session(
-            name=SESSION,
-            specs=specs,
+        setup = Setup(
+            options=options,
             engine=ready,
             runner=make_runner(ready, pool, args.profile),
+            pool=pool,
+            work=scratch.scratch,
             parts=parts,
-            options=options,
         )
-        return session.run(pool, scratch.scratch, phases)
+        return run_session(setup, phases)
 
     report = take_steps(
         choose_profile(chosen),

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
 from ci.cases.forked import run_forked
-from ci.cases.judged import SessionOptions
+from ci.cases.judged import Options
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
-from ci.cases.session import Phases
+from ci.cases.session import Phases, started_now
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.latency.calibrate import read_own
@@ -351,13 +351,13 @@ def select_asked(
 
 
 def read_options(
-    args: argparse.Namespace, session: str, policy: EmulatorPolicy, command: str, **more: Any
-) -> SessionOptions:
-    """Return the options of a run. ``command`` is the start of the command that repeats a case, and
-    ``more`` are further fields of SessionOptions."""
-    return SessionOptions(
+    args: argparse.Namespace, session: str, policy: EmulatorPolicy, **more: Any
+) -> Options:
+    """Return the options of a run. ``more`` are further fields of Options."""
+    return Options(
         policy=policy,
-        command=command,
+        session=session,
+        started=started_now(),
         jobs=args.jobs,
         timeout_s=args.timeout_s,
         use_cache=not args.no_cache,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
@@ -23,6 +23,7 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend, read_backends
+from tests.build.setups import make_setup
 from tests.stand_ins.backends import HOST, compile_backend
 
 pytestmark = [
@@ -51,19 +52,15 @@ def pool(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
 
 
 def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> CaseResult:
-    options = SessionOptions(
+    setup = make_setup(
+        folder,
+        ExecutorchEngine(("test",), backend),
+        make_runner(pool, 200.0, quantizes=backend.is_lpai),
+        pool,
         policy=read_emulator_policy().for_backend(backend),
         timeout_s=200.0,
         files_directory=folder / "qnn",
         backend=backend,
-    )
-    setup = RunSetup(
-        options=options,
-        engine=ExecutorchEngine(("test",), backend),
-        pool=pool,
-        runner=make_runner(pool, 200.0, quantizes=backend.is_lpai),
-        cache=folder / "cache",
-        work=folder / "work",
         device=read_backends()[backend].device,
     )
     return CaseRun(spec, setup).run()

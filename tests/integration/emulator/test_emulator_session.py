@@ -21,7 +21,7 @@ from msgspec import structs
 
 from ci.cases.cache import read_artifact
 from ci.cases.engine import INPUTS, Program, RunError, Sets
-from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import TUNABLES, Pool
 from ci.cases.runners import ProgramRunner
@@ -38,6 +38,7 @@ from provisioning.errors import UsageError
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
+from tests.build.setups import make_setup
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
@@ -71,18 +72,15 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         timeout_s: float = 200.0,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
-        options = SessionOptions(
+        setup = make_setup(
+            tmp_path,
+            ExecutorchEngine(("test",)),
+            stand_in if fault else make_runner(pool, timeout_s),
+            pool,
             policy=policy or read_emulator_policy(),
             timeout_s=timeout_s,
             keep=tmp_path / "kept",
-        )
-        setup = RunSetup(
-            options=options,
-            engine=ExecutorchEngine(("test",)),
-            pool=pool,
-            runner=stand_in if fault else make_runner(pool, timeout_s),
             cache=cache,
-            work=tmp_path / "work",
         )
         return CaseRun(CaseSpec(model, scheme, soc), setup).run()
 

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
@@ -31,6 +31,7 @@ from ci.onnx.engine import OnnxEngine, make_runner
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from tests.build.setups import make_setup
 
 pytestmark = pytest.mark.emulator
 RunCase = Callable[..., CaseResult]
@@ -69,22 +70,19 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
-        options = SessionOptions(
+        engine = OnnxEngine(
+            toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver, direct=direct
+        )
+        setup = make_setup(
+            tmp_path,
+            engine,
+            make_runner(engine, pool, profile),
+            pool,
             policy=read_emulator_policy(lane="onnx"),
             timeout_s=timeout_s,
             keep=tmp_path / "kept",
             files_directory=tmp_path / "beside",
-        )
-        engine = OnnxEngine(
-            toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver, direct=direct
-        )
-        setup = RunSetup(
-            options=options,
-            engine=engine,
-            pool=pool,
-            runner=make_runner(engine, pool, profile),
             cache=place / "lowered",
-            work=tmp_path / "work",
         )
         own = Source(model, float_model=float_model) if os.sep in model else Source()
         return CaseRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()

@@ -51,9 +51,6 @@ from ci.audit.localise_search import (  # noqa: E402
     rank_departures,
 )
 from ci.cases.engine import Delegation  # noqa: E402
-from ci.cases.judged import SessionOptions  # noqa: E402
-from ci.cases.pipeline import RunSetup  # noqa: E402
-from ci.cases.policy import read_emulator_policy  # noqa: E402
 from ci.cases.pool import Ended  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
@@ -66,6 +63,7 @@ from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import Threshold  # noqa: E402
 from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
+from tests.build.setups import make_setup  # noqa: E402
 from tests.stand_ins.lanes import (  # noqa: E402
     COARSE,
     LABELLER,
@@ -580,15 +578,7 @@ def try_part(
     tmp_path: Path, pool: Leasing | None = None, runner: Any = None, *, use_cache: bool = True
 ) -> Trial:
     """What a part whose only output is y ends with."""
-    policy = read_emulator_policy()
-    setup: Any = RunSetup(
-        options=SessionOptions(policy=policy, timeout_s=9.0, use_cache=use_cache),
-        engine=LABELLER,
-        runner=runner,
-        pool=pool or Leasing(),  # type: ignore[arg-type]
-        work=tmp_path / "work",
-        cache=tmp_path / "cache",
-    )
+    setup = make_setup(tmp_path, LABELLER, runner, pool or Leasing(), use_cache=use_cache)
     return Localiser(SPEC, setup, PARTS, Progress()).try_cut(Cut(("y",), ("y",)))
 
 

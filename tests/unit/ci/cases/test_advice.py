@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.judged import CaseJudge, SessionOptions
+from ci.cases.judged import CaseJudge
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Certainty, Finding
@@ -28,6 +28,7 @@ from ci.judging.verdict import (
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Status, Threshold
+from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
 from tests.stand_ins.reports import say
 
@@ -131,7 +132,7 @@ def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
 )
 def test_the_log_of_what_died_says_why(found: Finding, helps: bool, tmp_path: Path) -> None:
     policy = read_emulator_policy()
-    options = SessionOptions(policy=policy, timeout_s=9)
+    options = make_options(policy=policy)
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
     assert (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,10 +17,8 @@ from ci.cases.baselines import (
     record_baselines,
     users_folder,
 )
-from ci.cases.pipeline import SessionOptions
 from ci.cases.policy import read_emulator_policy
-from ci.cases.pool import Pool
-from ci.cases.session import Phases, Session
+from ci.cases.session import Phases, check_data, find_baselines, run_session
 from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
@@ -28,7 +27,8 @@ from ci.report.schema import Case, Footprint, OperatorCount, Status, Tool
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
-from tests.stand_ins.lanes import EchoRunner, FloatEngine, InlinePool
+from tests.build.setups import make_options, make_setup
+from tests.stand_ins.lanes import FloatEngine, InlinePool
 from tests.stand_ins.reports import make_report
 
 TOOLS = (
@@ -126,17 +126,8 @@ def test_figures_of_a_policy_s_models_and_of_another_backend_are_recorded_apart(
     assert read_baselines(TOOLS, "gpu", folder) == {"net 8a8w SM8650": Baseline(60.0)}
 
 
-def make_session(folder: Path, *models: str, record: bool = False) -> Session:
-    options = SessionOptions(policy=POLICY, timeout_s=1, record=record, baselines=folder)
-    specs = [CaseSpec(model, Scheme.A8W8, "SM8650") for model in models]
-    return Session(
-        name="test_emulator",
-        specs=specs,
-        engine=FloatEngine(lambda x: x, []),
-        runner=EchoRunner(lambda sets: sets),
-        parts=TOOLS,
-        options=options,
-    )
+def ask(*models: str) -> list[CaseSpec]:
+    return [CaseSpec(model, Scheme.A8W8, "SM8650") for model in models]
 
 
 def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_path: Path) -> None:
@@ -144,17 +135,17 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
         def read_data(self, spec: CaseSpec) -> int:
             raise UsageError(f"inputs: {spec.source.inputs} is too short", fix="a longer one")
 
-    session = make_session(tmp_path, "net")
-    own = [replace(spec, source=Source("net.py:f", inputs="x.npy")) for spec in session.specs]
+    specs = ask("net")
+    own = [replace(spec, source=Source("net.py:f", inputs="x.npy")) for spec in specs]
     engine = Refusing(lambda x: x, [])
-    refused = replace(session, specs=own, engine=engine)
-    pool, phases = cast(Pool, InlinePool()), Phases(Progress())
+    pool, phases = InlinePool(), Phases(Progress())
+    refused = make_setup(tmp_path, engine, None, pool, specs=own)
     with pytest.raises(UsageError, match=r"^models\.net\.inputs: x\.npy is too short") as caught:
-        refused.run(pool, tmp_path, phases)
+        run_session(refused, phases)
     assert caught.value.exit_code == ExitCode.USAGE
     assert "a longer one" in str(caught.value)
     assert not engine.compiled
-    replace(refused, specs=session.specs).check_data(pool, tmp_path)  # the policy gives none
+    check_data(make_setup(tmp_path, engine, None, pool, specs=specs))  # the policy gives none
 
 
 def test_a_run_is_compared_with_the_figures_of_its_own_models(
@@ -163,24 +154,30 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
     """A toolchain that has no figures is named if there are some of another one."""
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
     folder = tmp_path / "qnn-baselines"
-    assert make_session(folder, "net").find_baselines() == ({}, True)
-    assert make_session(folder, "mlp").find_baselines() == ({}, False)
+
+    def find(*models: str, **own: Any) -> tuple[Mapping[str, Baseline], bool]:
+        return find_baselines(
+            make_options(policy=POLICY, specs=ask(*models), baselines=folder, **own), TOOLS
+        )
+
+    assert find("net") == ({}, True)
+    assert find("mlp") == ({}, False)
     case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
     suite = msgspec.structs.replace(case, model="mlp")
     record_baselines(make_report([case, suite], toolchain=TOOLS), folder)
     own = {"net 8a8w SM8650": Baseline(30.0)}
-    assert make_session(folder, "net").find_baselines() == (own, True)
-    assert make_session(folder, "net", "mlp").find_baselines()[1]
+    assert find("net") == (own, True)
+    assert find("net", "mlp")[1]
     (suite_file,) = (tmp_path / "manifests" / "baselines").iterdir()
     away = suite_file.rename(tmp_path / suite_file.name)
-    assert make_session(folder, "net", "mlp").find_baselines() == (own, False)
+    assert find("net", "mlp") == (own, False)
     away.rename(suite_file)
     both = own | {"mlp 8a8w SM8650": Baseline(30.0)}
-    assert make_session(folder, "net", "mlp").find_baselines() == (both, True)
-    assert make_session(folder, "net", record=True).find_baselines() == ({}, True)
+    assert find("net", "mlp") == (both, True)
+    assert find("net", record=True) == ({}, True)
     (file,) = folder.iterdir()
     file.rename(file.with_name("executorch-9.1-qnn-runtime-9.1.toml"))
-    assert make_session(folder, "net").find_baselines() == ({}, False)
+    assert find("net") == ({}, False)
 
 
 @pytest.mark.parametrize(

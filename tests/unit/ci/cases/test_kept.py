@@ -22,7 +22,6 @@ import ci.__main__
 from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
-from ci.cases.judged import SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.device.provenance import RUN_CASES, write_by_hand
@@ -32,6 +31,7 @@ from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import DeviceFigures, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
+from tests.build.setups import make_options
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
 from tests.stand_ins.reports import make_report, say
 
@@ -50,7 +50,7 @@ def kept(made: Path, tmp_path: Path) -> Path:
 
 
 def judge(kept: Path, policy: EmulatorPolicy = POLICY, pulled: Path | None = None) -> Report:
-    options = SessionOptions(policy=policy, timeout_s=0)
+    options = make_options(policy=policy)
     return judge_report(
         read_report(kept), kept, options, work=kept / "work", pulled=pulled, by="farm:phone"
     )
@@ -432,8 +432,8 @@ def test_what_is_kept_is_what_was_judged(tmp_path: Path) -> None:
         calls.append(1)
         return [[one] for one in (COARSE * 0 if len(calls) == 1 else COARSE)]
 
-    options = SessionOptions(policy=POLICY, timeout_s=9.0, keep=tmp_path / "kept")
-    result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), options=options)
+    kept = tmp_path / "kept"
+    result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), keep=kept)
     assert result.case.status is Status.PASSED
     write_report(make_report([result.case], result.controls), tmp_path / "kept")
     assert judge(tmp_path / "kept").ok

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from ci.cases import judged
-from ci.cases.judged import CaseJudge, SessionOptions
+from ci.cases.judged import CaseJudge
 from ci.cases.pipeline import CaseResult, CaseRun
-from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Case, Footprint, Status
 from provisioning.errors import ExitCode
 from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, run_case
@@ -38,9 +37,8 @@ def throw(*given: Any, **named: Any) -> None:
 
 def run(work: Path, outputs: str) -> CaseResult:
     runner = EchoRunner(lambda _: [[one] for one in OUTPUTS[outputs]])
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, estimate=True)
     engine = replace(LABELLER, footprint=Footprint(program_bytes=9))
-    return run_case(work, engine, runner, options=options)
+    return run_case(work, engine, runner, estimate=True)
 
 
 @pytest.fixture(scope="module")

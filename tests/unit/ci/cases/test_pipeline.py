@@ -37,9 +37,9 @@ from tests.build.cases import (
     RIGHT,
     MeasuringPool,
     give,
-    give_options,
     make_engine,
 )
+from tests.build.setups import make_options
 from tests.stand_ins.lanes import SPEC, EchoRunner, run_case
 
 
@@ -120,7 +120,7 @@ def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) ->
     compiled = msgspec.structs.replace(COMPILED, binary="context.bin")
     artifact = Artifact("key", "m", "s", "soc", compiled, 1.0, {})
     (tmp_path / "made" / compiled.binary).write_bytes(b"v2.49.40.260810104044\0")
-    options = give_options(files_directory=tmp_path / "beside")
+    options = make_options(files_directory=tmp_path / "beside")
     judge = CaseJudge(SPEC, options, tmp_path, "echo")
     judge.note_program(folder.parent, artifact)
     judge.leave(folder.parent / compiled.binary)  # as a runner leaves its files
@@ -196,7 +196,7 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
     monkeypatch.chdir(tmp_path)
     kept = Path("kept")
     (kept / SPEC.slug / "old").mkdir(parents=True)
-    case = run_case(tmp_path, make_engine(), EchoRunner(run), options=give_options(keep=kept)).case
+    case = run_case(tmp_path, make_engine(), EchoRunner(run), keep=kept).case
     assert case.status is Status.PASSED, case.reason
     place = kept / SPEC.slug
     assert {one.name for one in place.iterdir()} == {

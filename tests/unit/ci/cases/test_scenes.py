@@ -54,9 +54,9 @@ from tests.build.cases import (
     MeasuringPool,
     change_policy,
     give,
-    give_options,
     make_engine,
 )
+from tests.build.setups import make_options
 from tests.stand_ins.lanes import SPEC, FloatEngine, InlinePool, run_case
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -495,7 +495,7 @@ class LatePool(InlinePool):
 
 def list_known() -> Iterator[tuple[str, Scene]]:
     def known(*turns: Any, raises: Exception | None = None, **more: Any) -> Scene:
-        options = give_options(find_faults=match_faults, **more.pop("own", {}))
+        options = make_options(find_faults=match_faults, **more.pop("own", {}))
         engine = make_engine(steps=MASKED, raises=raises)
         return scene(*turns, engine=engine, options=options, **more)
 
@@ -527,8 +527,7 @@ def test_what_a_case_says() -> None:
 
 def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -> None:
     def run(*, use_cache: bool = True) -> tuple[str, str]:
-        options = give_options(use_cache=use_cache)
-        result = run_case(tmp_path, make_engine(), give(RIGHT), options=options)
+        result = run_case(tmp_path, make_engine(), give(RIGHT), use_cache=use_cache)
         return result.case.reason, result.remark
 
     assert [run(use_cache=one) for one in (True, True, False)] == [("", "")] * 3

@@ -4,14 +4,19 @@ import io
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.cases.pipeline import CaseResult, SessionOptions
-from ci.cases.policy import read_emulator_policy
-from ci.cases.session import Phases, Session, clear_beside, compare_schemes, run_cases
+from ci.cases.pipeline import CaseResult
+from ci.cases.session import (
+    Phases,
+    clear_beside,
+    compare_schemes,
+    make_report,
+    report_unrun,
+    run_cases,
+)
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.facts.kinds import NO_OUTPUTS
@@ -20,6 +25,7 @@ from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
+from tests.build.setups import make_options
 from tests.stand_ins.reports import say
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
@@ -77,21 +83,12 @@ def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> Non
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     schemes = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
     specs = [CaseSpec("mlp", scheme, "SM8650") for scheme in schemes]
-    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0)
-    nothing: Any = None
-    session = Session(
-        name="test_emulator",
-        specs=specs,
-        engine=nothing,
-        runner=nothing,
-        parts=TOOLS,
-        options=options,
-    )
+    options, phases = make_options(specs=specs), Phases(Progress(io.StringIO()))
     passed = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
-    cut = session.make_report([passed], Phases(Progress(io.StringIO())))
+    cut = make_report(options, TOOLS, [passed], phases)
     assert (cut.unjudged, cut.ok, cut.exit_code) == (2, False, ExitCode.INTERRUPTED)
     assert "2 cases" in cut.verdict
-    whole = session.make_report([passed] * 3, Phases(Progress(io.StringIO())))
+    whole = make_report(options, TOOLS, [passed] * 3, phases)
     assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
     assert [one.scheme for one in whole.thresholds] == [one.value for one in schemes]
 
@@ -99,20 +96,10 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
 def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.mkdir()
-    options = SessionOptions(
-        policy=read_emulator_policy(), timeout_s=9.0, files_directory=beside, keep=None
-    )
-    nothing: Any = SimpleNamespace(name="cpp")
     specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750")]
-    made = Session(
-        name="test_emulator",
-        specs=specs,
-        engine=nothing,
-        runner=nothing,
-        parts=TOOLS,
-        options=options,
-    )
-    report = made.report_unrun(Phases(Progress(io.StringIO())), *say("it needs AVX"), "libc++")
+    options, phases = make_options(specs=specs, files_directory=beside), Phases(Progress())
+    (found,) = say("it needs AVX")
+    report = report_unrun(options, TOOLS, phases, found, runner="cpp", library="libc++")
     assert report.cases == tuple(
         Case(
             model="mlp",

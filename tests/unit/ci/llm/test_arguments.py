@@ -249,8 +249,8 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     args = parser.parse_args([*words, "--jobs", "3", "--offline", "--reports", "out"])
     report, directory, same, _ = llm.execute(args, Progress())  # type: ignore[misc]
     assert (report, directory, same) == ("report", tmp_path / "out" / "test_llm", args)
-    ((first, *rest, options), more) = ran[0]
-    found = [first] if args.pte else first
+    ((*rest, options), more) = ran[0]
+    found = options.specs
     assert found == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
     rooms = {"environment": "environment", "scratch": "scratch"}
     if args.pte:

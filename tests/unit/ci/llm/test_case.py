@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import Delegation, Fallback, Program, RunError, RunNotes
-from ci.cases.judged import CaseResult, SessionOptions
-from ci.cases.pipeline import RunSetup
+from ci.cases.judged import CaseResult
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
@@ -28,6 +27,7 @@ from ci.llm.lowering import RUNS, ReferenceRuns, Subject
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import Retyped
 from ci.report.schema import ControlKind, Footprint, Status
+from tests.build.setups import make_setup
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
@@ -56,11 +56,8 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         monkeypatch.setattr(llm_case, "program_step", lambda *_: step)
         if runs:
             monkeypatch.setattr(llm_case, "read_runs", lambda _: runs)
-        options = SessionOptions(policy=POLICY, timeout_s=9.0)
         runner: Any = EchoRunner(lambda sets: sets, RunNotes(run_ms=4.0))
-        engine: Any = None
-        pool: Any = InlinePool()
-        setup = RunSetup(options=options, engine=engine, runner=runner, pool=pool, work=tmp_path)
+        setup = make_setup(tmp_path, None, runner, InlinePool(), policy=POLICY)
         subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
         compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint, retyped=retyped)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ci.cases.judged import SessionOptions
-from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
@@ -37,6 +35,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status, Tool
 from provisioning.console.progress import Progress
 from provisioning.errors import DefectError, ExitCode, UsageError
+from tests.build.setups import make_options
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny, example_inputs
 from tests.unit.ci.llm.decoders import PREFILL as SIZE
 
@@ -380,10 +379,9 @@ def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASI
 
     pool.run = run
     spec = CaseSpec("m.pte", scheme, "SM8750")
-    policy = read_emulator_policy(lane="llm")
-    options = SessionOptions(policy=policy, timeout_s=9.0)
+    options = make_options("llm", session="test_llm", specs=[spec])
     job: Any = "job"
-    made = session.run_program(spec, job, options, **given)
+    made = session.run_program(job, options, **given)
     assert pool.calls == [("job", "run.log", 9.0)]
     assert pool.variables == {"ours": "1", "path": os.environ["PATH"]}
     return made

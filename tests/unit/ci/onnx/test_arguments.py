@@ -20,7 +20,9 @@ from msgspec.structs import replace
 from onnx import helper
 
 from ci.__main__ import main
+from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
+from ci.cases.session import Phases
 from ci.report.schema import Case, Report, Status
 from ci.verbs.lanes import onnx as verb
 from ci.verbs.lanes.steps import require_packages
@@ -52,9 +54,9 @@ class Steps:
         report: Report = run(Environment(profile, found, {}), scratch)
         return report
 
-    def open_session(self, **given: Any) -> Any:
-        self.session = given
-        return SimpleNamespace(run=lambda *_: self.report)
+    def run_session(self, setup: Setup, _: Phases) -> Report:
+        self.session = vars(setup)
+        return self.report
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setattr(verb, "take_steps", made.take)
     monkeypatch.setattr(verb, "require_packages", lambda *_: None)
     monkeypatch.setattr(verb, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
-    monkeypatch.setattr(verb, "Session", made.open_session)
+    monkeypatch.setattr(verb, "run_session", made.run_session)
     monkeypatch.setattr(verb, "make_runner", lambda *given: given)
     return made
 
@@ -132,12 +134,12 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
     write_model(Path("a b.onnx"), [helper.make_node("Relu", ["x"], ["y"])], *ends)
     words = ["test-onnx", "--model", "a b.onnx", "--scheme", "u8", "--shape", "x=2,3"]
     assert main(words) == ExitCode.OK
-    (spec,) = steps.session["specs"]
+    (spec,) = steps.session["options"].specs
     assert spec.source.shapes == (("x", (2, 3)),)
     assert not steps.session["engine"].exports
     assert shlex.split(steps.session["options"].command)[-2:] == ["--shape", "x=2,3"]
     assert main([*words, "--model", "mlp"]) == ExitCode.OK
-    assert [one.source.shapes for one in steps.session["specs"]] == [(("x", (2, 3)),), ()]
+    assert [one.source.shapes for one in steps.session["options"].specs] == [(("x", (2, 3)),), ()]
     assert steps.session["engine"].exports  # a model of PyTorch is one of the two
 
 

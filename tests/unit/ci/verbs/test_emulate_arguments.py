@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.judged import SessionOptions
+from ci.cases.judged import Options
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Place
@@ -56,14 +56,14 @@ class Steps:
         report: Report = run(self.environment, "the scratch pool")
         return report
 
-    def run(self, specs: Any, environment: Any, runner: Any, options: Any, **more: Any) -> Report:
-        own = {"specs": specs, "environment": environment, "runner": runner, "options": options}
+    def run(self, environment: Any, runner: Any, options: Any, **more: Any) -> Report:
+        own = {"environment": environment, "runner": runner, "options": options}
         self.ran = {**own, **more}
         return self.report
 
     @property
-    def options(self) -> SessionOptions:
-        found: SessionOptions = self.ran["options"]
+    def options(self) -> Options:
+        found: Options = self.ran["options"]
         return found
 
 
@@ -103,7 +103,7 @@ def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     policy = read_emulator_policy(tmp_path / "qnn.toml")
     assert options.policy == policy.for_backend(Backend.HTP)
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
-    assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
+    assert {one.source.choices.log_level for one in steps.options.specs} == {"debug"}
     assert (given["offline"], given["tolerated"]) == (True, ("QNN505",))
     assert given["choice"].sdk == str(tmp_path / "an sdk")
     assert given["profile"] == given["choice"].profile != "emulator"
@@ -118,7 +118,7 @@ def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
     assert steps.options.backend is steps.given["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
     assert steps.options.find_faults is not match_faults  # they are known of HTP alone
-    assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.ran["specs"]}
+    assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.options.specs}
 
 
 @pytest.mark.parametrize("word", ["--model", "--scheme", "--soc"])
@@ -132,8 +132,8 @@ def test_a_plan_and_a_choice_of_cases_exclude_each_other(
     assert {*re.findall(r"--[a-z]+", fix)} == {"--plan", word}
     assert not steps.given
     assert main(["test-emulator", "--plan", "plan.json", "--log-level", "info"]) == ExitCode.OK
-    assert [one.source.choices.log_level for one in steps.ran["specs"]] == ["info"]
-    (spec,) = steps.ran["specs"]
+    assert [one.source.choices.log_level for one in steps.options.specs] == ["info"]
+    (spec,) = steps.options.specs
     assert (spec.model, spec.scheme.value, spec.soc) == ("mlp", "fp16", "SM8750")
 
 
@@ -209,7 +209,7 @@ def test_baselines_are_recorded_for_models_that_a_policy_lists(
     Path("qnn.toml").write_text('extends = "default"\n[models.m]\npath = "net.py:factory"\n')
     record = ["test-emulator", "--scheme", "fp16", "--record", "--policy", "qnn.toml"]
     assert main([*record, "--model", "m", "--model", "mlp"]) == ExitCode.OK
-    assert {Path(one.model).name for one in steps.ran["specs"]} == {"m", "mlp"}
+    assert {Path(one.model).name for one in steps.options.specs} == {"m", "mlp"}
     assert steps.options.record
     steps.given.clear()
     assert main([*record, "--model", "net.py:factory"]) == ExitCode.USAGE
@@ -247,7 +247,7 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
         mark = read_report(Path("reports/test_emulator")).shard
         assert mark
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
-        found += [one.model for one in steps.ran["specs"]]
+        found += [one.model for one in steps.options.specs]
     assert sorted(found) == ["lstm", "mlp"]
 
 
@@ -338,7 +338,7 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
     assert run("--bundle", "a bundle", *words) == ExitCode.OK
-    assert {one.soc for one in steps.ran["specs"]} == {soc or "SM8650"}
+    assert {one.soc for one in steps.options.specs} == {soc or "SM8650"}
     assert steps.ran["runner"] == "the device's runner"
     assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
     command = shlex.split(steps.options.command)
