@@ -72,6 +72,7 @@ def call_rewritten(reference, names):
     inputs = example if isinstance(example, (tuple, list)) else (example,)
     return (rewrite_module(module, inputs, names), example, *calibration)
 '''
+AXES = "ci.mend.axes"
 NEEDED = ("Change", "export_module", "rewrite_module", "rewrite_graph")  # of ci.mend.rewrite
 FUNCTION = '''
 
@@ -134,20 +135,18 @@ def copy_rewrites(names: Sequence[str]) -> str:
     """Return the source code of rewrites and of everything that they use. No two modules of
     ci.mend.torch_rewrites define the same name, so they can be joined."""
     modules: dict[str, ModuleType] = {}
-    rows = []
     for name in names:
-        function = inspect.unwrap(find_rewrite(TORCH, name) or (lambda _: ()))
-        _add_modules(function.__module__, modules)
-        rows.append(f"    {name!r}: {function.__name__},\n")
+        if rewrite := find_rewrite(TORCH, name):
+            _add_modules(rewrite.__module__, modules)
     needed = importlib.import_module("ci.mend.rewrite")
     parts = [*_copy_definitions(needed, NEEDED)]
     parts += [one for module in modules.values() for one in _copy_definitions(module)]
-    return "\n\n\n".join(["", *parts, f"REWRITES = {{\n{''.join(rows)}}}\n"])
+    return "\n\n\n".join(["", *parts, ""])
 
 
 def _add_modules(name: str, found: dict[str, ModuleType]) -> None:
-    """Add a module of rewrites to ``found``, after those that it imports."""
-    if name in found or not name.startswith(f"{TORCH}."):
+    """Add a module of rewrites, or AXES, to ``found``, after those that it imports."""
+    if name in found or not name.startswith((f"{TORCH}.", AXES)):
         return
     module = importlib.import_module(name)
     for node in ast.walk(ast.parse(inspect.getsource(module))):

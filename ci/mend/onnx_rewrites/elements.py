@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import Graph, read
-from ci.mend.rewrite import Change
+from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
@@ -17,128 +16,112 @@ MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
 FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 
 
-def limit_before_tanh(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("limit-before-tanh", "Relu")
+def limit_before_tanh(graph: Graph, node: Any) -> None:
     """Exchange a tanh and the ReLU behind it: ``tanh(relu(x))`` equals ``relu(tanh(x))``."""
-    graph = Graph(model)
-    for node in graph.find("Relu"):
-        if tanh := graph.maker(node.input[0], "Tanh"):
-            result = graph.add("Tanh", graph.add("Relu", tanh.input[0]))
-            graph.replace([tanh, node], [result], "relu(tanh(x))", "tanh(relu(x))")
-    return graph.finish()
+    if tanh := graph.maker(node.input[0], "Tanh"):
+        result = graph.add("Tanh", graph.add("Relu", tanh.input[0]))
+        graph.replace([tanh, node], [result], "relu(tanh(x))", "tanh(relu(x))")
 
 
-def skip_neutral(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("skip-neutral", "Add", "Sub", "Mul", "Div")
+def skip_neutral(graph: Graph, node: Any) -> None:
     """Leave out a sum or a difference with zeros, and a product or a quotient with ones."""
-    graph = Graph(model)
-    for node in graph.find("Add", "Sub", "Mul", "Div"):
-        found, neutral = graph.operands(node), float(node.op_type in {"Mul", "Div"})
-        if not found or not graph.is_float(found[0], node.output[0]):
-            continue
-        x, value = found
-        is_second = node.input[0] == x or node.op_type in {"Add", "Mul"}
-        if is_second and (value == neutral).all() and graph.shape(x) == graph.shape(node.output[0]):
-            graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
-    return graph.finish()
+    found, neutral = graph.operands(node), float(node.op_type in {"Mul", "Div"})
+    if not found or not graph.is_float(found[0], node.output[0]):
+        return
+    x, value = found
+    is_second = node.input[0] == x or node.op_type in {"Add", "Mul"}
+    if is_second and (value == neutral).all() and graph.shape(x) == graph.shape(node.output[0]):
+        graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
 
 
-def split_prelu(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("split-prelu", "PRelu")
+def split_prelu(graph: Graph, node: Any) -> None:
     """Compute a PReLU as ``relu(x) - slope * relu(-x)``."""
-    graph = Graph(model)
-    for node in graph.find("PRelu"):
-        x, slope = node.input
-        if not graph.is_float(x):
-            continue
-        below = graph.add("Mul", graph.add("Relu", graph.add("Neg", x)), slope)
-        result = graph.add("Sub", graph.add("Relu", x), below)
-        graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
-    return graph.finish()
+    x, slope = node.input
+    if not graph.is_float(x):
+        return
+    below = graph.add("Mul", graph.add("Relu", graph.add("Neg", x)), slope)
+    result = graph.add("Sub", graph.add("Relu", x), below)
+    graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
 
 
-def exponential_of_power(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("exp-of-power", "Pow")
+def exponential_of_power(graph: Graph, node: Any) -> None:
     """Compute a power of a positive constant as ``exp(x * log(base))``."""
-    graph = Graph(model)
-    for node in graph.find("Pow"):
-        base, x = graph.constant(node.input[0]), node.input[1]
-        if base is None or not graph.is_float(*node.input) or not (base > 0).all():
-            continue
-        result = graph.add("Exp", graph.add("Mul", x, np.log(base.astype(np.float64))))
-        graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
-    return graph.finish()
+    base, x = graph.constant(node.input[0]), node.input[1]
+    if base is None or not graph.is_float(*node.input) or not (base > 0).all():
+        return
+    result = graph.add("Exp", graph.add("Mul", x, np.log(base.astype(np.float64))))
+    graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
 
 
-def mish_of_sigmoid(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("mish-by-sigmoid", "Mish", "Softplus")
+def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     """Compute Mish as ``x * (1 - s * s) / (1 + s * s)``, where s is ``sigmoid(-x)``."""
-    graph = Graph(model)
-    for node in graph.find("Mish", "Softplus"):
-        x, nodes = node.input[0], [node]
-        if node.op_type == "Softplus":
-            tanh = graph.reader(node.output[0], "Tanh")
-            product = tanh is not None and graph.reader(tanh.output[0], "Mul")
-            if not product or x not in product.input:
-                continue
-            nodes = [node, tanh, product]
-        if not graph.is_float(x):
-            continue
-        sigmoid = graph.add("Sigmoid", graph.add("Neg", x))
-        square = graph.add("Mul", sigmoid, sigmoid)
-        share = graph.add("Div", graph.add("Sub", 1.0, square), graph.add("Add", square, 1.0))
-        told = "x * (1 - s * s) / (1 + s * s), s = sigmoid(-x)"
-        graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", told)
-    return graph.finish()
+    x, nodes = node.input[0], [node]
+    if node.op_type == "Softplus":
+        tanh = graph.reader(node.output[0], "Tanh")
+        product = tanh is not None and graph.reader(tanh.output[0], "Mul")
+        if not product or x not in product.input:
+            return
+        nodes = [node, tanh, product]
+    if not graph.is_float(x):
+        return
+    sigmoid = graph.add("Sigmoid", graph.add("Neg", x))
+    square = graph.add("Mul", sigmoid, sigmoid)
+    share = graph.add("Div", graph.add("Sub", 1.0, square), graph.add("Add", square, 1.0))
+    told = "x * (1 - s * s) / (1 + s * s), s = sigmoid(-x)"
+    graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", told)
 
 
-def softplus_of_relu(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("softplus-by-log", "Softplus", "Exp")
+def softplus_of_relu(graph: Graph, node: Any) -> None:
     """Compute a softplus, also written as ``log(1 + exp(x))``, as ``relu(x) - log(sigmoid(|x|))``,
     which neither overflows nor cancels."""
-    graph = Graph(model)
-    for node in graph.find("Softplus", "Exp"):
-        nodes, x = find_softplus(graph, node), node.input[0]
-        if nodes:
-            log = graph.add("Log", graph.add("Sigmoid", graph.add("Abs", x)))
-            result = graph.add("Sub", graph.add("Relu", x), log)
-            graph.replace(nodes, [result], "softplus(x)", "relu(x) - log(sigmoid(|x|))")
-    return graph.finish()
+    nodes, x = find_softplus(graph, node), node.input[0]
+    if nodes:
+        log = graph.add("Log", graph.add("Sigmoid", graph.add("Abs", x)))
+        result = graph.add("Sub", graph.add("Relu", x), log)
+        graph.replace(nodes, [result], "softplus(x)", "relu(x) - log(sigmoid(|x|))")
 
 
-def softplus_below_zero(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("softplus-below-zero", "Softplus")
+def softplus_below_zero(graph: Graph, node: Any) -> None:
     """Compute a softplus as ``relu(x) + softplus(-|x|)``."""
-    graph = Graph(model)
-    for node in graph.find("Softplus"):
-        x = node.input[0]
-        if graph.is_float(x):
-            low = graph.add("Softplus", graph.add("Neg", graph.add("Abs", x)))
-            result = graph.add("Add", graph.add("Relu", x), low)
-            graph.replace([node], [result], "softplus(x)", "relu(x) + softplus(-|x|)")
-    return graph.finish()
+    x = node.input[0]
+    if graph.is_float(x):
+        low = graph.add("Softplus", graph.add("Neg", graph.add("Abs", x)))
+        result = graph.add("Add", graph.add("Relu", x), low)
+        graph.replace([node], [result], "softplus(x)", "relu(x) + softplus(-|x|)")
 
 
-def join_gelu(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("join-gelu", "Erf")
+def join_gelu(graph: Graph, node: Any) -> None:
     """Replace ``x * 0.5 * (1 + erf(x / sqrt(2)))`` by one Gelu of onnxruntime's own domain."""
-    graph = Graph(model)
-    for node in graph.find("Erf"):
-        scaled, plus = graph.maker(node.input[0], "Div", "Mul"), graph.reader(node.output[0], "Add")
-        found = graph.operands(scaled) if scaled else None
-        product = plus and graph.reader(plus.output[0], "Mul")
-        if not found or not product or found[1].size != 1 or not graph.is_float(found[0]):
-            continue
-        x, factor = found[0], float(found[1].reshape(-1)[0])
-        factor = 1 / factor if scaled.op_type == "Div" else factor
-        made = plus.output[0], product.output[0]
-        other = next((one for one in product.input if one not in made), "")
-        half, last = graph.maker(other, "Mul"), graph.reader(product.output[0], "Mul")
-        factors = [*half.input] if half else [other, *(last.input if last else ())]
-        factors = [one for one in factors if one not in made]
-        if factors.count(x) != 1 or [graph.number(one) for one in factors if one != x] != [0.5]:
-            continue
-        nodes = [half, scaled, node, plus, product] if half else [scaled, node, plus, product, last]
-        is_one = 1.0 in [graph.number(one) for one in plus.input]
-        if is_one and scaled.input[0] == x and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
-            result = graph.add("Gelu", x, domain=MICROSOFT)
-            told = "x * 0.5 * (1 + erf(x / sqrt(2)))"
-            graph.replace(nodes, [result], told, "Gelu(x)")
-    if graph.changes and all(one.domain != MICROSOFT for one in model.opset_import):
-        model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    return graph.finish()
+    scaled, plus = graph.maker(node.input[0], "Div", "Mul"), graph.reader(node.output[0], "Add")
+    found = graph.operands(scaled) if scaled else None
+    product = plus and graph.reader(plus.output[0], "Mul")
+    if not found or not product or found[1].size != 1 or not graph.is_float(found[0]):
+        return
+    x, factor = found[0], float(found[1].reshape(-1)[0])
+    factor = 1 / factor if scaled.op_type == "Div" else factor
+    made = plus.output[0], product.output[0]
+    other = next((one for one in product.input if one not in made), "")
+    half, last = graph.maker(other, "Mul"), graph.reader(product.output[0], "Mul")
+    factors = [*half.input] if half else [other, *(last.input if last else ())]
+    factors = [one for one in factors if one not in made]
+    if factors.count(x) != 1 or [graph.number(one) for one in factors if one != x] != [0.5]:
+        return
+    nodes = [half, scaled, node, plus, product] if half else [scaled, node, plus, product, last]
+    is_one = 1.0 in [graph.number(one) for one in plus.input]
+    if is_one and scaled.input[0] == x and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
+        result = graph.add("Gelu", x, domain=MICROSOFT)
+        told = "x * 0.5 * (1 + erf(x / sqrt(2)))"
+        graph.replace(nodes, [result], told, "Gelu(x)")
+    if graph.changes and all(one.domain != MICROSOFT for one in graph.model.opset_import):
+        graph.model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 
 def find_softplus(graph: Graph, node: Any) -> list[Any]:
@@ -154,74 +137,68 @@ def find_softplus(graph: Graph, node: Any) -> list[Any]:
     return [node, plus, log] if is_softplus else []
 
 
-def scale_log_floor(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("scale-log-floor", "Log")
+def scale_log_floor(graph: Graph, node: Any) -> None:
     """Compute a logarithm whose floor float16 cannot hold in two parts: of small elements after
     multiplication with a power of two, and of the others. The floor is that of a Max, Clip or Add
     directly before it."""
-    graph = Graph(model)
-    for node in graph.find("Log"):
-        limiter = graph.maker(node.input[0], "Max", "Clip", "Add")
-        if limiter is None:
-            continue
-        limit = None
-        if limiter.op_type == "Clip":
-            x, low, highest = (*limiter.input, "", "")[:3]
-            floor, limit = graph.number(low), graph.number(highest)
-            if highest and limit is None:
-                continue
-        else:
-            found = graph.operands(limiter) if len(limiter.input) == 2 else None
-            if found is None or found[1].size != 1:
-                continue
-            x, floor = found[0], float(found[1].reshape(-1)[0])
-        if floor is None or not LEAST_FLOOR <= floor < LEAST_FLOAT16 or not graph.is_float(x):
-            continue
-        kind = "Add" if limiter.op_type == "Add" else "Max"
-        x = graph.add("Min", x, limit) if limit is not None else x
-        bits = math.ceil(FLOOR_BITS - math.log2(floor))
-        top = 2.0 ** (TOP_BITS - bits)
-        small = graph.add("Min", x, top)
-        for part in (bits // 2, bits - bits // 2):  # float16 cannot hold the whole factor
-            small = graph.add("Mul", small, 2.0**part)
-        low = graph.add("Log", graph.add(kind, small, floor * 2.0**bits))
-        high = graph.add("Log", graph.add("Max", x, top))
-        shift = -TOP_BITS * math.log(2.0)
-        result = graph.add("Add", graph.add("Add", low, high), shift)
-        told = (
-            f"log(max(min(x, {top:g}) * 2**{bits}, {floor * 2.0**bits:.3g})) + log(max(x, {top:g}))"
-        )
-        graph.replace(
-            [limiter, node], [result], f"log with a floor of {floor:g}", f"{told} {shift:+.4g}"
-        )
-    return graph.finish()
+    limiter = graph.maker(node.input[0], "Max", "Clip", "Add")
+    if limiter is None:
+        return
+    limit = None
+    if limiter.op_type == "Clip":
+        x, low, highest = (*limiter.input, "", "")[:3]
+        floor, limit = graph.number(low), graph.number(highest)
+        if highest and limit is None:
+            return
+    else:
+        found = graph.operands(limiter) if len(limiter.input) == 2 else None
+        if found is None or found[1].size != 1:
+            return
+        x, floor = found[0], float(found[1].reshape(-1)[0])
+    if floor is None or not LEAST_FLOOR <= floor < LEAST_FLOAT16 or not graph.is_float(x):
+        return
+    kind = "Add" if limiter.op_type == "Add" else "Max"
+    x = graph.add("Min", x, limit) if limit is not None else x
+    bits = math.ceil(FLOOR_BITS - math.log2(floor))
+    top = 2.0 ** (TOP_BITS - bits)
+    small = graph.add("Min", x, top)
+    for part in (bits // 2, bits - bits // 2):  # float16 cannot hold the whole factor
+        small = graph.add("Mul", small, 2.0**part)
+    low = graph.add("Log", graph.add(kind, small, floor * 2.0**bits))
+    high = graph.add("Log", graph.add("Max", x, top))
+    shift = -TOP_BITS * math.log(2.0)
+    result = graph.add("Add", graph.add("Add", low, high), shift)
+    told = f"log(max(min(x, {top:g}) * 2**{bits}, {floor * 2.0**bits:.3g})) + log(max(x, {top:g}))"
+    graph.replace(
+        [limiter, node], [result], f"log with a floor of {floor:g}", f"{told} {shift:+.4g}"
+    )
 
 
-def concatenate_padding(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("concatenate-padding", "Pad")
+def concatenate_padding(graph: Graph, node: Any) -> None:
     """Concatenate constants instead of padding with a value other than zero, or with zeros only on
     the right side of an image."""
-    graph = Graph(model)
-    for node in graph.find("Pad"):
-        x, *held, given = (*node.input, "", "")[:3]  # before opset 11, there is only x
-        pads = graph.constant(held[0])
-        value = graph.number(given) if given else 0.0
-        if pads is None or value is None or not graph.is_float(x) or any(node.input[3:]):
-            continue
-        shape = [*graph.shape(x)]
-        half = len(shape)
-        is_right = half == 4 and pads[-1] > 0 and not pads[:-1].any()
-        if read(node, "mode", "constant") != "constant" or pads.min() < 0:
-            continue
-        if not pads.any() or not (value or is_right):
-            continue
-        result = x
-        for axis in range(half):
-            parts = []
-            for size in (int(pads[axis]), int(pads[half + axis])):
-                block = np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
-                parts.append([block] if size else [])
-            if any(parts):
-                result = graph.add("Concat", *parts[0], result, *parts[1], axis=axis)
-                shape[axis] += int(pads[axis] + pads[half + axis])
-        told = f"Pad {[*map(int, pads)]} with {value:g}"
-        graph.replace([node], [result], told, f"Concat with constants of {value:g}")
-    return graph.finish()
+    x, *held, given = (*node.input, "", "")[:3]  # before opset 11, there is only x
+    pads = graph.constant(held[0])
+    value = graph.number(given) if given else 0.0
+    if pads is None or value is None or not graph.is_float(x) or any(node.input[3:]):
+        return
+    shape = [*graph.shape(x)]
+    half = len(shape)
+    is_right = half == 4 and pads[-1] > 0 and not pads[:-1].any()
+    if read(node, "mode", "constant") != "constant" or pads.min() < 0:
+        return
+    if not pads.any() or not (value or is_right):
+        return
+    result = x
+    for axis in range(half):
+        parts = []
+        for size in (int(pads[axis]), int(pads[half + axis])):
+            block = np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
+            parts.append([block] if size else [])
+        if any(parts):
+            result = graph.add("Concat", *parts[0], result, *parts[1], axis=axis)
+            shape[axis] += int(pads[axis] + pads[half + axis])
+    told = f"Pad {[*map(int, pads)]} with {value:g}"
+    graph.replace([node], [result], told, f"Concat with constants of {value:g}")

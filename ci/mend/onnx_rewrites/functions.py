@@ -7,7 +7,7 @@ from collections import Counter
 import onnx
 from onnx import helper, inliner, version_converter
 
-from ci.mend.onnx_rewrites.graph import Graph
+from ci.mend.onnx_rewrites.graph import REWRITES, Graph
 from ci.mend.rewrite import Change
 
 # Operators with a definition in ONNX's schemas that QNN's provider does not take. The last ones are
@@ -57,3 +57,6 @@ def name_types(model: onnx.ModelProto) -> None:
             kind = types[node.input[1]]
             cast = helper.make_node("Cast", node.input[:1], node.output, node.name, to=kind)
             node.CopyFrom(cast)
+
+
+REWRITES["inline-functions"] = inline_functions

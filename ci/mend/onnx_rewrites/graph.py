@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.mend.rewrite import Change
+from ci.mend.rewrite import Change, OnnxRewrite
 from ci.onnx.models import list_graphs, read_constants
 
 Array = NDArray[Any]
 SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
 AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+REWRITES: dict[str, OnnxRewrite] = {}
 
 
 class Graph:
@@ -202,6 +203,25 @@ class Graph:
         self.graph.initializer.extend(held)
         self.graph.value_info.extend(known)
         return tuple(self.changes)
+
+
+def rewrites(
+    name: str, *kinds: str
+) -> Callable[[Callable[[Graph, Any], None]], Callable[[Graph, Any], None]]:
+    """Return a decorator for a function that edits a graph at a node of one of these operators, or
+    leaves it alone. At every such node, it makes the rewrite ``name``."""
+
+    def register(edit: Callable[[Graph, Any], None]) -> Callable[[Graph, Any], None]:
+        def rewrite(model: onnx.ModelProto) -> tuple[Change, ...]:
+            graph = Graph(model)
+            for node in graph.find(*kinds):
+                edit(graph, node)
+            return graph.finish()
+
+        REWRITES[name] = rewrite
+        return edit
+
+    return register
 
 
 def read(node: Any, name: str, default: Any) -> Any:

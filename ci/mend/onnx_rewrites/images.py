@@ -8,11 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import helper
 
-from ci.mend.onnx_rewrites.graph import Array, Graph, read
-from ci.mend.rewrite import Change
+from ci.mend.onnx_rewrites.graph import Array, Graph, read, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10
@@ -20,89 +18,85 @@ SMALL_KERNEL, WIDE_KERNEL = 2, 3
 FEW_CHANNELS = 8  # below it, QNN computes a depthwise kernel of 2 x 2 wrongly in 8 bits
 
 
-def convolve_average(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("convolve-average", "AveragePool")
+def convolve_average(graph: Graph, node: Any) -> None:
     """Compute an average pool as a depthwise convolution with weights of 1 / kernel, and multiply
     the elements at the edges by the missing factor.
 
     This is done for a pool whose last window extends beyond the edge, that has a kernel of 2 and
     padding, or that has a stride of 1 on a tall image.
     """
-    graph = Graph(model)
-    for node in graph.find("AveragePool"):
-        x, y = node.input[0], node.output[0]
-        if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
-            continue
-        sizes, made = graph.shape(x)[2:], graph.shape(y)[2:]
-        axes = len(sizes)
-        kernel = read(node, "kernel_shape", None)
-        strides = read(node, "strides", [1] * axes)
-        pads = read(node, "pads", [0] * 2 * axes)
-        if axes not in (1, 2) or set(read(node, "dilations", [1])) != {1}:
-            continue
-        reach = [(out - 1) * step + k for out, step, k in zip(made, strides, kernel, strict=True)]
-        ends = [far - size - begin for far, size, begin in zip(reach, sizes, pads, strict=False)]
-        is_beyond = any(end > given for end, given in zip(ends, pads[axes:], strict=True))
-        is_small = SMALL_KERNEL in kernel and any(pads)
-        is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
-        if not (is_beyond or is_small or is_tall):
-            continue
-        counted = read(node, "count_include_pad", 0)
-        factors = []
-        for size, out, k, step, begin, end in zip(
-            sizes, made, kernel, strides, pads, pads[axes:], strict=False
-        ):
-            low, high = (-begin, size + end) if counted else (0, size)
-            starts = np.arange(out) * step - begin
-            used = np.minimum(starts + k, high) - np.maximum(starts, low)
-            factors.append(k / used)
-        weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
-        ends = [max(end, 0) for end in ends]
-        weights, ends = widen_kernel(weights, ends)
-        result = graph.add(
-            "Conv",
-            x,
-            weights,
-            group=len(weights),
-            strides=strides,
-            pads=[*pads[:axes], *ends],
-            kernel_shape=weights.shape[2:],
-        )
-        whole = functools.reduce(np.multiply.outer, factors)
-        if not np.allclose(whole, 1.0):
-            result = graph.add("Mul", result, whole[None, None])
-        ceil = read(node, "ceil_mode", 0)
-        told = f"AveragePool, kernel {[*kernel]}, pads {[*pads]}, ceil_mode {ceil}"
-        graph.replace([node], [result], told, "a depthwise Conv, the edges times a constant")
-    return graph.finish()
+    x, y = node.input[0], node.output[0]
+    if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
+        return
+    sizes, made = graph.shape(x)[2:], graph.shape(y)[2:]
+    axes = len(sizes)
+    kernel = read(node, "kernel_shape", None)
+    strides = read(node, "strides", [1] * axes)
+    pads = read(node, "pads", [0] * 2 * axes)
+    if axes not in (1, 2) or set(read(node, "dilations", [1])) != {1}:
+        return
+    reach = [(out - 1) * step + k for out, step, k in zip(made, strides, kernel, strict=True)]
+    ends = [far - size - begin for far, size, begin in zip(reach, sizes, pads, strict=False)]
+    is_beyond = any(end > given for end, given in zip(ends, pads[axes:], strict=True))
+    is_small = SMALL_KERNEL in kernel and any(pads)
+    is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
+    if not (is_beyond or is_small or is_tall):
+        return
+    counted = read(node, "count_include_pad", 0)
+    factors = []
+    for size, out, k, step, begin, end in zip(
+        sizes, made, kernel, strides, pads, pads[axes:], strict=False
+    ):
+        low, high = (-begin, size + end) if counted else (0, size)
+        starts = np.arange(out) * step - begin
+        used = np.minimum(starts + k, high) - np.maximum(starts, low)
+        factors.append(k / used)
+    weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
+    ends = [max(end, 0) for end in ends]
+    weights, ends = widen_kernel(weights, ends)
+    result = graph.add(
+        "Conv",
+        x,
+        weights,
+        group=len(weights),
+        strides=strides,
+        pads=[*pads[:axes], *ends],
+        kernel_shape=weights.shape[2:],
+    )
+    whole = functools.reduce(np.multiply.outer, factors)
+    if not np.allclose(whole, 1.0):
+        result = graph.add("Mul", result, whole[None, None])
+    ceil = read(node, "ceil_mode", 0)
+    told = f"AveragePool, kernel {[*kernel]}, pads {[*pads]}, ceil_mode {ceil}"
+    graph.replace([node], [result], told, "a depthwise Conv, the edges times a constant")
 
 
-def widen_depthwise(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("widen-depthwise", "Conv")
+def widen_depthwise(graph: Graph, node: Any) -> None:
     """Append a row and a column of zeros to the 2 x 2 kernel of a depthwise convolution of few
     channels."""
-    graph = Graph(model)
-    for node in graph.find("Conv"):
-        weights = graph.constant(node.input[1])
-        if weights is None or weights.shape[2:] != (SMALL_KERNEL,) * 2 or weights.shape[1] != 1:
-            continue
-        few = read(node, "group", 1) == len(weights) < FEW_CHANNELS
-        is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
-        if not few or not is_plain or set(read(node, "dilations", [1])) != {1}:
-            continue
-        pads = read(node, "pads", [0] * 4)
-        wide, ends = widen_kernel(weights, pads[2:])
-        own = {"group": len(weights), "strides": read(node, "strides", [1, 1])}
-        result = graph.add(
-            "Conv",
-            node.input[0],
-            wide,
-            *node.input[2:],
-            pads=[*pads[:2], *ends],
-            **own,
-            kernel_shape=wide.shape[2:],
-        )
-        told = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
-        graph.replace([node], [result], told, "the kernel padded with zeros to 3 x 3")
-    return graph.finish()
+    weights = graph.constant(node.input[1])
+    if weights is None or weights.shape[2:] != (SMALL_KERNEL,) * 2 or weights.shape[1] != 1:
+        return
+    few = read(node, "group", 1) == len(weights) < FEW_CHANNELS
+    is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
+    if not few or not is_plain or set(read(node, "dilations", [1])) != {1}:
+        return
+    pads = read(node, "pads", [0] * 4)
+    wide, ends = widen_kernel(weights, pads[2:])
+    own = {"group": len(weights), "strides": read(node, "strides", [1, 1])}
+    result = graph.add(
+        "Conv",
+        node.input[0],
+        wide,
+        *node.input[2:],
+        pads=[*pads[:2], *ends],
+        **own,
+        kernel_shape=wide.shape[2:],
+    )
+    told = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
+    graph.replace([node], [result], told, "the kernel padded with zeros to 3 x 3")
 
 
 def widen_kernel(weights: Array, ends: list[int]) -> tuple[Array, list[int]]:
@@ -114,119 +108,113 @@ def widen_kernel(weights: Array, ends: list[int]) -> tuple[Array, list[int]]:
     return np.pad(weights, [(0, 0)] * 2 + [(0, 1)] * axes), [end + 1 for end in ends]
 
 
-def gather_maximum(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("gather-maximum", "MaxPool")
+def gather_maximum(graph: Graph, node: Any) -> None:
     """Compute a max pool with dilations or over three axes as the maximum of shifted images, one
     axis after the other."""
-    graph = Graph(model)
-    for node in graph.find("MaxPool"):
-        x, y = node.input[0], node.output[0]
-        if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
-            continue
-        shape, made = [*graph.shape(x)], graph.shape(y)
-        axes = len(shape) - 2
-        dilations = read(node, "dilations", [1] * axes)
-        if (axes < 3 and {*dilations} == {1}) or any(node.output[1:]):
-            continue
-        kernel, strides = read(node, "kernel_shape", None), read(node, "strides", [1] * axes)
-        pads = read(node, "pads", [0] * 2 * axes)
-        result = x
-        for place in range(axes):
-            size, out = shape[place + 2], made[place + 2]
-            starts = np.arange(out) * strides[place] - pads[place]
-            taps = starts + np.arange(kernel[place])[:, None] * dilations[place]
-            is_inside = (taps >= 0) & (taps < size)
-            if not is_inside.any(0).all():
-                break
-            inner = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
-            before, after = shape[: place + 2], shape[place + 3 :]
-            flat = np.array([math.prod(before), size, math.prod(after)])
-            result = graph.add("Reshape", result, flat)
-            shifted = [
-                graph.add("Gather", result, one.astype(np.int64), axis=1)
-                for one in np.where(is_inside, taps, inner)
-            ]
-            result = functools.reduce(lambda one, other: graph.add("Max", one, other), shifted)
-            shape[place + 2] = out
-        else:
-            result = graph.add("Reshape", result, np.array(shape))
-            told = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
-            graph.replace([node], [result], told, "the maximum of shifted images")
-            continue
-        graph.pending.clear()
-    return graph.finish()
+    x, y = node.input[0], node.output[0]
+    if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
+        return
+    shape, made = [*graph.shape(x)], graph.shape(y)
+    axes = len(shape) - 2
+    dilations = read(node, "dilations", [1] * axes)
+    if (axes < 3 and {*dilations} == {1}) or any(node.output[1:]):
+        return
+    kernel, strides = read(node, "kernel_shape", None), read(node, "strides", [1] * axes)
+    pads = read(node, "pads", [0] * 2 * axes)
+    result = x
+    for place in range(axes):
+        size, out = shape[place + 2], made[place + 2]
+        starts = np.arange(out) * strides[place] - pads[place]
+        taps = starts + np.arange(kernel[place])[:, None] * dilations[place]
+        is_inside = (taps >= 0) & (taps < size)
+        if not is_inside.any(0).all():
+            break
+        inner = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
+        before, after = shape[: place + 2], shape[place + 3 :]
+        flat = np.array([math.prod(before), size, math.prod(after)])
+        result = graph.add("Reshape", result, flat)
+        shifted = [
+            graph.add("Gather", result, one.astype(np.int64), axis=1)
+            for one in np.where(is_inside, taps, inner)
+        ]
+        result = functools.reduce(lambda one, other: graph.add("Max", one, other), shifted)
+        shape[place + 2] = out
+    else:
+        result = graph.add("Reshape", result, np.array(shape))
+        told = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
+        graph.replace([node], [result], told, "the maximum of shifted images")
+        return
+    graph.pending.clear()
 
 
-def reach_rows(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("reach-rows", "ConvTranspose")
+def reach_rows(graph: Graph, node: Any) -> None:
     """Append zeros to the kernel of a transposed convolution, and lower its output_padding, until
     the kernel reaches all rows of the result."""
-    graph = Graph(model)
-    for node in graph.find("ConvTranspose"):
-        weights = graph.constant(node.input[1])
-        padding = [*read(node, "output_padding", [])]
-        is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
-        is_plain = is_plain and read(node, "output_shape", None) is None
-        if weights is None or not any(padding) or not is_plain:
-            continue
-        axes = weights.ndim - 2
-        if {*read(node, "dilations", [1])} != {1}:
-            continue
-        strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
-        kernel = [*weights.shape[2:]]
-        for place in range(axes):
-            step, pad = strides[place], pads[axes + place]
-            while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place]:
-                kernel[place] += 1
-                padding[place] -= 1
-        if kernel == [*weights.shape[2:]]:
-            continue
-        grown = [(0, 0)] * 2 + [
-            (0, new - old) for new, old in zip(kernel, weights.shape[2:], strict=True)
-        ]
-        own: dict[str, Any] = {"strides": strides, "pads": pads, "group": read(node, "group", 1)}
-        result = graph.add(
-            "ConvTranspose",
-            node.input[0],
-            np.pad(weights, grown),
-            *node.input[2:],
-            output_padding=padding,
-            kernel_shape=kernel,
-            **own,
-        )
-        told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding"
-        told += f" {[*read(node, 'output_padding', [])]}"
-        graph.replace([node], [result], told, f"kernel {kernel}, output_padding {padding}")
-    return graph.finish()
+    weights = graph.constant(node.input[1])
+    padding = [*read(node, "output_padding", [])]
+    is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
+    is_plain = is_plain and read(node, "output_shape", None) is None
+    if weights is None or not any(padding) or not is_plain:
+        return
+    axes = weights.ndim - 2
+    if {*read(node, "dilations", [1])} != {1}:
+        return
+    strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
+    kernel = [*weights.shape[2:]]
+    for place in range(axes):
+        step, pad = strides[place], pads[axes + place]
+        while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place]:
+            kernel[place] += 1
+            padding[place] -= 1
+    if kernel == [*weights.shape[2:]]:
+        return
+    grown = [(0, 0)] * 2 + [
+        (0, new - old) for new, old in zip(kernel, weights.shape[2:], strict=True)
+    ]
+    own: dict[str, Any] = {"strides": strides, "pads": pads, "group": read(node, "group", 1)}
+    result = graph.add(
+        "ConvTranspose",
+        node.input[0],
+        np.pad(weights, grown),
+        *node.input[2:],
+        output_padding=padding,
+        kernel_shape=kernel,
+        **own,
+    )
+    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding"
+    told += f" {[*read(node, 'output_padding', [])]}"
+    graph.replace([node], [result], told, f"kernel {kernel}, output_padding {padding}")
 
 
-def resize_flat(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("resize-flat", "Resize")
+def resize_flat(graph: Graph, node: Any) -> None:
     """Resize a sequence of rank 3 as an image of height 1. If the nearest element is not rounded
     down, but the same elements are chosen, round down, which QNN takes."""
-    graph = Graph(model)
-    for node in graph.find("Resize"):
-        x, y = node.input[0], node.output[0]
-        scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
-        if scales is None or not graph.is_float(x, y):
-            continue
-        own = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-        shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
-        rounding = read(node, "nearest_mode", "round_prefer_floor")
-        is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"
-        is_nearest &= read(node, "coordinate_transformation_mode", "half_pixel") == "asymmetric"
-        rounds = is_nearest and all(map(partial(chooses_floor, rounding), made, wanted))
-        is_sequence = len(shape) == 3 and wanted[:2] == [1.0, 1.0] and "axes" not in own
-        if not (rounds or is_sequence):
-            continue
-        own |= {"nearest_mode": "floor"} if rounds else {}
-        if is_sequence:
-            image = graph.add("Reshape", x, np.array([*shape[:2], 1, shape[2]]))
-            grown = graph.add("Resize", image, "", np.array([1.0, 1.0, 1.0, wanted[2]]), **own)
-            result = graph.add("Reshape", grown, np.array(made))
-        else:
-            result = graph.add("Resize", x, "", scales, **own)
-        told = f"Resize of rank {len(shape)}" + f", nearest_mode {rounding}" * rounds
-        after = "Resize of rank 4" + ", nearest_mode floor" * rounds
-        graph.replace([node], [result], told, after)
-    return graph.finish()
+    x, y = node.input[0], node.output[0]
+    scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
+    if scales is None or not graph.is_float(x, y):
+        return
+    own = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
+    rounding = read(node, "nearest_mode", "round_prefer_floor")
+    is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"
+    is_nearest &= read(node, "coordinate_transformation_mode", "half_pixel") == "asymmetric"
+    rounds = is_nearest and all(map(partial(chooses_floor, rounding), made, wanted))
+    is_sequence = len(shape) == 3 and wanted[:2] == [1.0, 1.0] and "axes" not in own
+    if not (rounds or is_sequence):
+        return
+    own |= {"nearest_mode": "floor"} if rounds else {}
+    if is_sequence:
+        image = graph.add("Reshape", x, np.array([*shape[:2], 1, shape[2]]))
+        grown = graph.add("Resize", image, "", np.array([1.0, 1.0, 1.0, wanted[2]]), **own)
+        result = graph.add("Reshape", grown, np.array(made))
+    else:
+        result = graph.add("Resize", x, "", scales, **own)
+    told = f"Resize of rank {len(shape)}" + f", nearest_mode {rounding}" * rounds
+    after = "Resize of rank 4" + ", nearest_mode floor" * rounds
+    graph.replace([node], [result], told, after)
 
 
 def chooses_floor(rounding: str, size: int, scale: float) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Array, Graph, read
-from ci.mend.rewrite import Change
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Array, Graph, read, rewrites
 
 LARGE = 1000.0  # the smallest magnitude of an element that blocks
 LOW = 30.0  # exp(-30) is 1e-13
@@ -14,60 +15,56 @@ LOW = 30.0  # exp(-30) is 1e-13
 PASSES = ("Add", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Identity", "Cast", "Transpose")
 
 
-def lower_mask(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("mask-of-30", "Where", "Add", "Sub", "Mul")
+def lower_mask(graph: Graph, node: Any) -> None:
     """Replace the large negative constants that a softmax receives, as fill of a Where, in a sum,
     or as a factor of a mask, by -LOW."""
-    graph = Graph(model)
-    for node in graph.find("Where", "Add", "Sub", "Mul"):
-        sign = -1.0
-        if node.op_type == "Sub" or (node.op_type == "Mul" and leads_to_difference(graph, node)):
-            sign = 1.0
-        is_last = leads_to_softmax(graph, node.output[0], differs=sign > 0)
-        places = {"Where": (1, 2), "Sub": (1,)}.get(node.op_type, (0, 1))
-        for place in places if is_last else ():
-            held = graph.constant(node.input[place])
-            if held is None or held.dtype.kind != "f" or not blocks(held, sign):
-                continue
-            lowered = np.where(sign * held >= LARGE, sign * LOW, held)
-            reads = [*node.input]
-            reads[place] = graph.hold(lowered)
-            worst = float(np.max(sign * held))
-            graph.replace(
-                [node],
-                [graph.add(node.op_type, *reads)],
-                f"a mask of {sign * worst:.4g} before a softmax",
-                f"a mask of {sign * LOW:g}",
-            )
-            break
-    return graph.finish()
+    sign = -1.0
+    if node.op_type == "Sub" or (node.op_type == "Mul" and leads_to_difference(graph, node)):
+        sign = 1.0
+    is_last = leads_to_softmax(graph, node.output[0], differs=sign > 0)
+    places = {"Where": (1, 2), "Sub": (1,)}.get(node.op_type, (0, 1))
+    for place in places if is_last else ():
+        held = graph.constant(node.input[place])
+        if held is None or held.dtype.kind != "f" or not blocks(held, sign):
+            continue
+        lowered = np.where(sign * held >= LARGE, sign * LOW, held)
+        reads = [*node.input]
+        reads[place] = graph.hold(lowered)
+        worst = float(np.max(sign * held))
+        graph.replace(
+            [node],
+            [graph.add(node.op_type, *reads)],
+            f"a mask of {sign * worst:.4g} before a softmax",
+            f"a mask of {sign * LOW:g}",
+        )
+        break
 
 
-def mask_after_softmax(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("mask-after-softmax", "Softmax")
+def mask_after_softmax(graph: Graph, node: Any) -> None:
     """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
     sum, instead of masking the scores with a value that takes their range. Blocked scores become
     the mean of the others of their row, so that none of them exceeds all others."""
-    graph = Graph(model)
-    for node in graph.find("Softmax"):
-        masking = graph.maker(node.input[0], "Add", "Where")
-        scores, kept = split_mask(graph, masking) if masking else ("", None)
-        shape = graph.shapes.get(scores, ())
-        last = len(shape) - 1
-        axis = read(node, "axis", -1 if graph.opset >= SUM_AXES_OPSET else 1)
-        if kept is None or not graph.is_float(scores) or axis not in (-1, last):
-            continue
-        if graph.shapes.get(node.input[0]) != shape or not kept.any(-1).all():
-            continue
-        factor = kept.astype(np.float32)
-        share = (1 - factor) * shape[-1] / np.broadcast_to(factor, shape).sum(-1, keepdims=True)
-        scores = graph.add("Mul", scores, factor)
-        mean = graph.reduce("ReduceMean", scores, last)
-        scores = graph.add("Add", scores, graph.add("Mul", mean, share))
-        weights = graph.add("Mul", graph.add("Softmax", scores, axis=last), factor)
-        total = graph.reduce("ReduceSum", weights, last)
-        told = "x = x * kept; x = x + mean(x) * share; p = softmax(x) * kept; p / sum(p)"
-        result = graph.add("Div", weights, total)
-        graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", told)
-    return graph.finish()
+    masking = graph.maker(node.input[0], "Add", "Where")
+    scores, kept = split_mask(graph, masking) if masking else ("", None)
+    shape = graph.shapes.get(scores, ())
+    last = len(shape) - 1
+    axis = read(node, "axis", -1 if graph.opset >= SUM_AXES_OPSET else 1)
+    if kept is None or not graph.is_float(scores) or axis not in (-1, last):
+        return
+    if graph.shapes.get(node.input[0]) != shape or not kept.any(-1).all():
+        return
+    factor = kept.astype(np.float32)
+    share = (1 - factor) * shape[-1] / np.broadcast_to(factor, shape).sum(-1, keepdims=True)
+    scores = graph.add("Mul", scores, factor)
+    mean = graph.reduce("ReduceMean", scores, last)
+    scores = graph.add("Add", scores, graph.add("Mul", mean, share))
+    weights = graph.add("Mul", graph.add("Softmax", scores, axis=last), factor)
+    total = graph.reduce("ReduceSum", weights, last)
+    told = "x = x * kept; x = x + mean(x) * share; p = softmax(x) * kept; p / sum(p)"
+    result = graph.add("Div", weights, total)
+    graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", told)
 
 
 def split_mask(graph: Graph, node: onnx.NodeProto) -> tuple[str, Array | None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read
-from ci.mend.rewrite import Change
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
 
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")
@@ -18,162 +18,146 @@ RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid")
 
 
-def scale_batch_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("scale-batch-norm", "BatchNormalization")
+def scale_batch_norm(graph: Graph, node: Any) -> None:
     """Replace each batch norm by ``x * g + o``, except directly behind a convolution, into which it
     is merged anyway."""
-    graph = Graph(model)
-    for node in graph.find("BatchNormalization"):
-        x, *rest = node.input
-        held = [graph.constant(one) for one in rest]
-        used = [one for one in node.output[1:] if one]
-        if not graph.is_float(x) or any(one is None for one in held) or used:
-            continue
-        if read(node, "training_mode", 0) or graph.maker(x, *ABSORB):
-            continue
-        gain, bias, mean, variance = (np.asarray(one, np.float64) for one in held)
-        gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
-        shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
-        product = graph.add("Mul", x, gain.reshape(shape))
-        result = graph.add("Add", product, (bias - mean * gain).reshape(shape))
-        graph.replace([node], [result], "BatchNormalization(x)", "x * g + o")
-    return graph.finish()
+    x, *rest = node.input
+    held = [graph.constant(one) for one in rest]
+    used = [one for one in node.output[1:] if one]
+    if not graph.is_float(x) or any(one is None for one in held) or used:
+        return
+    if read(node, "training_mode", 0) or graph.maker(x, *ABSORB):
+        return
+    gain, bias, mean, variance = (np.asarray(one, np.float64) for one in held)
+    gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
+    shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
+    product = graph.add("Mul", x, gain.reshape(shape))
+    result = graph.add("Add", product, (bias - mean * gain).reshape(shape))
+    graph.replace([node], [result], "BatchNormalization(x)", "x * g + o")
 
 
-def write_rms_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("write-rms-norm", *RMS_NORMS)
+def write_rms_norm(graph: Graph, node: Any) -> None:
     """Write out an RMS norm over the last axis as ``x / sqrt(mean(x * x) + e) * g``."""
-    graph = Graph(model)
-    for node in graph.find(*RMS_NORMS):
-        x, scale = node.input
-        rank = len(graph.shapes.get(x, ()))
-        if not graph.is_float(x, scale) or any(node.output[1:]):
-            continue
-        if read(node, "axis", -1) not in (-1, rank - 1):
-            continue
-        mean = graph.reduce("ReduceMean", graph.add("Mul", x, x), -1)
-        root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
-        result = graph.add("Mul", graph.add("Div", x, root), scale)
-        graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
-    return graph.finish()
+    x, scale = node.input
+    rank = len(graph.shapes.get(x, ()))
+    if not graph.is_float(x, scale) or any(node.output[1:]):
+        return
+    if read(node, "axis", -1) not in (-1, rank - 1):
+        return
+    mean = graph.reduce("ReduceMean", graph.add("Mul", x, x), -1)
+    root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
+    result = graph.add("Mul", graph.add("Div", x, root), scale)
+    graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
 
 
-def divide_by_root(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("divide-by-root", "Mul")
+def divide_by_root(graph: Graph, node: Any) -> None:
     """Compute ``x * (1 / sqrt(v))`` as ``x / sqrt(v)``."""
-    graph = Graph(model)
-    for node in graph.find("Mul"):
-        for place in (0, 1):
-            inverse = graph.maker(node.input[place], "Reciprocal")
-            root = graph.maker(inverse.input[0], "Sqrt") if inverse else None
-            if root is None or not graph.is_float(node.input[1 - place], root.input[0]):
-                continue
-            quotient = graph.add("Div", node.input[1 - place], graph.add("Sqrt", root.input[0]))
-            graph.replace([root, inverse, node], [quotient], "x * (1 / sqrt(v))", "x / sqrt(v)")
-            break
-    return graph.finish()
-
-
-def write_root_of_squares(model: onnx.ModelProto) -> tuple[Change, ...]:
-    """Compute a ReduceL2 as the square root of a sum of squares."""
-    graph = Graph(model)
-    for node in graph.find("ReduceL2"):
-        x, *axes = node.input
-        if graph.is_float(x):
-            own = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-            if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
-                axes = [graph.hold(np.array(own.pop("axes")))]
-            total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own)
-            result = graph.add("Sqrt", total)
-            graph.replace([node], [result], "ReduceL2(x)", "sqrt(sum(x * x))")
-    return graph.finish()
-
-
-def group_by_instance(model: onnx.ModelProto) -> tuple[Change, ...]:
-    """Compute a group norm as an instance norm whose channels are the groups."""
-    graph = Graph(model)
-    for node in graph.find("GroupNormalization"):
-        x, *held = node.input
-        shape, groups = graph.shapes.get(x, ()), read(node, "num_groups", 0)
-        gain, bias = map(graph.constant, held)
-        if not graph.is_float(x) or gain is None or bias is None:
+    for place in (0, 1):
+        inverse = graph.maker(node.input[place], "Reciprocal")
+        root = graph.maker(inverse.input[0], "Sqrt") if inverse else None
+        if root is None or not graph.is_float(node.input[1 - place], root.input[0]):
             continue
-        repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
-        sizes = (1, -1, *[1] * (len(shape) - 2))
-        grouped = graph.add("Reshape", x, np.array([shape[0], groups, -1]))
-        same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
-        epsilon = read(node, "epsilon", 1e-5)
-        norm = graph.add("InstanceNormalization", grouped, *same, epsilon=epsilon)
-        back = graph.add("Reshape", norm, np.array(shape))
-        scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
-        result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
-        told = f"a group norm of {groups} groups"
-        graph.replace([node], [result], told, f"{told}, as an instance norm")
-    return graph.finish()
+        quotient = graph.add("Div", node.input[1 - place], graph.add("Sqrt", root.input[0]))
+        graph.replace([root, inverse, node], [quotient], "x * (1 / sqrt(v))", "x / sqrt(v)")
+        break
 
 
-def flatten_layer_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("root-of-squares", "ReduceL2")
+def write_root_of_squares(graph: Graph, node: Any) -> None:
+    """Compute a ReduceL2 as the square root of a sum of squares."""
+    x, *axes = node.input
+    if graph.is_float(x):
+        own = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
+            axes = [graph.hold(np.array(own.pop("axes")))]
+        total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own)
+        result = graph.add("Sqrt", total)
+        graph.replace([node], [result], "ReduceL2(x)", "sqrt(sum(x * x))")
+
+
+@rewrites("group-by-instance", "GroupNormalization")
+def group_by_instance(graph: Graph, node: Any) -> None:
+    """Compute a group norm as an instance norm whose channels are the groups."""
+    x, *held = node.input
+    shape, groups = graph.shapes.get(x, ()), read(node, "num_groups", 0)
+    gain, bias = map(graph.constant, held)
+    if not graph.is_float(x) or gain is None or bias is None:
+        return
+    repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
+    sizes = (1, -1, *[1] * (len(shape) - 2))
+    grouped = graph.add("Reshape", x, np.array([shape[0], groups, -1]))
+    same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+    epsilon = read(node, "epsilon", 1e-5)
+    norm = graph.add("InstanceNormalization", grouped, *same, epsilon=epsilon)
+    back = graph.add("Reshape", norm, np.array(shape))
+    scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
+    result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
+    told = f"a group norm of {groups} groups"
+    graph.replace([node], [result], told, f"{told}, as an instance norm")
+
+
+@rewrites("flatten-layer-norm", "LayerNormalization")
+def flatten_layer_norm(graph: Graph, node: Any) -> None:
     """Compute a layer norm over several last axes, or of rank 5, with these axes flattened to
     one and the axes before them to another."""
-    graph = Graph(model)
-    for node in graph.find("LayerNormalization"):
-        x = node.input[0]
-        if not graph.is_float(x) or any(node.output[1:]):
-            continue
-        shape = graph.shape(x)
-        axis = read(node, "axis", -1) % len(shape)
-        inner = shape[axis:]
-        held = [graph.constant(one) for one in node.input[1:] if one]
-        if any(one is None for one in held):
-            continue
-        if axis == len(shape) - 1 and len(shape) <= HIGHEST_RANK:
-            continue
-        flat = [1, math.prod(shape[:axis]), math.prod(inner)]
-        given = [np.broadcast_to(np.asarray(one), inner).reshape(-1) for one in held]
-        moved = graph.add("Reshape", x, np.array(flat))
-        epsilon = read(node, "epsilon", 1e-5)
-        norm = graph.add("LayerNormalization", moved, *given, axis=-1, epsilon=epsilon)
-        back = graph.add("Reshape", norm, np.array(shape))
-        told = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
-        graph.replace([node], [back], told, f"a layer norm of {flat} over its last axis")
-    return graph.finish()
+    x = node.input[0]
+    if not graph.is_float(x) or any(node.output[1:]):
+        return
+    shape = graph.shape(x)
+    axis = read(node, "axis", -1) % len(shape)
+    inner = shape[axis:]
+    held = [graph.constant(one) for one in node.input[1:] if one]
+    if any(one is None for one in held):
+        return
+    if axis == len(shape) - 1 and len(shape) <= HIGHEST_RANK:
+        return
+    flat = [1, math.prod(shape[:axis]), math.prod(inner)]
+    given = [np.broadcast_to(np.asarray(one), inner).reshape(-1) for one in held]
+    moved = graph.add("Reshape", x, np.array(flat))
+    epsilon = read(node, "epsilon", 1e-5)
+    norm = graph.add("LayerNormalization", moved, *given, axis=-1, epsilon=epsilon)
+    back = graph.add("Reshape", norm, np.array(shape))
+    told = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
+    graph.replace([node], [back], told, f"a layer norm of {flat} over its last axis")
 
 
-def flatten_instance_norm(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("flatten-instance-norm", "InstanceNormalization")
+def flatten_instance_norm(graph: Graph, node: Any) -> None:
     """Compute an instance norm of rank 5 or more with its spatial axes flattened to one."""
-    graph = Graph(model)
-    for node in graph.find("InstanceNormalization"):
-        x, *held = node.input
-        shape = graph.shapes.get(x, ())
-        if not graph.is_float(x) or len(shape) <= HIGHEST_RANK:
-            continue
-        flat = [*shape[:2], math.prod(shape[2:])]
-        moved = graph.add("Reshape", x, np.array(flat))
-        epsilon = read(node, "epsilon", 1e-5)
-        norm = graph.add("InstanceNormalization", moved, *held, epsilon=epsilon)
-        back = graph.add("Reshape", norm, np.array(shape))
-        told = f"an instance norm of {list(shape)}"
-        graph.replace([node], [back], told, f"an instance norm of {flat}")
-    return graph.finish()
+    x, *held = node.input
+    shape = graph.shapes.get(x, ())
+    if not graph.is_float(x) or len(shape) <= HIGHEST_RANK:
+        return
+    flat = [*shape[:2], math.prod(shape[2:])]
+    moved = graph.add("Reshape", x, np.array(flat))
+    epsilon = read(node, "epsilon", 1e-5)
+    norm = graph.add("InstanceNormalization", moved, *held, epsilon=epsilon)
+    back = graph.add("Reshape", norm, np.array(shape))
+    told = f"an instance norm of {list(shape)}"
+    graph.replace([node], [back], told, f"an instance norm of {flat}")
 
 
-def expand_constant(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("expand-constant", "Add", "Sub", "Mul")
+def expand_constant(graph: Graph, node: Any) -> None:
     """Expand a constant that is added to or multiplied with a batch, directly before a norm or a
     sigmoid, to the batch."""
-    graph = Graph(model)
-    for node in graph.find("Add", "Sub", "Mul"):
-        found = graph.operands(node)
-        follows = graph.readers.get(node.output[0], [])
-        if found is None or not any(one.op_type in AFTER_BROADCAST for one in follows):
-            continue
-        x, value = found
-        shape = graph.shapes.get(x, ())
-        if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
-            continue
-        sizes = (1,) * (len(shape) - value.ndim) + value.shape
-        # A constant of the last axis alone is computed right.
-        if value.ndim > len(shape) or sizes[0] != 1 or not any(one > 1 for one in sizes[1:-1]):
-            continue
-        whole = graph.hold(np.broadcast_to(value, (shape[0], *sizes[1:])))
-        given = [x, whole] if node.input[0] == x else [whole, x]
-        result = graph.add(node.op_type, *given)
-        told = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
-        graph.replace([node], [result], told, f"the constant expanded to {[shape[0], *sizes[1:]]}")
-    return graph.finish()
+    found = graph.operands(node)
+    follows = graph.readers.get(node.output[0], [])
+    if found is None or not any(one.op_type in AFTER_BROADCAST for one in follows):
+        return
+    x, value = found
+    shape = graph.shapes.get(x, ())
+    if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
+        return
+    sizes = (1,) * (len(shape) - value.ndim) + value.shape
+    # A constant of the last axis alone is computed right.
+    if value.ndim > len(shape) or sizes[0] != 1 or not any(one > 1 for one in sizes[1:-1]):
+        return
+    whole = graph.hold(np.broadcast_to(value, (shape[0], *sizes[1:])))
+    given = [x, whole] if node.input[0] == x else [whole, x]
+    result = graph.add(node.op_type, *given)
+    told = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
+    graph.replace([node], [result], told, f"the constant expanded to {[shape[0], *sizes[1:]]}")

@@ -4,102 +4,94 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import onnx
 
-from ci.mend.onnx_rewrites.graph import Graph, read
-from ci.mend.rewrite import Change
+from ci.mend.axes import plan_product
+from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
 
 LONGEST = 512  # of an axis whose sums become a product with a matrix
 MOST_ELEMENTS = 1 << 22  # of this matrix, repeated for each slice
 MOST_STEPS = 64  # of a recurrence that is unrolled
 
 
-def fold_gemm(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("fold-gemm", "Gemm")
+def fold_gemm(graph: Graph, node: Any) -> None:
     """Multiply the weights of a Gemm by its alpha, and its bias by its beta."""
-    graph = Graph(model)
-    for node in graph.find("Gemm"):
-        factors = read(node, "alpha", 1.0), read(node, "beta", 1.0)
-        names = [one for one in node.input[1:] if one]
-        held = [one for one in map(graph.constant, names) if one is not None]
-        if factors == (1.0, 1.0) or len(held) < len(names) or not graph.is_float(*names):
-            continue
-        given = [one * np.float32(factor) for one, factor in zip(held, factors, strict=False)]
-        own = {name: read(node, name, 0) for name in ("transA", "transB")}
-        result = graph.add("Gemm", node.input[0], *given, **own)
-        told = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
-        graph.replace([node], [result], told, "Gemm, its constants multiplied")
-    return graph.finish()
+    factors = read(node, "alpha", 1.0), read(node, "beta", 1.0)
+    names = [one for one in node.input[1:] if one]
+    held = [one for one in map(graph.constant, names) if one is not None]
+    if factors == (1.0, 1.0) or len(held) < len(names) or not graph.is_float(*names):
+        return
+    given = [one * np.float32(factor) for one, factor in zip(held, factors, strict=False)]
+    own = {name: read(node, name, 0) for name in ("transA", "transB")}
+    result = graph.add("Gemm", node.input[0], *given, **own)
+    told = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
+    graph.replace([node], [result], told, "Gemm, its constants multiplied")
 
 
-def multiply_single(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("multiply-single", "MatMul", "Gemm")
+def multiply_single(graph: Graph, node: Any) -> None:
     """Compute a linear layer of a single feature as a product of elements."""
-    graph = Graph(model)
-    for node in graph.find("MatMul", "Gemm"):
-        x, *held = node.input
-        weights = graph.constant(held[0])
-        transposed = read(node, "transB", 0)
-        if weights is None or weights.ndim != 2 or not graph.is_float(x):
-            continue
-        row = weights.T if transposed else weights
-        is_plain = (read(node, "alpha", 1.0), read(node, "beta", 1.0)) == (1.0, 1.0)
-        if len(row) != 1 or len(graph.shape(x)) < 2 or read(node, "transA", 0) or not is_plain:
-            continue
-        result = graph.add("Mul", x, row)
-        if any(held[1:]):
-            result = graph.add("Add", result, held[1])
-        graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
-    return graph.finish()
+    x, *held = node.input
+    weights = graph.constant(held[0])
+    transposed = read(node, "transB", 0)
+    if weights is None or weights.ndim != 2 or not graph.is_float(x):
+        return
+    row = weights.T if transposed else weights
+    is_plain = (read(node, "alpha", 1.0), read(node, "beta", 1.0)) == (1.0, 1.0)
+    if len(row) != 1 or len(graph.shape(x)) < 2 or read(node, "transA", 0) or not is_plain:
+        return
+    result = graph.add("Mul", x, row)
+    if any(held[1:]):
+        result = graph.add("Add", result, held[1])
+    graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
 
 
-def multiply_cumulative(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("multiply-cumulative", "CumSum")
+def multiply_cumulative(graph: Graph, node: Any) -> None:
     """Compute cumulative sums as a product with a triangular matrix."""
-    graph = Graph(model)
-    for node in graph.find("CumSum"):
-        x, axis = node.input[0], graph.number(node.input[1])
-        if axis is None or not graph.is_float(x):
-            continue
-        shape = graph.shape(x)
-        place = int(axis) % len(shape)
-        size = shape[place]
-        matrix = np.tri(size, k=-1 if read(node, "exclusive", 0) else 0, dtype=np.float32)
-        matrix = matrix[::-1, ::-1] if read(node, "reverse", 0) else matrix
-        flat = np.array([math.prod(shape[:place]), size, math.prod(shape[place + 1 :])])
-        if size > LONGEST or flat[0] * size * size > MOST_ELEMENTS:
-            continue
-        if flat[2] == 1:
-            summed = graph.add("MatMul", graph.add("Reshape", x, flat[:2]), matrix.T)
-        else:
-            whole = np.broadcast_to(matrix, (flat[0], size, size))
-            summed = graph.add("MatMul", whole, graph.add("Reshape", x, flat))
-        back = graph.add("Reshape", summed, np.array(shape))
-        graph.replace([node], [back], f"CumSum of {size}", "a product with a triangular matrix")
-    return graph.finish()
+    x, axis = node.input[0], graph.number(node.input[1])
+    if axis is None or not graph.is_float(x):
+        return
+    shape = graph.shape(x)
+    place = int(axis) % len(shape)
+    size = shape[place]
+    matrix = np.tri(size, k=-1 if read(node, "exclusive", 0) else 0, dtype=np.float32)
+    matrix = matrix[::-1, ::-1] if read(node, "reverse", 0) else matrix
+    flat = np.array([math.prod(shape[:place]), size, math.prod(shape[place + 1 :])])
+    if size > LONGEST or flat[0] * size * size > MOST_ELEMENTS:
+        return
+    if flat[2] == 1:
+        summed = graph.add("MatMul", graph.add("Reshape", x, flat[:2]), matrix.T)
+    else:
+        whole = np.broadcast_to(matrix, (flat[0], size, size))
+        summed = graph.add("MatMul", whole, graph.add("Reshape", x, flat))
+    back = graph.add("Reshape", summed, np.array(shape))
+    graph.replace([node], [back], f"CumSum of {size}", "a product with a triangular matrix")
 
 
-def multiply_einsum(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("multiply-einsum", "Einsum")
+def multiply_einsum(graph: Graph, node: Any) -> None:
     """Compute an Einsum of one or two operands as transposes and a MatMul."""
-    graph = Graph(model)
-    for node in graph.find("Einsum"):
-        equation = str(read(node, "equation", "")).replace(" ", "")
-        names = [*node.input]
-        terms, arrow, result = equation.partition("->")
-        labels = terms.split(",")
-        is_plain = arrow and "." not in equation and len(labels) == len(names) <= 2
-        is_plain = is_plain and all(len(set(one)) == len(one) for one in (*labels, result))
-        if not is_plain or not graph.is_float(*names):
-            continue
-        sizes = {
-            label: size
-            for one, name in zip(labels, names, strict=True)
-            for label, size in zip(one, graph.shape(name), strict=True)
-        }
-        made = _multiply(graph, names, labels, result, sizes)
-        if made:
-            graph.replace([node], [made], f"Einsum {equation}", "Transpose and MatMul")
-        graph.pending.clear()
-    return graph.finish()
+    equation = str(read(node, "equation", "")).replace(" ", "")
+    names = [*node.input]
+    terms, arrow, result = equation.partition("->")
+    labels = terms.split(",")
+    is_plain = arrow and "." not in equation and len(labels) == len(names) <= 2
+    is_plain = is_plain and all(len(set(one)) == len(one) for one in (*labels, result))
+    if not is_plain or not graph.is_float(*names):
+        return
+    sizes = {
+        label: size
+        for one, name in zip(labels, names, strict=True)
+        for label, size in zip(one, graph.shape(name), strict=True)
+    }
+    made = _multiply(graph, names, labels, result, sizes)
+    if made:
+        graph.replace([node], [made], f"Einsum {equation}", "Transpose and MatMul")
+    graph.pending.clear()
 
 
 def _multiply(
@@ -111,11 +103,10 @@ def _multiply(
         one = labels[0]
         return transpose(graph, names[0], one, result) if {*one} == {*result} else ""
     first, second = labels
-    shared = [one for one in first if one in second]
-    batch, summed = ([one for one in shared if (one in result) == kept] for kept in (True, False))
-    left, right = ([one for one in each if one not in shared] for each in (first, second))
-    if {*left, *right, *batch} != {*result} or not summed:
+    groups = plan_product(first, second, result)
+    if groups is None:
         return ""
+    batch, summed, left, right = groups
 
     def flatten(name: str, label: str, parts: Sequence[Sequence[str]]) -> str:
         moved = transpose(graph, name, label, "".join(map("".join, parts)))
@@ -147,33 +138,31 @@ def transpose(graph: Graph, name: str, labels: str, wanted: str) -> str:
     return graph.add("Transpose", name, perm=order)
 
 
-def unroll_recurrence(model: onnx.ModelProto) -> tuple[Change, ...]:
+@rewrites("unroll-rnn", "RNN")
+def unroll_recurrence(graph: Graph, node: Any) -> None:
     """Compute a short RNN step by step with products and tanh."""
-    graph = Graph(model)
-    for node in graph.find("RNN"):
-        held = [one for one in map(graph.constant, node.input[1:4]) if one is not None]
-        steps, batch, _ = graph.shapes.get(node.input[0], (0, 0, 0))
-        is_plain = (
-            read(node, "direction", "forward") == "forward"
-            and read(node, "activations", None) in (None, [b"Tanh"], ["Tanh"])
-            and not read(node, "layout", 0)
-            and not read(node, "clip", 0)
-            and not any(node.input[4:])
-        )
-        if not is_plain or not 0 < steps <= MOST_STEPS or len(held) < 3:
-            continue
-        weights, own, bias = held[0][0], held[1][0], held[2][0].reshape(2, -1).sum(0)
-        size = len(own)
-        every = graph.add("Add", graph.add("MatMul", node.input[0], weights.T), bias)
-        state, states = "", []
-        for step in range(steps):
-            given = graph.add("Gather", every, np.array(step), axis=0)
-            if state:
-                given = graph.add("Add", given, graph.add("MatMul", state, own.T))
-            state = graph.add("Tanh", given)
-            states.append(graph.add("Reshape", state, np.array([1, 1, batch, size])))
-        whole = graph.add("Concat", *states, axis=0)
-        last = graph.add("Reshape", state, np.array([1, batch, size]))
-        results = [whole, last][: len(node.output)]
-        graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")
-    return graph.finish()
+    held = [one for one in map(graph.constant, node.input[1:4]) if one is not None]
+    steps, batch, _ = graph.shapes.get(node.input[0], (0, 0, 0))
+    is_plain = (
+        read(node, "direction", "forward") == "forward"
+        and read(node, "activations", None) in (None, [b"Tanh"], ["Tanh"])
+        and not read(node, "layout", 0)
+        and not read(node, "clip", 0)
+        and not any(node.input[4:])
+    )
+    if not is_plain or not 0 < steps <= MOST_STEPS or len(held) < 3:
+        return
+    weights, own, bias = held[0][0], held[1][0], held[2][0].reshape(2, -1).sum(0)
+    size = len(own)
+    every = graph.add("Add", graph.add("MatMul", node.input[0], weights.T), bias)
+    state, states = "", []
+    for step in range(steps):
+        given = graph.add("Gather", every, np.array(step), axis=0)
+        if state:
+            given = graph.add("Add", given, graph.add("MatMul", state, own.T))
+        state = graph.add("Tanh", given)
+        states.append(graph.add("Reshape", state, np.array([1, 1, batch, size])))
+    whole = graph.add("Concat", *states, axis=0)
+    last = graph.add("Reshape", state, np.array([1, batch, size]))
+    results = [whole, last][: len(node.output)]
+    graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")

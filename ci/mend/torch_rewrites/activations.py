@@ -39,7 +39,7 @@ ELEMENTWISE = {
 SUMS = {aten.add.Tensor, aten.cat.default}
 
 
-@rewrites
+@rewrites("softplus-by-series")
 def softplus_by_series(edit: Editor) -> None:
     """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
     atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus. QNN's logarithm
@@ -51,8 +51,7 @@ def softplus_by_series(edit: Editor) -> None:
             ones = [one for one in power.args if one == 1] if is_sum else []
             power = next((one for one in map(edit.source, power.args) if ones and one != 1), None)
         if isinstance(power, Node) and power.target is aten.exp.default:
-            with edit.at(node):
-                new = edit.call(aten.softplus.default, power.args[0])
+            new = edit.call(aten.softplus.default, power.args[0])
             edit.replace(node, new, "F.softplus(x)")
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
         x, factor = node.args[0], 1.0
@@ -62,13 +61,12 @@ def softplus_by_series(edit: Editor) -> None:
                 continue  # torch returns x above the threshold, where softplus is not yet x
         elif node.target is aten.log_sigmoid.default:
             factor = -1.0
-        with edit.at(node):
-            x = x if factor == 1 else edit.call(aten.mul.Tensor, x, factor)
-            made = _softplus(edit, x)
-            if node.target is aten.mish.default:
-                made = edit.call(aten.mul.Tensor, x, edit.call(aten.tanh.default, made))
-            elif factor != 1:
-                made = edit.call(aten.mul.Tensor, made, 1 / factor)
+        x = x if factor == 1 else edit.call(aten.mul.Tensor, x, factor)
+        made = _softplus(edit, x)
+        if node.target is aten.mish.default:
+            made = edit.call(aten.mul.Tensor, x, edit.call(aten.tanh.default, made))
+        elif factor != 1:
+            made = edit.call(aten.mul.Tensor, made, 1 / factor)
         after = "F.relu(x) + 2 * atanh(u / (u + 2)), with u = torch.exp(-x.abs()), for softplus"
         edit.replace(node, made, after)
 
@@ -86,7 +84,7 @@ def _softplus(edit: Editor, x: Node) -> Node:
     return edit.call(aten.add.Tensor, edit.call(aten.relu.default, x), total)
 
 
-@rewrites
+@rewrites("separate-activation")
 def separate_activation(edit: Editor) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
     approximates the activation."""
@@ -95,15 +93,14 @@ def separate_activation(edit: Editor) -> None:
         rank = len(shape_of(node))
         if rank < 2 or given.target not in {*ABSORBING, *SUMS}:
             continue
-        with edit.at(node):
-            new = edit.call(aten.transpose.int, node.args[0], rank - 2, rank - 1)
-            new = edit.call(node.target, new, *node.args[1:], **node.kwargs)
-            new = edit.call(aten.transpose.int, new, rank - 2, rank - 1)
+        new = edit.call(aten.transpose.int, node.args[0], rank - 2, rank - 1)
+        new = edit.call(node.target, new, *node.args[1:], **node.kwargs)
+        new = edit.call(aten.transpose.int, new, rank - 2, rank - 1)
         word = str(node.target).split(".")[1]
         edit.replace(node, new, f"{word}(x.mT).mT")
 
 
-@rewrites
+@rewrites("name-gelu")
 def name_gelu(edit: Editor) -> None:
     """Write GELUs that are written out with erf or tanh as one operator. They are recognized by
     their values."""
@@ -150,22 +147,21 @@ def _is_close(made: Any, wanted: Tensor) -> bool:
     return same and torch.allclose(made, wanted, atol=1e-5)
 
 
-@rewrites
+@rewrites("split-prelu")
 def split_prelu(edit: Editor) -> None:
     """Compute a PReLU as relu(x) - slope * relu(-x)."""
     for node in edit.find(aten.prelu.default):
         x, slope = node.args[0], edit.value(node.args[1])
         if slope is None:
             continue
-        with edit.at(node):
-            factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
-            below = edit.call(aten.relu.default, edit.call(aten.neg.default, x))
-            below = edit.call(aten.mul.Tensor, below, factor)
-            new = edit.call(aten.sub.Tensor, edit.call(aten.relu.default, x), below)
+        factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
+        below = edit.call(aten.relu.default, edit.call(aten.neg.default, x))
+        below = edit.call(aten.mul.Tensor, below, factor)
+        new = edit.call(aten.sub.Tensor, edit.call(aten.relu.default, x), below)
         edit.replace(node, new, "x.relu() - slope * (-x).relu()")
 
 
-@rewrites
+@rewrites("exp-of-power")
 def exp_of_power(edit: Editor) -> None:
     """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
     for node in edit.find(aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default):
@@ -175,13 +171,12 @@ def exp_of_power(edit: Editor) -> None:
         exponent = node.args[-1]
         if isinstance(base, Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
             continue
-        with edit.at(node):
-            scaled = edit.call(aten.mul.Tensor, exponent, math.log(base))
-            made = edit.call(aten.exp.default, scaled)
+        scaled = edit.call(aten.mul.Tensor, exponent, math.log(base))
+        made = edit.call(aten.exp.default, scaled)
         edit.replace(node, made, f"torch.exp(x * math.log({base:g}))")
 
 
-@rewrites
+@rewrites("raise-log-floor")
 def raise_log_floor(edit: Editor) -> None:
     """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
     the floor."""
@@ -190,13 +185,12 @@ def raise_log_floor(edit: Editor) -> None:
         low = _floor_of(floor)
         if low is None or not 0 < low < 9e-7:
             continue
-        with edit.at(node):
-            clamped = (
-                edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
-                if (floor.target is aten.clamp.default)
-                else edit.call(floor.target, floor.args[0], 1e-6)
-            )
-            made = edit.call(node.target, clamped)
+        clamped = (
+            edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
+            if (floor.target is aten.clamp.default)
+            else edit.call(floor.target, floor.args[0], 1e-6)
+        )
+        made = edit.call(node.target, clamped)
         edit.replace(node, made, "a floor of 1e-6 under the logarithm")
 
 

@@ -33,7 +33,7 @@ LARGE = 1000.0  # masks of at least this size are blocked scores
 LOW = -30.0  # exp(-30) is 1e-13
 
 
-@rewrites
+@rewrites("separate-projections")
 def separate_projections(edit: Editor) -> None:
     """Write a linear layer whose output is cut into blocks of features, such as query, key and
     value, as one layer for each block."""
@@ -101,7 +101,7 @@ def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]]
     return (slice(start, stop), sizes, order) if torch.equal(made, places) else None
 
 
-@rewrites
+@rewrites("mask-after-softmax")
 def mask_after_softmax(edit: Editor) -> None:
     """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
     sum, instead of masking the scores with a value that takes their range. Blocked scores become
@@ -111,8 +111,7 @@ def mask_after_softmax(edit: Editor) -> None:
         shape = shape_of(node)
         axis = node.args[1] % len(shape) - len(shape)
         if kept is not None and kept.expand(shape).any(axis).all() and kept.ndim >= -axis:
-            with edit.at(node):
-                new = _normalize(edit, scores, axis, kept)
+            new = _normalize(edit, scores, axis, kept)
             edit.replace(node, new, MASK_LATE)
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
@@ -122,12 +121,11 @@ def mask_after_softmax(edit: Editor) -> None:
             continue
         scale = node.kwargs.get("scale")
         scale = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
-        with edit.at(node):
-            turned = edit.call(aten.transpose.int, key, -2, -1)
-            scores = edit.call(aten.matmul.default, query, turned)
-            scores = edit.call(aten.mul.Tensor, scores, scale)
-            weights = _normalize(edit, scores, -1, kept)
-            new = edit.call(aten.matmul.default, weights, value)
+        turned = edit.call(aten.transpose.int, key, -2, -1)
+        scores = edit.call(aten.matmul.default, query, turned)
+        scores = edit.call(aten.mul.Tensor, scores, scale)
+        weights = _normalize(edit, scores, -1, kept)
+        new = edit.call(aten.matmul.default, weights, value)
         edit.replace(node, new, f"attention with {MASK_LATE}")
 
 
@@ -186,7 +184,7 @@ def _is_low(edit: Editor, given: Any) -> bool:
     return isinstance(low, int | float) and low <= -LARGE
 
 
-@rewrites
+@rewrites("mask-of-30")
 def raise_mask(edit: Editor) -> None:
     """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves
     steps for the scores. A blocked score then counts e ** -30 instead of 0."""
@@ -197,8 +195,7 @@ def raise_mask(edit: Editor) -> None:
             places = (0, 1) if node.target is aten.add.Tensor else (1, 2)
         else:
             continue
-        with edit.at(node):
-            new = _raise_argument(edit, node, places)
+        new = _raise_argument(edit, node, places)
         if new is not None:
             edit.replace(node, new, f"a mask of {LOW:g}")
 

@@ -11,7 +11,7 @@ from torch.fx import Node
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
 
 
-@rewrites
+@rewrites("fold-constants")
 def fold_constants(edit: Editor) -> None:
     """Store what operators compute from constants alone, such as masks."""
     for node in [*edit.graph.nodes]:
@@ -24,7 +24,7 @@ def fold_constants(edit: Editor) -> None:
         edit.replace(node, stored, "a buffer with the computed constant")
 
 
-@rewrites
+@rewrites("put-constant-first")
 def put_constant_first(edit: Editor) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
     for node in edit.find(aten.cat.default):
@@ -33,15 +33,14 @@ def put_constant_first(edit: Editor) -> None:
         if len(operands) < 2 or stored is None or not is_uniform(stored):
             continue
         size, whole = stored.shape[axis], shape_of(node)[axis]
-        with edit.at(node):
-            mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
-            front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
-            back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
-            new = edit.call(aten.cat.default, [front, back], axis)
+        mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
+        front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
+        back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
+        new = edit.call(aten.cat.default, [front, back], axis)
         edit.replace(node, new, "torch.cat([constant, x], dim), and the parts in their order again")
 
 
-@rewrites
+@rewrites("expand-constant")
 def expand_over_batch(edit: Editor) -> None:
     """Store a constant that is added to a batch, or multiplies it, once for each row."""
     for node in edit.find(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
@@ -54,15 +53,14 @@ def expand_over_batch(edit: Editor) -> None:
                 continue
             if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
                 continue
-            with edit.at(node):
-                operands = [*node.args[:2]]
-                operands[place] = edit.constant(stored.expand(shape))
-                new = edit.call(node.target, *operands, **node.kwargs)
+            operands = [*node.args[:2]]
+            operands[place] = edit.constant(stored.expand(shape))
+            new = edit.call(node.target, *operands, **node.kwargs)
             edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
             break
 
 
-@rewrites
+@rewrites("concatenate-padding")
 def pad_by_concatenation(edit: Editor) -> None:
     """Write a padding with a constant as a concatenation."""
     for node in edit.find(aten.pad.default, aten.constant_pad_nd.default):
@@ -72,8 +70,7 @@ def pad_by_concatenation(edit: Editor) -> None:
         value = argument(node, 3 if is_pad else 2, "value") or 0.0
         if mode != "constant" or min(counts) < 0 or not any(counts):
             continue
-        with edit.at(node):
-            new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
+        new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
         edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
 
 

@@ -19,7 +19,7 @@ TRANSPOSED = {
 }
 
 
-@rewrites
+@rewrites("reach-rows")
 def lengthen_transposed_kernel(edit: Editor) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
     a kernel reaches all rows."""
@@ -47,15 +47,14 @@ def lengthen_transposed_kernel(edit: Editor) -> None:
         if any(added):
             counts = [count for one in reversed(added) for count in (0, one)]
             extra = [more - count for more, count in zip(extra, added, strict=True)]
-            with edit.at(node):
-                longer = edit.constant(torch.nn.functional.pad(weight, counts))
-                groups = argument(node, 6, "groups", 1)
-                rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
-                new = edit.call(node.target, node.args[0], *rest)
+            longer = edit.constant(torch.nn.functional.pad(weight, counts))
+            groups = argument(node, 6, "groups", 1)
+            rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
+            new = edit.call(node.target, node.args[0], *rest)
             edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
 
 
-@rewrites
+@rewrites("spread-kernel")
 def spread_kernel(edit: Editor) -> None:
     """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
     for node in edit.find(*TRANSPOSED):
@@ -72,13 +71,12 @@ def spread_kernel(edit: Editor) -> None:
             argument(node, place, *one) for place, one in enumerate((*names, ("groups", 1)), 2)
         ]
         numbers = [per_axis(one, len(kernel)) for one in given[1:4]]
-        with edit.at(node):
-            rest = given[0], *numbers, given[4]
-            new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
+        rest = given[0], *numbers, given[4]
+        new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
         edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
 
 
-@rewrites
+@rewrites("surround-kernel")
 def surround_kernel(edit: Editor) -> None:
     """Surround the kernel of a convolution by zeros until it is longer than the padding."""
     for node in edit.find(*CONVOLUTIONS):
@@ -93,14 +91,13 @@ def surround_kernel(edit: Editor) -> None:
         counts = [count for one in reversed(rings) for count in (one, one)]
         steps = zip(padding, rings, dilation, strict=True)
         padding = [pad + count * step for pad, count, step in steps]
-        with edit.at(node):
-            longer = edit.constant(torch.nn.functional.pad(weight, counts))
-            rest = argument(node, 2, "bias"), stride, padding, dilation, groups
-            new = edit.call(node.target, node.args[0], longer, *rest)
+        longer = edit.constant(torch.nn.functional.pad(weight, counts))
+        rest = argument(node, 2, "bias"), stride, padding, dilation, groups
+        new = edit.call(node.target, node.args[0], longer, *rest)
         edit.replace(node, new, "zeros around the kernel, and as much more padding")
 
 
-@rewrites
+@rewrites("widen-depthwise")
 def widen_depthwise_kernel(edit: Editor) -> None:
     """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
     row and column are zeros."""
@@ -110,14 +107,13 @@ def widen_depthwise_kernel(edit: Editor) -> None:
         if weight is None or groups < 2 or tuple(weight.shape[1:]) != (1, 2, 2) or not even:
             continue
         if [*_read_numbers(node, 2)[:3]] == numbers:
-            with edit.at(node):
-                wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
-                rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
-                new = edit.call(node.target, node.args[0], wide, *rest)
+            wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
+            rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
+            new = edit.call(node.target, node.args[0], wide, *rest)
             edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
-@rewrites
+@rewrites("copy-shared-bias")
 def copy_shared_bias(edit: Editor) -> None:
     """Give each call of a layer after the first its own bias. ExecuTorch quantizes a bias for the
     input of the first call."""
@@ -127,22 +123,20 @@ def copy_shared_bias(edit: Editor) -> None:
         if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
             continue
         if bias.target in known:
-            with edit.at(node):
-                own = edit.constant(edit.value(bias))
-                new = edit.call(node.target, *node.args[:2], own, *node.args[3:], **node.kwargs)
+            own = edit.constant(edit.value(bias))
+            new = edit.call(node.target, *node.args[:2], own, *node.args[3:], **node.kwargs)
             edit.replace(node, new, "a layer with the same weights and its own bias for each call")
         known.add(bias.target)
 
 
-@rewrites
+@rewrites("multiply-single")
 def multiply_single(edit: Editor) -> None:
     """Write a linear layer of a single feature as a product and a sum."""
     for node in edit.find(aten.linear.default):
         operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, 2, "bias")
         if weight is not None and weight.shape[1] == 1:
-            with edit.at(node):
-                new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
-                new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
+            new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
+            new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
             edit.replace(node, new, "x * weight + bias")
 
 

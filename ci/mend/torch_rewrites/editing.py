@@ -20,6 +20,7 @@ from ci.models.source_lines import is_installed
 aten = torch.ops.aten
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .+\n +(\S.*)')
 MOST_ELEMENTS = 1 << 24  # of a constant that is computed
+REWRITES: dict[str, TorchRewrite] = {}
 KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack")
 # Operators that compute nothing in a model for inference.
 IDLE = {
@@ -55,7 +56,8 @@ class Editor:
 
     def find(self, *targets: Any) -> Iterator[Node]:
         """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes
-        are omitted if an operator writes into them or their inputs."""
+        are omitted if an operator writes into them or their inputs. New nodes are inserted before
+        the yielded one."""
         wanted = {
             overload
             for target in targets
@@ -71,7 +73,8 @@ class Editor:
             tensors = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
             involved = (node, *node.all_input_nodes)
             if tensors and all(map(is_fixed, involved)) and self.written.isdisjoint(involved):
-                yield node
+                with self.at(node):
+                    yield node
 
     @contextmanager
     def at(self, node: Node) -> Iterator[None]:
@@ -195,16 +198,20 @@ class Editor:
         return tuple(self.changes)
 
 
-def rewrites(edit: Callable[[Editor], None]) -> TorchRewrite:
-    """Return a function that edits a graph as a rewrite of a module."""
+def rewrites(name: str) -> Callable[[Callable[[Editor], None]], TorchRewrite]:
+    """Return a decorator that makes a function that edits a graph the rewrite ``name``."""
 
-    @functools.wraps(edit)
-    def rewrite(module: GraphModule) -> tuple[Change, ...]:
-        editor = Editor(module)
-        edit(editor)
-        return editor.finish()
+    def register(edit: Callable[[Editor], None]) -> TorchRewrite:
+        @functools.wraps(edit)
+        def rewrite(module: GraphModule) -> tuple[Change, ...]:
+            editor = Editor(module)
+            edit(editor)
+            return editor.finish()
 
-    return rewrite
+        REWRITES[name] = rewrite
+        return rewrite
+
+    return register
 
 
 def value_of(given: Any) -> Any:

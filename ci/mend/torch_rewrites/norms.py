@@ -50,7 +50,7 @@ class RmsNorm:
     refused: bool = False
 
 
-@rewrites
+@rewrites("flatten-rms-norm")
 def flatten_rms_norm(edit: Editor) -> None:
     """Compute RMS norms that ExecuTorch makes one operator of QNN as norms of one row of
     positions, [1, positions, length]."""
@@ -65,7 +65,7 @@ def flatten_rms_norm(edit: Editor) -> None:
         edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
-@rewrites
+@rewrites("flatten-layer-norm")
 def flatten_layer_norm(edit: Editor) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
     for node in edit.find(aten.layer_norm.default):
@@ -76,16 +76,15 @@ def flatten_layer_norm(edit: Editor) -> None:
             one is None for one in stored
         ]:
             continue
-        with edit.at(node):
-            flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
-            factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
-            eps = argument(node, 4, "eps", 1e-5)
-            made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
-            made = edit.call(aten.reshape.default, made, [*shape])
+        flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
+        factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
+        eps = argument(node, 4, "eps", 1e-5)
+        made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
+        made = edit.call(aten.reshape.default, made, [*shape])
         edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
 
 
-@rewrites
+@rewrites("write-variance")
 def write_variance(edit: Editor) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
     for node in edit.find(aten.var, aten.std):
@@ -97,19 +96,18 @@ def write_variance(edit: Editor) -> None:
         count, lost = math.prod(shape[axis] for axis in axes), 1 if lost is None else lost
         if count <= lost:
             continue
-        with edit.at(node):
-            mean = edit.call(aten.mean.dim, operand, [*axes], True)
-            new = edit.call(aten.sub.Tensor, operand, mean)
-            new = edit.call(aten.mul.Tensor, new, new)
-            new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
-            if lost:
-                new = edit.call(aten.mul.Tensor, new, count / (count - lost))
-            if "std" in str(node.target):
-                new = edit.call(aten.sqrt.default, new)
+        mean = edit.call(aten.mean.dim, operand, [*axes], True)
+        new = edit.call(aten.sub.Tensor, operand, mean)
+        new = edit.call(aten.mul.Tensor, new, new)
+        new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
+        if lost:
+            new = edit.call(aten.mul.Tensor, new, count / (count - lost))
+        if "std" in str(node.target):
+            new = edit.call(aten.sqrt.default, new)
         edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
-@rewrites
+@rewrites("scale-batch-norm")
 def scale_batch_norm(edit: Editor) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
     for node in edit.find(aten.batch_norm.default):
@@ -126,11 +124,10 @@ def scale_batch_norm(edit: Editor) -> None:
         gain = gain if weight is None else gain * weight
         offset = -mean * gain if bias is None else bias - mean * gain
         sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
-        with edit.at(node):
-            gain, offset = (
-                edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
-            )
-            made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
+        gain, offset = (
+            edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
+        )
+        made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
         edit.replace(
             node,
             made,

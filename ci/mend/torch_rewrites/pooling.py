@@ -28,7 +28,7 @@ AXES = {  # the pooled axes of an operator
 }
 
 
-@rewrites
+@rewrites("pad-before-pool")
 def pad_before_pool(edit: Editor) -> None:
     """Write the padding of average pools out, and that of windows beyond the edge. The border is
     multiplied by the factor that the other number of counted elements makes."""
@@ -54,17 +54,16 @@ def pad_before_pool(edit: Editor) -> None:
         ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
         padded = _pad(ones, padding, after)
         factor = average(ones) / pool(padded, kernel, stride)
-        with edit.at(node):
-            operand = surround(edit, operand, padding, after)
-            new = edit.call(pool, operand, kernel, stride)
-            if not bool((factor == 1).all()):
-                new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
+        operand = surround(edit, operand, padding, after)
+        new = edit.call(pool, operand, kernel, stride)
+        if not bool((factor == 1).all()):
+            new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
         edit.replace(
             node, new, "pad with zeros, pool without padding, multiply by a constant factor"
         )
 
 
-@rewrites
+@rewrites("multiply-adaptive-pool")
 def multiply_adaptive_pool(edit: Editor) -> None:
     """Write adaptive average pools of sizes that do not divide as products with constant matrices,
     one per axis."""
@@ -75,15 +74,14 @@ def multiply_adaptive_pool(edit: Editor) -> None:
         sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
         if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
             continue
-        with edit.at(node):
-            for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
-                if size == count:
-                    continue
-                operand = _multiply_axis(edit, operand, axis, _averages(size, count))
+        for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
+            if size == count:
+                continue
+            operand = _multiply_axis(edit, operand, axis, _averages(size, count))
         edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
-@rewrites
+@rewrites("slice-adaptive-maximum")
 def slice_adaptive_maximum(edit: Editor) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
     for node in edit.find(
@@ -94,35 +92,33 @@ def slice_adaptive_maximum(edit: Editor) -> None:
             continue  # the indices are used
         axes, operand = AXES[node.target], node.args[0]
         sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
-        with edit.at(node):
-            rank = len(shape_of(operand))
-            for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
-                bounds = [_window(size, count, row) for row in range(count)]
-                parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
-                parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
-                operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
+        rank = len(shape_of(operand))
+        for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
+            bounds = [_window(size, count, row) for row in range(count)]
+            parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
+            parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
+            operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
         edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
 
-@rewrites
+@rewrites("separate-maximum")
 def separate_maximum(edit: Editor) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
     for node in edit.find(aten.max.dim, aten.min.dim):
         largest = node.target is aten.max.dim
         axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, 2, "keepdim", False)
         for user in [one for one in node.users if one.users]:
-            with edit.at(node):
-                if user.args[1] == 0:
-                    kind = aten.amax.default if largest else aten.amin.default
-                    new = edit.call(kind, node.args[0], [axis], keep)
-                else:
-                    kind = aten.argmax.default if largest else aten.argmin.default
-                    new = edit.call(kind, node.args[0], axis, keep)
+            if user.args[1] == 0:
+                kind = aten.amax.default if largest else aten.amin.default
+                new = edit.call(kind, node.args[0], [axis], keep)
+            else:
+                kind = aten.argmax.default if largest else aten.argmin.default
+                new = edit.call(kind, node.args[0], axis, keep)
             word = str(kind).split(".")[1]
             edit.replace(user, new, f"x.{word}(dim)")
 
 
-@rewrites
+@rewrites("select-nearest")
 def select_nearest(edit: Editor) -> None:
     """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
     axis by axis."""
@@ -135,17 +131,16 @@ def select_nearest(edit: Editor) -> None:
             continue
         numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
         places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
-        with edit.at(node):
-            for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
-                if size != count:
-                    step = math.prod(sizes[axis + 1 :])
-                    line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
-                    rows = edit.constant(line // step)
-                    operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
+        for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
+            if size != count:
+                step = math.prod(sizes[axis + 1 :])
+                line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
+                rows = edit.constant(line // step)
+                operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
         edit.replace(node, operand, "x.index_select(dim, places) for each axis")
 
 
-@rewrites
+@rewrites("slice-windows")
 def slice_windows(edit: Editor) -> None:
     """Write F.unfold as a concatenation of one slice of the image per position of the window, and
     x.unfold as a selection of places."""
@@ -154,40 +149,38 @@ def slice_windows(edit: Editor) -> None:
         rank = len(shape_of(operand))
         axis, count = axis % rank, shape_of(node)[axis % rank]
         places = torch.arange(count)[:, None] * step + torch.arange(size)
-        with edit.at(node):
-            rows = edit.constant(places.flatten())
-            turns = [axis, rank - 1] if axis < rank - 1 else []
-            new = edit.call(aten.transpose.int, operand, *turns) if turns else operand
-            new = edit.call(aten.index_select.default, new, rank - 1, rows)
-            new = edit.call(aten.reshape.default, new, [*shape_of(new)[:-1], count, size])
-            new = edit.call(aten.transpose.int, new, *turns) if turns else new
+        rows = edit.constant(places.flatten())
+        turns = [axis, rank - 1] if axis < rank - 1 else []
+        new = edit.call(aten.transpose.int, operand, *turns) if turns else operand
+        new = edit.call(aten.index_select.default, new, rank - 1, rows)
+        new = edit.call(aten.reshape.default, new, [*shape_of(new)[:-1], count, size])
+        new = edit.call(aten.transpose.int, new, *turns) if turns else new
         edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
     for node in edit.find(aten.im2col.default):
         operand, *given = node.args
         kernel, dilation, padding, stride = (per_axis(one, 2) for one in given)
         if len(shape_of(operand)) != 4:
             continue
-        with edit.at(node):
-            operand = surround(edit, operand, padding, padding)
-            batch, channels, *sizes = shape_of(operand)
-            reach = [
-                size - (count - 1) * step
-                for size, count, step in zip(sizes, kernel, dilation, strict=True)
-            ]
-            parts = []
-            for place in itertools.product(*map(range, kernel)):
-                part = operand
-                for axis, start in enumerate(place):
-                    start *= dilation[axis]
-                    bounds = start, start + reach[axis], stride[axis]
-                    part = edit.call(aten.slice.Tensor, part, axis + 2, *bounds)
-                parts.append(edit.call(aten.reshape.default, part, [batch, channels, 1, -1]))
-            new = edit.call(aten.cat.default, parts, 2) if len(parts) > 1 else parts[0]
-            new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+        operand = surround(edit, operand, padding, padding)
+        batch, channels, *sizes = shape_of(operand)
+        reach = [
+            size - (count - 1) * step
+            for size, count, step in zip(sizes, kernel, dilation, strict=True)
+        ]
+        parts = []
+        for place in itertools.product(*map(range, kernel)):
+            part = operand
+            for axis, start in enumerate(place):
+                start *= dilation[axis]
+                bounds = start, start + reach[axis], stride[axis]
+                part = edit.call(aten.slice.Tensor, part, axis + 2, *bounds)
+            parts.append(edit.call(aten.reshape.default, part, [batch, channels, 1, -1]))
+        new = edit.call(aten.cat.default, parts, 2) if len(parts) > 1 else parts[0]
+        new = edit.call(aten.reshape.default, new, [*shape_of(node)])
         edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
 
 
-@rewrites
+@rewrites("convolve-average")
 def convolve_tall_pool(edit: Editor) -> None:
     """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
     for node in edit.find(aten.avg_pool2d):
@@ -200,25 +193,23 @@ def convolve_tall_pool(edit: Editor) -> None:
             continue
         channels = shape[1]
         weight = torch.full((channels, 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
-        with edit.at(node):
-            stored = edit.constant(weight)
-            ones, zeros = [1, 1], [0, 0]
-            new = edit.call(
-                aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels
-            )
+        stored = edit.constant(weight)
+        ones, zeros = [1, 1], [0, 0]
+        new = edit.call(
+            aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels
+        )
         edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
 
 
-@rewrites
+@rewrites("multiply-cumulative")
 def sum_by_triangle(edit: Editor) -> None:
     """Write a cumulative sum as a linear layer whose weights are a triangle of ones."""
     for node in edit.find(aten.cumsum.default):
         operand, axis = node.args[:2]
         shape, dtype = shape_of(operand), value_of(node).dtype
         if shape and dtype.is_floating_point and value_of(operand).dtype == dtype:
-            with edit.at(node):
-                triangle = torch.ones(shape[axis], shape[axis]).tril()
-                new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
+            triangle = torch.ones(shape[axis], shape[axis]).tril()
+            new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
             edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
+from ci.mend.axes import merge_axes, plan_product, split_order
 from ci.mend.torch_rewrites.editing import Editor, aten, is_fixed, is_idle, rewrites, shape_of
 
 MOST_AXES = 5  # that QNN takes
@@ -37,7 +37,7 @@ PERMUTATIONS = {
 PARTS = {aten.unbind.int, aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default}
 
 
-@rewrites
+@rewrites("lower-rank")
 def lower_rank(edit: Editor) -> None:
     """Compute tensors of six or more axes, which only views, permutations, selections and
     expansions make, as tensors of at most four with the same elements in the same order."""
@@ -55,23 +55,21 @@ def lower_rank(edit: Editor) -> None:
             edit.replace(node, new, "views and permutations of at most four axes, one by one")
 
 
-@rewrites
+@rewrites("repeat-by-expand")
 def repeat_by_expand(edit: Editor) -> None:
     """Write repeat_interleave by a fixed number, and that of grouped attention, as an expansion of
     rank 4, and expand_as as expand."""
     for node in edit.find(aten.expand_as.default):
-        with edit.at(node):
-            new = edit.call(aten.expand.default, node.args[0], [*shape_of(node)])
+        new = edit.call(aten.expand.default, node.args[0], [*shape_of(node)])
         edit.replace(node, new, "x.expand(other.shape)")
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, *pair = node.args[:3]
         heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
         if not node.kwargs.get("enable_gqa") or not all(len(shape_of(one)) == 4 for one in pair):
             continue
-        with edit.at(node):
-            made = [_repeat(edit, one, heads // shape_of(one)[1], 1) for one in pair]
-            rest = {name: one for name, one in node.kwargs.items() if name != "enable_gqa"}
-            new = edit.call(node.target, query, *made, *node.args[3:], **rest)
+        made = [_repeat(edit, one, heads // shape_of(one)[1], 1) for one in pair]
+        rest = {name: one for name, one in node.kwargs.items() if name != "enable_gqa"}
+        new = edit.call(node.target, query, *made, *node.args[3:], **rest)
         edit.replace(node, new, "x.unsqueeze(2).expand(...).flatten(1, 2) for key and value")
     for node in edit.find(aten.repeat_interleave.self_int):
         operand, times = node.args[:2]
@@ -79,14 +77,13 @@ def repeat_by_expand(edit: Editor) -> None:
         shape = shape_of(operand)
         if axis is None:
             shape, axis = (math.prod(shape),), 0
-        with edit.at(node):
-            if len(shape) != len(shape_of(operand)):
-                operand = edit.call(aten.reshape.default, operand, [*shape])
-            new = _repeat(edit, operand, times, axis % len(shape))
+        if len(shape) != len(shape_of(operand)):
+            operand = edit.call(aten.reshape.default, operand, [*shape])
+        new = _repeat(edit, operand, times, axis % len(shape))
         edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
 
 
-@rewrites
+@rewrites("select-places")
 def select_places(edit: Editor) -> None:
     """Write an index of one or more neighbouring axes by constants as a selection of rows."""
     for node in edit.find(aten.index.Tensor):
@@ -100,12 +97,11 @@ def select_places(edit: Editor) -> None:
         shape, places = shape_of(operand), torch.zeros((), dtype=torch.int64)
         for axis, one in zip(axes, stored, strict=True):
             places = places * shape[axis] + one % shape[axis]
-        with edit.at(node):
-            flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
-            new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
-            rows = edit.constant(places.flatten())
-            new = edit.call(aten.index_select.default, new, start, rows)
-            new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+        flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
+        new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
+        rows = edit.constant(places.flatten())
+        new = edit.call(aten.index_select.default, new, start, rows)
+        new = edit.call(aten.reshape.default, new, [*shape_of(node)])
         edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
 
@@ -193,7 +189,7 @@ def find_order(node: Node) -> list[int]:
     return [places[axis] if axis in places else next(rest) for axis in order]
 
 
-@rewrites
+@rewrites("multiply-einsum")
 def multiply_einsum(edit: Editor) -> None:
     """Write an einsum of two tensors as permutations and one matrix product of at most three
     axes."""
@@ -207,22 +203,18 @@ def multiply_einsum(edit: Editor) -> None:
         (first, second), (one, other) = labels, operands
         sizes = dict(zip(first, shape_of(one), strict=True))
         others = dict(zip(second, shape_of(other), strict=True))
-        shared = [label for label in first if label in others]
-        batch = [label for label in shared if label in result]
-        summed = [label for label in shared if label not in result]
-        left = [label for label in first if label not in others]
-        right = [label for label in second if label not in sizes]
-        order = [*batch, *left, *right]
-        if not summed or {*order} != {*result} or any(sizes[x] != others[x] for x in shared):
+        groups = plan_product(first, second, result)
+        if groups is None or any(sizes[one] != others[one] for one in {*sizes} & {*others}):
             continue
+        batch, summed, left, right = groups
+        order = [*batch, *left, *right]
         sizes |= others
-        with edit.at(node):
-            one = _arrange(edit, one, first, (batch, left, summed), sizes)
-            other = _arrange(edit, other, second, (batch, summed, right), sizes)
-            made = edit.call(aten.matmul.default, one, other)
-            places = [order.index(label) for label in result]
-            made = _permute(edit, made, [sizes[label] for label in order], places)
-            made = edit.call(aten.reshape.default, made, [*shape_of(node)])
+        one = _arrange(edit, one, first, (batch, left, summed), sizes)
+        other = _arrange(edit, other, second, (batch, summed, right), sizes)
+        made = edit.call(aten.matmul.default, one, other)
+        places = [order.index(label) for label in result]
+        made = _permute(edit, made, [sizes[label] for label in order], places)
+        made = edit.call(aten.reshape.default, made, [*shape_of(node)])
         edit.replace(node, made, "permutations and one matrix product")
 
 
@@ -258,31 +250,10 @@ def find_part(node: Node) -> tuple[int, int, int]:
 
 
 def _permute(edit: Editor, source: Node, shape: Sequence[int], order: Sequence[int]) -> Node:
-    """Permute the axes of ``shape``. Axes that stay together are one, and if more than four are
-    left, they are moved one after the other."""
-    axes = [axis for axis in order if shape[axis] != 1]
-    kept = sorted(axes)
-    rank = {axis: place for place, axis in enumerate(kept)}
-    axes = [rank[axis] for axis in axes]
-    groups = [
-        [axis for _, axis in group]
-        for _, group in groupby(enumerate(axes), lambda one: one[1] - one[0])
-    ]
-    starts = sorted(group[0] for group in groups)
-    sizes = {group[0]: math.prod(shape[kept[axis]] for axis in group) for group in groups}
-    now, wanted = starts, [group[0] for group in groups]
-    if len(now) <= 4:
-        if len(now) > 1:
-            source = edit.call(aten.reshape.default, source, [sizes[one] for one in now])
-            source = edit.call(aten.permute.default, source, [now.index(one) for one in wanted])
-        return source
-    for place, one in enumerate(wanted):
-        at = now.index(one)
-        if at == place:
-            continue
-        done, passed, rest = now[:place], now[place:at], now[at + 1 :]
-        blocks = [math.prod(sizes[each] for each in block) for block in (done, passed, [one], rest)]
-        source = edit.call(aten.reshape.default, source, blocks)
-        source = edit.call(aten.permute.default, source, [0, 2, 1, 3])
-        now = [*done, one, *passed, *rest]
+    """Permute the axes of ``shape``, with at most four axes at a time. The result has the elements
+    in the right order, but perhaps another shape."""
+    for sizes, places in split_order(*merge_axes(shape, order), most=4):
+        if len(places) > 1:
+            source = edit.call(aten.reshape.default, source, sizes)
+            source = edit.call(aten.permute.default, source, places)
     return source

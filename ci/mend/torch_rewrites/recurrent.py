@@ -25,24 +25,22 @@ AFTER = "a loop over time with linear layers, torch.sigmoid and torch.tanh"
 State = tuple[Any, ...]  # nodes [batch, size], or None for zeros: hidden and, in an LSTM, cell
 
 
-@rewrites
+@rewrites("unroll-recurrent")
 def unroll_recurrent(edit: Editor) -> None:
     """Write GRU, LSTM and RNN layers and cells as linear layers, sigmoid and tanh."""
     for node in edit.find(*RNNS, aten.gru.input, aten.lstm.input):
-        with edit.at(node):
-            steps, ends, axis = _unroll(edit, node)
-            if steps:
-                made = [_stack(edit, one, 0) for one in zip(*ends, strict=True)]
-                _replace_parts(edit, node, [_stack(edit, steps, axis), *made])
+        steps, ends, axis = _unroll(edit, node)
+        if steps:
+            made = [_stack(edit, one, 0) for one in zip(*ends, strict=True)]
+            _replace_parts(edit, node, [_stack(edit, steps, axis), *made])
     for node in edit.find(*CELLS):
         operand, given, *weights = node.args
         weights = [one for one in weights if one is not None]
         if any(edit.value(one) is None for one in weights):
             continue
         state = tuple(given) if isinstance(given, list | tuple) else (given,)
-        with edit.at(node):
-            layer = _Layer(edit, CELLS[node.target], *weights)
-            state = layer.step(layer.read([operand])[0], state)
+        layer = _Layer(edit, CELLS[node.target], *weights)
+        state = layer.step(layer.read([operand])[0], state)
         if node.target is aten.lstm_cell.default:
             _replace_parts(edit, node, state)
         else:
