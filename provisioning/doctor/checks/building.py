@@ -13,8 +13,6 @@ from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 from provisioning.versions import parse_version
 
-UPDATE = "git -C {root} submodule update --init --recursive"
-
 
 class Checkout(NamedTuple):
     """A checkout of ExecuTorch, and the case (environment and requirements) that it belongs to."""

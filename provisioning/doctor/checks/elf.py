@@ -33,7 +33,6 @@ GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.s
 FIRST_CHECKSUM, LAST_WITHOUT = "2.40", "2.38"
 # Google Play requires 16 KiB alignment of every library in an app, even unused ones.
 OF_UNUSED = {"QNN225"}
-REBUILD = "build it for this target, or use the file from the SDK's directory for this target"
 
 
 class Placed(NamedTuple):

@@ -11,7 +11,6 @@ from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_X86_64
 from provisioning.versions import is_older
 
-HERE = "this machine"
 PACKAGES = {
     "libatomic.so.1": "apt-get install libatomic1, or `qnn-ci fetch libatomic`",
     "libgcc_s.so.1": "apt-get install libgcc-s1",

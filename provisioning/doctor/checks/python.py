@@ -13,9 +13,6 @@ from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES, ElfFacts
 from provisioning.versions import is_older
 
 QNN_WHEEL = "qnn-runtime"
-REINSTALL = (
-    "install the executorch wheel for this Python, or run `qnn-ci build aot --python PYTHON`"
-)
 
 
 class Interpreter(NamedTuple):

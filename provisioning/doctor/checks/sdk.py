@@ -20,8 +20,6 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.versions import find_place_version, is_older, is_same, parse_version
 
-REFETCH = "provision the profile again, or specify the root of another SDK"
-
 
 @ENVIRONMENT.check("QNN100")
 def see_no_root(case: Case) -> Iterator[Seen]:
@@ -162,9 +160,6 @@ def find_adaptor(case: Case) -> Iterator[Adaptor]:
 
 
 ADAPTOR = Subjects(find_adaptor, Adaptor.seen)
-REBUILD = (
-    "`qnn-ci build aot --sdk {root}` builds an adaptor for this SDK; then pass --adaptor overlay"
-)
 
 
 ADAPTOR.when(

@@ -13,7 +13,6 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
 LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
-COMPOSE = "`qnn-ci env PROFILE` prints lines that set all variables"
 LIBSTDCXX = "libstdc++.so.6"
 FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
 EMPTY_ENTRY = "an empty entry (the current directory)"
