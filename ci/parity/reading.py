@@ -111,12 +111,14 @@ def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
         words = [side, str(source.resolve()), commit, layout, str(answer)]
         argv = [sys.executable, "-m", "ci.parity.reading", *words]
         try:
-            run_process(argv, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
-            return read_bytes(answer, CONTENT_BYTES)
+            here = Path(__file__).parents[2]
+            ended = run_process(argv, cwd=here, timeout_s=WORKER_LIMIT_S, check=False)
+            if ended.is_good:
+                return read_bytes(answer, CONTENT_BYTES)
+            why = (ended.tail.strip().splitlines() or [ended.describe()])[-1].strip()
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
-            lines = [line.strip() for line in why.splitlines() if line.strip()]
-            return ": ".join(["the process that reads this side of the tree failed", *lines[-1:]])
+        return f"the process that reads this side of the tree failed: {why}"
 
 
 def main(argv: list[str]) -> int:

@@ -33,6 +33,7 @@ from ci.parity.facts import (
 )
 from ci.parity.policy import ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
+from provisioning.console.process import Completed
 from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
@@ -660,12 +661,13 @@ def test_a_worker_reads_a_side_of_its_tree_within_limits(
 ) -> None:
     limits: list[object] = []
 
-    def run_here(argv: list[str], *, cwd: Path, timeout_s: float) -> None:
+    def run_here(argv: list[str], *, cwd: Path, timeout_s: float, check: bool) -> Completed:
         assert (argv[1:3], (cwd / "ci").is_dir()) == (["-m", "ci.parity.reading"], True)
         limits.append(timeout_s)
         os.chdir(cwd)  # where a relative path leads elsewhere
         assert reading.main(argv[3:]) == 0
         os.chdir(tmp_path)
+        return Completed((), int(check), "", 0)
 
     monkeypatch.setattr(reading, "run_process", run_here)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
@@ -722,27 +724,23 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("ended", "told"),
     [
-        (ToolError("it ended", why="one\n  two\n\n"), ": two"),
-        (ToolError("it ended", why=" \n"), ""),
-        (ToolError("it ended"), ": it ended"),
-        (OSError("no room"), ": no room"),
+        (Completed((), 1, "one\n  two\n\n", 0), "two"),
+        (Completed((), -11, " \n", 0), "was killed by SIGSEGV"),
+        (Completed((), -9, "", 0, "did not end within 300 s"), "did not end within 300 s"),
+        (Completed((), 0, "", 0), "[Errno 2] No such file or directory: "),
     ],
 )
 def test_a_side_whose_reader_fails_is_not_evaluated_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Completed, told: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(reading, "run_process", fail)
+    monkeypatch.setattr(reading, "run_process", lambda *_, **__: ended)
     tree = DirectoryTree(tmp_path)
-    why = f"the process that reads this side of the tree failed{told}"
-    assert reading.read_side(tree, "buck", tmp_path / "cache") == BuckFacts(
-        not_evaluated=(NotEvaluated("buck", WHOLE, why),)
-    )
-    row = NotEvaluated("cmake", WHOLE, why)
-    sides = tuple(CMakeFacts(one, not_evaluated=(row,)) for one in Configuration)
-    assert reading.read_side(tree, "cmake", None) == sides
+    why = f"the process that reads this side of the tree failed: {told}"
+    (row,) = reading.read_side(tree, "buck", tmp_path / "cache").not_evaluated
+    assert (row.place, row.reason[: len(why)]) == (WHOLE, why)
+    sides = reading.read_side(tree, "cmake", None)
+    assert [one.configuration for one in sides] == [*Configuration]
+    assert {one.not_evaluated[0].reason[: len(why)] for one in sides} == {why}
     assert not (tmp_path / "cache").exists()
