@@ -84,20 +84,19 @@ def _softplus(edit: Editor, x: Node) -> Node:
     return edit.call(aten.add.Tensor, edit.call(aten.relu.default, x), total)
 
 
-@rewrites("separate-activation")
-def separate_activation(edit: Editor) -> None:
+@rewrites("separate-activation", *FUSED)
+def separate_activation(edit: Editor, node: Node) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
     approximates the activation."""
-    for node in edit.find(*FUSED):
-        given = edit.source(node.args[0])
-        rank = len(shape_of(node))
-        if rank < 2 or given.target not in {*ABSORBING, *SUMS}:
-            continue
-        new = edit.call(aten.transpose.int, node.args[0], rank - 2, rank - 1)
-        new = edit.call(node.target, new, *node.args[1:], **node.kwargs)
-        new = edit.call(aten.transpose.int, new, rank - 2, rank - 1)
-        word = str(node.target).split(".")[1]
-        edit.replace(node, new, f"{word}(x.mT).mT")
+    given = edit.source(node.args[0])
+    rank = len(shape_of(node))
+    if rank < 2 or given.target not in {*ABSORBING, *SUMS}:
+        return
+    new = edit.call(aten.transpose.int, node.args[0], rank - 2, rank - 1)
+    new = edit.call(node.target, new, *node.args[1:], **node.kwargs)
+    new = edit.call(aten.transpose.int, new, rank - 2, rank - 1)
+    word = str(node.target).split(".")[1]
+    edit.replace(node, new, f"{word}(x.mT).mT")
 
 
 @rewrites("name-gelu")
@@ -147,51 +146,48 @@ def _is_close(made: Any, wanted: Tensor) -> bool:
     return same and torch.allclose(made, wanted, atol=1e-5)
 
 
-@rewrites("split-prelu")
-def split_prelu(edit: Editor) -> None:
+@rewrites("split-prelu", aten.prelu.default)
+def split_prelu(edit: Editor, node: Node) -> None:
     """Compute a PReLU as relu(x) - slope * relu(-x)."""
-    for node in edit.find(aten.prelu.default):
-        x, slope = node.args[0], edit.value(node.args[1])
-        if slope is None:
-            continue
-        factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
-        below = edit.call(aten.relu.default, edit.call(aten.neg.default, x))
-        below = edit.call(aten.mul.Tensor, below, factor)
-        new = edit.call(aten.sub.Tensor, edit.call(aten.relu.default, x), below)
-        edit.replace(node, new, "x.relu() - slope * (-x).relu()")
+    x, slope = node.args[0], edit.value(node.args[1])
+    if slope is None:
+        return
+    factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
+    below = edit.call(aten.relu.default, edit.call(aten.neg.default, x))
+    below = edit.call(aten.mul.Tensor, below, factor)
+    new = edit.call(aten.sub.Tensor, edit.call(aten.relu.default, x), below)
+    edit.replace(node, new, "x.relu() - slope * (-x).relu()")
 
 
-@rewrites("exp-of-power")
-def exp_of_power(edit: Editor) -> None:
+@rewrites("exp-of-power", aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default)
+def exp_of_power(edit: Editor, node: Node) -> None:
     """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
-    for node in edit.find(aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default):
-        stored = edit.value(node.args[0]) if node.target is aten.pow.Tensor_Tensor else None
-        base = 2.0 if node.target is aten.exp2.default else node.args[0]
-        base = stored.item() if stored is not None and stored.numel() == 1 else base
-        exponent = node.args[-1]
-        if isinstance(base, Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
-            continue
-        scaled = edit.call(aten.mul.Tensor, exponent, math.log(base))
-        made = edit.call(aten.exp.default, scaled)
-        edit.replace(node, made, f"torch.exp(x * math.log({base:g}))")
+    stored = edit.value(node.args[0]) if node.target is aten.pow.Tensor_Tensor else None
+    base = 2.0 if node.target is aten.exp2.default else node.args[0]
+    base = stored.item() if stored is not None and stored.numel() == 1 else base
+    exponent = node.args[-1]
+    if isinstance(base, Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
+        return
+    scaled = edit.call(aten.mul.Tensor, exponent, math.log(base))
+    made = edit.call(aten.exp.default, scaled)
+    edit.replace(node, made, f"torch.exp(x * math.log({base:g}))")
 
 
-@rewrites("raise-log-floor")
-def raise_log_floor(edit: Editor) -> None:
+@rewrites("raise-log-floor", aten.log.default, aten.log2.default, aten.log10.default)
+def raise_log_floor(edit: Editor, node: Node) -> None:
     """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
     the floor."""
-    for node in edit.find(aten.log.default, aten.log2.default, aten.log10.default):
-        floor = edit.source(node.args[0])
-        low = _floor_of(floor)
-        if low is None or not 0 < low < 9e-7:
-            continue
-        clamped = (
-            edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
-            if (floor.target is aten.clamp.default)
-            else edit.call(floor.target, floor.args[0], 1e-6)
-        )
-        made = edit.call(node.target, clamped)
-        edit.replace(node, made, "a floor of 1e-6 under the logarithm")
+    floor = edit.source(node.args[0])
+    low = _floor_of(floor)
+    if low is None or not 0 < low < 9e-7:
+        return
+    clamped = (
+        edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
+        if (floor.target is aten.clamp.default)
+        else edit.call(floor.target, floor.args[0], 1e-6)
+    )
+    made = edit.call(node.target, clamped)
+    edit.replace(node, made, "a floor of 1e-6 under the logarithm")
 
 
 def _floor_of(node: Node) -> float | None:

@@ -33,26 +33,25 @@ LARGE = 1000.0  # masks of at least this size are blocked scores
 LOW = -30.0  # exp(-30) is 1e-13
 
 
-@rewrites("separate-projections")
-def separate_projections(edit: Editor) -> None:
+@rewrites("separate-projections", aten.linear.default)
+def separate_projections(edit: Editor, node: Node) -> None:
     """Write a linear layer whose output is cut into blocks of features, such as query, key and
     value, as one layer for each block."""
-    for node in edit.find(aten.linear.default):
-        operand, *given = node.args
-        stored = [edit.value(one) for one in given if one is not None]
-        shape = shape_of(node)
-        ends = _find_parts(edit, node, torch.arange(math.prod(shape)).reshape(shape))
-        blocks = [one for _, part in ends if (one := _find_block(part, shape[-1]))]
-        if None in stored or len(ends) < 2 or len(blocks) < len(ends):
-            continue
-        for (end, _), (block, sizes, order) in zip(ends, blocks, strict=True):
-            with edit.at(end):
-                own = [edit.constant(one[block]) for one in stored if one is not None]
-                new = edit.call(aten.linear.default, operand, *own)
-                new = edit.call(aten.reshape.default, new, sizes)
-                if order != sorted(order):
-                    new = edit.call(aten.permute.default, new, order)
-            edit.replace(end, new, SEPARATE)
+    operand, *given = node.args
+    stored = [edit.value(one) for one in given if one is not None]
+    shape = shape_of(node)
+    ends = _find_parts(edit, node, torch.arange(math.prod(shape)).reshape(shape))
+    blocks = [one for _, part in ends if (one := _find_block(part, shape[-1]))]
+    if None in stored or len(ends) < 2 or len(blocks) < len(ends):
+        return
+    for (end, _), (block, sizes, order) in zip(ends, blocks, strict=True):
+        with edit.at(end):
+            own = [edit.constant(one[block]) for one in stored if one is not None]
+            new = edit.call(aten.linear.default, operand, *own)
+            new = edit.call(aten.reshape.default, new, sizes)
+            if order != sorted(order):
+                new = edit.call(aten.permute.default, new, order)
+        edit.replace(end, new, SEPARATE)
 
 
 def _find_parts(edit: Editor, node: Node, places: Tensor) -> list[tuple[Node, Tensor]]:
@@ -184,20 +183,19 @@ def _is_low(edit: Editor, given: Any) -> bool:
     return isinstance(low, int | float) and low <= -LARGE
 
 
-@rewrites("mask-of-30")
-def raise_mask(edit: Editor) -> None:
+@rewrites("mask-of-30", aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS)
+def raise_mask(edit: Editor, node: Node) -> None:
     """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves
     steps for the scores. A blocked score then counts e ** -30 instead of 0."""
-    for node in edit.find(aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS):
-        if node.target is aten.scaled_dot_product_attention.default:
-            places: Sequence[int] = (3,)
-        elif _reaches_softmax(edit, node):
-            places = (0, 1) if node.target is aten.add.Tensor else (1, 2)
-        else:
-            continue
-        new = _raise_argument(edit, node, places)
-        if new is not None:
-            edit.replace(node, new, f"a mask of {LOW:g}")
+    if node.target is aten.scaled_dot_product_attention.default:
+        places: Sequence[int] = (3,)
+    elif _reaches_softmax(edit, node):
+        places = (0, 1) if node.target is aten.add.Tensor else (1, 2)
+    else:
+        return
+    new = _raise_argument(edit, node, places)
+    if new is not None:
+        edit.replace(node, new, f"a mask of {LOW:g}")
 
 
 def _raise_argument(edit: Editor, node: Node, places: Sequence[int]) -> Node | None:

@@ -24,54 +24,51 @@ def fold_constants(edit: Editor) -> None:
         edit.replace(node, stored, "a buffer with the computed constant")
 
 
-@rewrites("put-constant-first")
-def put_constant_first(edit: Editor) -> None:
+@rewrites("put-constant-first", aten.cat.default)
+def put_constant_first(edit: Editor, node: Node) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
-    for node in edit.find(aten.cat.default):
-        operands, axis = node.args[0], argument(node, 1, "dim", 0)
-        stored = edit.value(operands[-1])
-        if len(operands) < 2 or stored is None or not is_uniform(stored):
-            continue
-        size, whole = stored.shape[axis], shape_of(node)[axis]
-        mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
-        front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
-        back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
-        new = edit.call(aten.cat.default, [front, back], axis)
-        edit.replace(node, new, "torch.cat([constant, x], dim), and the parts in their order again")
+    operands, axis = node.args[0], argument(node, 1, "dim", 0)
+    stored = edit.value(operands[-1])
+    if len(operands) < 2 or stored is None or not is_uniform(stored):
+        return
+    size, whole = stored.shape[axis], shape_of(node)[axis]
+    mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
+    front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
+    back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
+    new = edit.call(aten.cat.default, [front, back], axis)
+    edit.replace(node, new, "torch.cat([constant, x], dim), and the parts in their order again")
 
 
-@rewrites("expand-constant")
-def expand_over_batch(edit: Editor) -> None:
+@rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
+def expand_over_batch(edit: Editor, node: Node) -> None:
     """Store a constant that is added to a batch, or multiplies it, once for each row."""
-    for node in edit.find(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
-        shape = shape_of(node)
-        if len(shape) < 3 or shape[0] < 2:
+    shape = shape_of(node)
+    if len(shape) < 3 or shape[0] < 2:
+        return
+    for place, given in enumerate(node.args[:2]):
+        stored = edit.value(given)
+        if stored is None or shape_of(node.args[1 - place]) != shape:
             continue
-        for place, given in enumerate(node.args[:2]):
-            stored = edit.value(given)
-            if stored is None or shape_of(node.args[1 - place]) != shape:
-                continue
-            if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
-                continue
-            operands = [*node.args[:2]]
-            operands[place] = edit.constant(stored.expand(shape))
-            new = edit.call(node.target, *operands, **node.kwargs)
-            edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
-            break
+        if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
+            continue
+        operands = [*node.args[:2]]
+        operands[place] = edit.constant(stored.expand(shape))
+        new = edit.call(node.target, *operands, **node.kwargs)
+        edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
+        break
 
 
-@rewrites("concatenate-padding")
-def pad_by_concatenation(edit: Editor) -> None:
+@rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
+def pad_by_concatenation(edit: Editor, node: Node) -> None:
     """Write a padding with a constant as a concatenation."""
-    for node in edit.find(aten.pad.default, aten.constant_pad_nd.default):
-        operand, counts = node.args[0], node.args[1]
-        is_pad = node.target is aten.pad.default
-        mode = argument(node, 2, "mode", "constant") if is_pad else "constant"
-        value = argument(node, 3 if is_pad else 2, "value") or 0.0
-        if mode != "constant" or min(counts) < 0 or not any(counts):
-            continue
-        new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
-        edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
+    operand, counts = node.args[0], node.args[1]
+    is_pad = node.target is aten.pad.default
+    mode = argument(node, 2, "mode", "constant") if is_pad else "constant"
+    value = argument(node, 3 if is_pad else 2, "value") or 0.0
+    if mode != "constant" or min(counts) < 0 or not any(counts):
+        return
+    new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
+    edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
 
 
 def surround(

@@ -19,98 +19,92 @@ TRANSPOSED = {
 }
 
 
-@rewrites("reach-rows")
-def lengthen_transposed_kernel(edit: Editor) -> None:
+@rewrites("reach-rows", *TRANSPOSED)
+def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
     a kernel reaches all rows."""
-    for node in edit.find(*TRANSPOSED):
-        weight = edit.value(node.args[1])
-        stride, padding, extra, dilation = (
-            per_axis(argument(node, place, name, usual), len(shape_of(node.args[1])) - 2)
-            for place, name, usual in (
-                (3, "stride", 1),
-                (4, "padding", 0),
-                (5, "output_padding", 0),
-                (7, "dilation", 1),
-            )
+    weight = edit.value(node.args[1])
+    stride, padding, extra, dilation = (
+        per_axis(argument(node, place, name, usual), len(shape_of(node.args[1])) - 2)
+        for place, name, usual in (
+            (3, "stride", 1),
+            (4, "padding", 0),
+            (5, "output_padding", 0),
+            (7, "dilation", 1),
         )
-        if weight is None or any(one != 1 for one in dilation):
-            continue
-        added = []
-        for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
-            reached = [
-                count
-                for count in range(more + 1)
-                if more - count - pad <= math.ceil((size + count) / step) * step - size - count
-            ]
-            added.append(reached[0] if reached else 0)
-        if any(added):
-            counts = [count for one in reversed(added) for count in (0, one)]
-            extra = [more - count for more, count in zip(extra, added, strict=True)]
-            longer = edit.constant(torch.nn.functional.pad(weight, counts))
-            groups = argument(node, 6, "groups", 1)
-            rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
-            new = edit.call(node.target, node.args[0], *rest)
-            edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
-
-
-@rewrites("spread-kernel")
-def spread_kernel(edit: Editor) -> None:
-    """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
-    for node in edit.find(*TRANSPOSED):
-        weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-        dilation = per_axis(argument(node, 7, "dilation", 1), len(kernel))
-        if weight is None or all(one == 1 for one in dilation):
-            continue
-        sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
-        spread = weight.new_zeros(*weight.shape[:2], *sizes)
-        places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
-        spread[places] = weight
-        names = (("bias", None), ("stride", 1), ("padding", 0), ("output_padding", 0))
-        given = [
-            argument(node, place, *one) for place, one in enumerate((*names, ("groups", 1)), 2)
+    )
+    if weight is None or any(one != 1 for one in dilation):
+        return
+    added = []
+    for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
+        reached = [
+            count
+            for count in range(more + 1)
+            if more - count - pad <= math.ceil((size + count) / step) * step - size - count
         ]
-        numbers = [per_axis(one, len(kernel)) for one in given[1:4]]
-        rest = given[0], *numbers, given[4]
-        new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
-        edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
-
-
-@rewrites("surround-kernel")
-def surround_kernel(edit: Editor) -> None:
-    """Surround the kernel of a convolution by zeros until it is longer than the padding."""
-    for node in edit.find(*CONVOLUTIONS):
-        weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-        stride, padding, dilation, groups = _read_numbers(node, len(kernel))
-        rings = [
-            max(math.ceil(pad / step) - (size - 1), 0)
-            for size, pad, step in zip(kernel, padding, dilation, strict=True)
-        ]
-        if weight is None or not any(rings):
-            continue
-        counts = [count for one in reversed(rings) for count in (one, one)]
-        steps = zip(padding, rings, dilation, strict=True)
-        padding = [pad + count * step for pad, count, step in steps]
+        added.append(reached[0] if reached else 0)
+    if any(added):
+        counts = [count for one in reversed(added) for count in (0, one)]
+        extra = [more - count for more, count in zip(extra, added, strict=True)]
         longer = edit.constant(torch.nn.functional.pad(weight, counts))
-        rest = argument(node, 2, "bias"), stride, padding, dilation, groups
-        new = edit.call(node.target, node.args[0], longer, *rest)
-        edit.replace(node, new, "zeros around the kernel, and as much more padding")
+        groups = argument(node, 6, "groups", 1)
+        rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
+        new = edit.call(node.target, node.args[0], *rest)
+        edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
 
 
-@rewrites("widen-depthwise")
-def widen_depthwise_kernel(edit: Editor) -> None:
+@rewrites("spread-kernel", *TRANSPOSED)
+def spread_kernel(edit: Editor, node: Node) -> None:
+    """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
+    weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
+    dilation = per_axis(argument(node, 7, "dilation", 1), len(kernel))
+    if weight is None or all(one == 1 for one in dilation):
+        return
+    sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
+    spread = weight.new_zeros(*weight.shape[:2], *sizes)
+    places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
+    spread[places] = weight
+    names = (("bias", None), ("stride", 1), ("padding", 0), ("output_padding", 0))
+    given = [argument(node, place, *one) for place, one in enumerate((*names, ("groups", 1)), 2)]
+    numbers = [per_axis(one, len(kernel)) for one in given[1:4]]
+    rest = given[0], *numbers, given[4]
+    new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
+    edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
+
+
+@rewrites("surround-kernel", *CONVOLUTIONS)
+def surround_kernel(edit: Editor, node: Node) -> None:
+    """Surround the kernel of a convolution by zeros until it is longer than the padding."""
+    weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
+    stride, padding, dilation, groups = _read_numbers(node, len(kernel))
+    rings = [
+        max(math.ceil(pad / step) - (size - 1), 0)
+        for size, pad, step in zip(kernel, padding, dilation, strict=True)
+    ]
+    if weight is None or not any(rings):
+        return
+    counts = [count for one in reversed(rings) for count in (one, one)]
+    steps = zip(padding, rings, dilation, strict=True)
+    padding = [pad + count * step for pad, count, step in steps]
+    longer = edit.constant(torch.nn.functional.pad(weight, counts))
+    rest = argument(node, 2, "bias"), stride, padding, dilation, groups
+    new = edit.call(node.target, node.args[0], longer, *rest)
+    edit.replace(node, new, "zeros around the kernel, and as much more padding")
+
+
+@rewrites("widen-depthwise", aten.conv2d.default)
+def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
     """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
     row and column are zeros."""
-    for node in edit.find(aten.conv2d.default):
-        weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
-        numbers, groups = [[2, 2], [0, 0], [1, 1]], argument(node, 6, "groups", 1)
-        if weight is None or groups < 2 or tuple(weight.shape[1:]) != (1, 2, 2) or not even:
-            continue
-        if [*_read_numbers(node, 2)[:3]] == numbers:
-            wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
-            rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
-            new = edit.call(node.target, node.args[0], wide, *rest)
-            edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
+    weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
+    numbers, groups = [[2, 2], [0, 0], [1, 1]], argument(node, 6, "groups", 1)
+    if weight is None or groups < 2 or tuple(weight.shape[1:]) != (1, 2, 2) or not even:
+        return
+    if [*_read_numbers(node, 2)[:3]] == numbers:
+        wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
+        rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
+        new = edit.call(node.target, node.args[0], wide, *rest)
+        edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
 @rewrites("copy-shared-bias")
@@ -129,15 +123,14 @@ def copy_shared_bias(edit: Editor) -> None:
         known.add(bias.target)
 
 
-@rewrites("multiply-single")
-def multiply_single(edit: Editor) -> None:
+@rewrites("multiply-single", aten.linear.default)
+def multiply_single(edit: Editor, node: Node) -> None:
     """Write a linear layer of a single feature as a product and a sum."""
-    for node in edit.find(aten.linear.default):
-        operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, 2, "bias")
-        if weight is not None and weight.shape[1] == 1:
-            new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
-            new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
-            edit.replace(node, new, "x * weight + bias")
+    operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, 2, "bias")
+    if weight is not None and weight.shape[1] == 1:
+        new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
+        new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
+        edit.replace(node, new, "x * weight + bias")
 
 
 def _read_numbers(node: Node, axes: int) -> tuple[list[int], list[int], list[int], int]:

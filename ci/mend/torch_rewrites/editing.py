@@ -198,14 +198,16 @@ class Editor:
         return tuple(self.changes)
 
 
-def rewrites(name: str) -> Callable[[Callable[[Editor], None]], TorchRewrite]:
-    """Return a decorator that makes a function that edits a graph the rewrite ``name``."""
+def rewrites(name: str, *targets: Any) -> Callable[[Callable[..., None]], TorchRewrite]:
+    """Return a decorator that makes a function the rewrite ``name``. The function edits a graph at
+    a node that calls one of the operators ``targets``, or the whole graph if there are none."""
 
-    def register(edit: Callable[[Editor], None]) -> TorchRewrite:
+    def register(edit: Callable[..., None]) -> TorchRewrite:
         @functools.wraps(edit)
         def rewrite(module: GraphModule) -> tuple[Change, ...]:
             editor = Editor(module)
-            edit(editor)
+            for given in ((node,) for node in editor.find(*targets)) if targets else ((),):
+                edit(editor, *given)
             return editor.finish()
 
         REWRITES[name] = rewrite

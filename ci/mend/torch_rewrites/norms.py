@@ -65,74 +65,69 @@ def flatten_rms_norm(edit: Editor) -> None:
         edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
-@rewrites("flatten-layer-norm")
-def flatten_layer_norm(edit: Editor) -> None:
+@rewrites("flatten-layer-norm", aten.layer_norm.default)
+def flatten_layer_norm(edit: Editor, node: Node) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
-    for node in edit.find(aten.layer_norm.default):
-        length, shape = math.prod(node.args[1]), shape_of(node)
-        given = argument(node, 2, "weight"), argument(node, 3, "bias")
-        stored = [edit.value(one) for one in given]
-        if len(node.args[1]) < 2 or [one is None for one in given] != [
-            one is None for one in stored
-        ]:
-            continue
-        flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
-        factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
-        eps = argument(node, 4, "eps", 1e-5)
-        made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
-        made = edit.call(aten.reshape.default, made, [*shape])
-        edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
+    length, shape = math.prod(node.args[1]), shape_of(node)
+    given = argument(node, 2, "weight"), argument(node, 3, "bias")
+    stored = [edit.value(one) for one in given]
+    if len(node.args[1]) < 2 or [one is None for one in given] != [one is None for one in stored]:
+        return
+    flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
+    factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
+    eps = argument(node, 4, "eps", 1e-5)
+    made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
+    made = edit.call(aten.reshape.default, made, [*shape])
+    edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
 
 
-@rewrites("write-variance")
-def write_variance(edit: Editor) -> None:
+@rewrites("write-variance", aten.var, aten.std)
+def write_variance(edit: Editor, node: Node) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
-    for node in edit.find(aten.var, aten.std):
-        names = [one.name for one in node.target._schema.arguments]
-        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        operand, shape = node.args[0], shape_of(node.args[0])
-        axes = normal_axes(given.get("dim") or range(len(shape)), len(shape))
-        lost = given.get("correction", given.get("unbiased", True))
-        count, lost = math.prod(shape[axis] for axis in axes), 1 if lost is None else lost
-        if count <= lost:
-            continue
-        mean = edit.call(aten.mean.dim, operand, [*axes], True)
-        new = edit.call(aten.sub.Tensor, operand, mean)
-        new = edit.call(aten.mul.Tensor, new, new)
-        new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
-        if lost:
-            new = edit.call(aten.mul.Tensor, new, count / (count - lost))
-        if "std" in str(node.target):
-            new = edit.call(aten.sqrt.default, new)
-        edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
+    names = [one.name for one in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    operand, shape = node.args[0], shape_of(node.args[0])
+    axes = normal_axes(given.get("dim") or range(len(shape)), len(shape))
+    lost = given.get("correction", given.get("unbiased", True))
+    count, lost = math.prod(shape[axis] for axis in axes), 1 if lost is None else lost
+    if count <= lost:
+        return
+    mean = edit.call(aten.mean.dim, operand, [*axes], True)
+    new = edit.call(aten.sub.Tensor, operand, mean)
+    new = edit.call(aten.mul.Tensor, new, new)
+    new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
+    if lost:
+        new = edit.call(aten.mul.Tensor, new, count / (count - lost))
+    if "std" in str(node.target):
+        new = edit.call(aten.sqrt.default, new)
+    edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
-@rewrites("scale-batch-norm")
-def scale_batch_norm(edit: Editor) -> None:
+@rewrites("scale-batch-norm", aten.batch_norm.default)
+def scale_batch_norm(edit: Editor, node: Node) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
-    for node in edit.find(aten.batch_norm.default):
-        operand, *stored = node.args[:5]
-        source = edit.source(operand)
-        if node.args[5] or (source.target in ABSORBING and edit.user(source) is node):
-            continue
-        weight, bias, mean, variance = (edit.value(one) for one in stored)
-        if mean is None or variance is None:
-            continue
-        if (weight is None) != (stored[0] is None) or (bias is None) != (stored[1] is None):
-            continue
-        gain = torch.rsqrt(variance.double() + node.args[7])
-        gain = gain if weight is None else gain * weight
-        offset = -mean * gain if bias is None else bias - mean * gain
-        sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
-        gain, offset = (
-            edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
-        )
-        made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
-        edit.replace(
-            node,
-            made,
-            "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g",
-        )
+    operand, *stored = node.args[:5]
+    source = edit.source(operand)
+    if node.args[5] or (source.target in ABSORBING and edit.user(source) is node):
+        return
+    weight, bias, mean, variance = (edit.value(one) for one in stored)
+    if mean is None or variance is None:
+        return
+    if (weight is None) != (stored[0] is None) or (bias is None) != (stored[1] is None):
+        return
+    gain = torch.rsqrt(variance.double() + node.args[7])
+    gain = gain if weight is None else gain * weight
+    offset = -mean * gain if bias is None else bias - mean * gain
+    sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
+    gain, offset = (
+        edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
+    )
+    made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
+    edit.replace(
+        node,
+        made,
+        "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g",
+    )
 
 
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:

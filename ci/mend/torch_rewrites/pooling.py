@@ -28,116 +28,113 @@ AXES = {  # the pooled axes of an operator
 }
 
 
-@rewrites("pad-before-pool")
-def pad_before_pool(edit: Editor) -> None:
+@rewrites("pad-before-pool", aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d)
+def pad_before_pool(edit: Editor, node: Node) -> None:
     """Write the padding of average pools out, and that of windows beyond the edge. The border is
     multiplied by the factor that the other number of counted elements makes."""
-    for node in edit.find(aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d):
-        axes, operand, shape = AXES[node.target], node.args[0], shape_of(node.args[0])
-        kernel = per_axis(node.args[1], axes)
-        stride = per_axis(argument(node, 2, "stride") or kernel, axes)
-        padding = per_axis(argument(node, 3, "padding", 0), axes)
-        sizes, made = shape[-axes:], shape_of(node)[-axes:]
-        after = [  # a negative number: elements that no window reaches
-            max((count - 1) * step + window - size - pad, 0)
-            for size, count, window, step, pad in zip(
-                sizes, made, kernel, stride, padding, strict=True
-            )
-        ]
-        if not any(padding) and not any(after):
-            continue
-        pool = AVERAGES[axes]
+    axes, operand, shape = AXES[node.target], node.args[0], shape_of(node.args[0])
+    kernel = per_axis(node.args[1], axes)
+    stride = per_axis(argument(node, 2, "stride") or kernel, axes)
+    padding = per_axis(argument(node, 3, "padding", 0), axes)
+    sizes, made = shape[-axes:], shape_of(node)[-axes:]
+    after = [  # a negative number: elements that no window reaches
+        max((count - 1) * step + window - size - pad, 0)
+        for size, count, window, step, pad in zip(sizes, made, kernel, stride, padding, strict=True)
+    ]
+    if not any(padding) and not any(after):
+        return
+    pool = AVERAGES[axes]
 
-        def average(given: Tensor, node: Node = node) -> Tensor:
-            return node.target(given, *node.args[1:], **node.kwargs)
+    def average(given: Tensor, node: Node = node) -> Tensor:
+        return node.target(given, *node.args[1:], **node.kwargs)
 
-        ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
-        padded = _pad(ones, padding, after)
-        factor = average(ones) / pool(padded, kernel, stride)
-        operand = surround(edit, operand, padding, after)
-        new = edit.call(pool, operand, kernel, stride)
-        if not bool((factor == 1).all()):
-            new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
-        edit.replace(
-            node, new, "pad with zeros, pool without padding, multiply by a constant factor"
-        )
+    ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
+    padded = _pad(ones, padding, after)
+    factor = average(ones) / pool(padded, kernel, stride)
+    operand = surround(edit, operand, padding, after)
+    new = edit.call(pool, operand, kernel, stride)
+    if not bool((factor == 1).all()):
+        new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
+    edit.replace(node, new, "pad with zeros, pool without padding, multiply by a constant factor")
 
 
-@rewrites("multiply-adaptive-pool")
-def multiply_adaptive_pool(edit: Editor) -> None:
+@rewrites(
+    "multiply-adaptive-pool",
+    aten.adaptive_avg_pool1d,
+    aten.adaptive_avg_pool2d,
+    aten.adaptive_avg_pool3d,
+)
+def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
     """Write adaptive average pools of sizes that do not divide as products with constant matrices,
     one per axis."""
-    for node in edit.find(
-        aten.adaptive_avg_pool1d, aten.adaptive_avg_pool2d, aten.adaptive_avg_pool3d
-    ):
-        axes, operand = AXES[node.target], node.args[0]
-        sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
-        if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
+    axes, operand = AXES[node.target], node.args[0]
+    sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
+    if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
+        return
+    for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
+        if size == count:
             continue
-        for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
-            if size == count:
-                continue
-            operand = _multiply_axis(edit, operand, axis, _averages(size, count))
-        edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
+        operand = _multiply_axis(edit, operand, axis, _averages(size, count))
+    edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
-@rewrites("slice-adaptive-maximum")
-def slice_adaptive_maximum(edit: Editor) -> None:
+@rewrites(
+    "slice-adaptive-maximum",
+    aten.adaptive_max_pool1d,
+    aten.adaptive_max_pool2d,
+    aten.adaptive_max_pool3d,
+)
+def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
-    for node in edit.find(
-        aten.adaptive_max_pool1d, aten.adaptive_max_pool2d, aten.adaptive_max_pool3d
-    ):
-        users = [one for one in node.users if one.users]
-        if [one.args[1:] for one in users] != [(0,)]:
-            continue  # the indices are used
-        axes, operand = AXES[node.target], node.args[0]
-        sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
-        rank = len(shape_of(operand))
-        for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
-            bounds = [_window(size, count, row) for row in range(count)]
-            parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
-            parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
-            operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
-        edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
+    users = [one for one in node.users if one.users]
+    if [one.args[1:] for one in users] != [(0,)]:
+        return  # the indices are used
+    axes, operand = AXES[node.target], node.args[0]
+    sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
+    rank = len(shape_of(operand))
+    for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
+        bounds = [_window(size, count, row) for row in range(count)]
+        parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
+        parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
+        operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
+    edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
 
-@rewrites("separate-maximum")
-def separate_maximum(edit: Editor) -> None:
+@rewrites("separate-maximum", aten.max.dim, aten.min.dim)
+def separate_maximum(edit: Editor, node: Node) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
-    for node in edit.find(aten.max.dim, aten.min.dim):
-        largest = node.target is aten.max.dim
-        axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, 2, "keepdim", False)
-        for user in [one for one in node.users if one.users]:
-            if user.args[1] == 0:
-                kind = aten.amax.default if largest else aten.amin.default
-                new = edit.call(kind, node.args[0], [axis], keep)
-            else:
-                kind = aten.argmax.default if largest else aten.argmin.default
-                new = edit.call(kind, node.args[0], axis, keep)
-            word = str(kind).split(".")[1]
-            edit.replace(user, new, f"x.{word}(dim)")
+    largest = node.target is aten.max.dim
+    axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, 2, "keepdim", False)
+    for user in [one for one in node.users if one.users]:
+        if user.args[1] == 0:
+            kind = aten.amax.default if largest else aten.amin.default
+            new = edit.call(kind, node.args[0], [axis], keep)
+        else:
+            kind = aten.argmax.default if largest else aten.argmin.default
+            new = edit.call(kind, node.args[0], axis, keep)
+        word = str(kind).split(".")[1]
+        edit.replace(user, new, f"x.{word}(dim)")
 
 
-@rewrites("select-nearest")
-def select_nearest(edit: Editor) -> None:
+@rewrites(
+    "select-nearest", aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d
+)
+def select_nearest(edit: Editor, node: Node) -> None:
     """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
     axis by axis."""
-    for node in edit.find(
-        aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d
-    ):
-        operand, made = node.args[0], shape_of(node)[2:]
-        sizes = shape_of(operand)[2:]
-        if all(count % size == 0 for size, count in zip(sizes, made, strict=True)):
-            continue
-        numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
-        places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
-        for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
-            if size != count:
-                step = math.prod(sizes[axis + 1 :])
-                line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
-                rows = edit.constant(line // step)
-                operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
-        edit.replace(node, operand, "x.index_select(dim, places) for each axis")
+    operand, made = node.args[0], shape_of(node)[2:]
+    sizes = shape_of(operand)[2:]
+    if all(count % size == 0 for size, count in zip(sizes, made, strict=True)):
+        return
+    numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
+    places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
+    for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
+        if size != count:
+            step = math.prod(sizes[axis + 1 :])
+            line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
+            rows = edit.constant(line // step)
+            operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
+    edit.replace(node, operand, "x.index_select(dim, places) for each axis")
 
 
 @rewrites("slice-windows")
@@ -180,37 +177,33 @@ def slice_windows(edit: Editor) -> None:
         edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
 
 
-@rewrites("convolve-average")
-def convolve_tall_pool(edit: Editor) -> None:
+@rewrites("convolve-average", aten.avg_pool2d)
+def convolve_tall_pool(edit: Editor, node: Node) -> None:
     """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
-    for node in edit.find(aten.avg_pool2d):
-        kernel = per_axis(node.args[1], 2)
-        stride = per_axis(argument(node, 2, "stride") or kernel, 2)
-        padding = per_axis(argument(node, 3, "padding", 0), 2)
-        shape = shape_of(node.args[0])
-        divisor = argument(node, 6, "divisor_override") or math.prod(kernel)
-        if stride != [1, 1] or any(padding) or len(shape) != 4:
-            continue
-        channels = shape[1]
-        weight = torch.full((channels, 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
-        stored = edit.constant(weight)
-        ones, zeros = [1, 1], [0, 0]
-        new = edit.call(
-            aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels
-        )
-        edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
+    kernel = per_axis(node.args[1], 2)
+    stride = per_axis(argument(node, 2, "stride") or kernel, 2)
+    padding = per_axis(argument(node, 3, "padding", 0), 2)
+    shape = shape_of(node.args[0])
+    divisor = argument(node, 6, "divisor_override") or math.prod(kernel)
+    if stride != [1, 1] or any(padding) or len(shape) != 4:
+        return
+    channels = shape[1]
+    weight = torch.full((channels, 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
+    stored = edit.constant(weight)
+    ones, zeros = [1, 1], [0, 0]
+    new = edit.call(aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels)
+    edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
 
 
-@rewrites("multiply-cumulative")
-def sum_by_triangle(edit: Editor) -> None:
+@rewrites("multiply-cumulative", aten.cumsum.default)
+def sum_by_triangle(edit: Editor, node: Node) -> None:
     """Write a cumulative sum as a linear layer whose weights are a triangle of ones."""
-    for node in edit.find(aten.cumsum.default):
-        operand, axis = node.args[:2]
-        shape, dtype = shape_of(operand), value_of(node).dtype
-        if shape and dtype.is_floating_point and value_of(operand).dtype == dtype:
-            triangle = torch.ones(shape[axis], shape[axis]).tril()
-            new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
-            edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
+    operand, axis = node.args[:2]
+    shape, dtype = shape_of(operand), value_of(node).dtype
+    if shape and dtype.is_floating_point and value_of(operand).dtype == dtype:
+        triangle = torch.ones(shape[axis], shape[axis]).tril()
+        new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
+        edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
 
 
 def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> Node:

@@ -83,26 +83,25 @@ def repeat_by_expand(edit: Editor) -> None:
         edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
 
 
-@rewrites("select-places")
-def select_places(edit: Editor) -> None:
+@rewrites("select-places", aten.index.Tensor)
+def select_places(edit: Editor, node: Node) -> None:
     """Write an index of one or more neighbouring axes by constants as a selection of rows."""
-    for node in edit.find(aten.index.Tensor):
-        operand, given = node.args
-        axes = [axis for axis, one in enumerate(given) if one is not None]
-        stored = [one for axis in axes if (one := edit.value(given[axis])) is not None]
-        start, stop = axes[0], axes[-1] + 1
-        is_whole = len(stored) == len(axes) == stop - start
-        if not is_whole or any(one.dtype != torch.int64 for one in stored):
-            continue
-        shape, places = shape_of(operand), torch.zeros((), dtype=torch.int64)
-        for axis, one in zip(axes, stored, strict=True):
-            places = places * shape[axis] + one % shape[axis]
-        flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
-        new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
-        rows = edit.constant(places.flatten())
-        new = edit.call(aten.index_select.default, new, start, rows)
-        new = edit.call(aten.reshape.default, new, [*shape_of(node)])
-        edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
+    operand, given = node.args
+    axes = [axis for axis, one in enumerate(given) if one is not None]
+    stored = [one for axis in axes if (one := edit.value(given[axis])) is not None]
+    start, stop = axes[0], axes[-1] + 1
+    is_whole = len(stored) == len(axes) == stop - start
+    if not is_whole or any(one.dtype != torch.int64 for one in stored):
+        return
+    shape, places = shape_of(operand), torch.zeros((), dtype=torch.int64)
+    for axis, one in zip(axes, stored, strict=True):
+        places = places * shape[axis] + one % shape[axis]
+    flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
+    new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
+    rows = edit.constant(places.flatten())
+    new = edit.call(aten.index_select.default, new, start, rows)
+    new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+    edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
 
 def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
@@ -189,33 +188,32 @@ def find_order(node: Node) -> list[int]:
     return [places[axis] if axis in places else next(rest) for axis in order]
 
 
-@rewrites("multiply-einsum")
-def multiply_einsum(edit: Editor) -> None:
+@rewrites("multiply-einsum", aten.einsum.default)
+def multiply_einsum(edit: Editor, node: Node) -> None:
     """Write an einsum of two tensors as permutations and one matrix product of at most three
     axes."""
-    for node in edit.find(aten.einsum.default):
-        equation, operands = node.args[:2]
-        terms, arrow, result = equation.replace(" ", "").partition("->")
-        labels = terms.split(",")
-        is_plain = arrow and "." not in terms and len(labels) == 2
-        if not is_plain or any(len({*one}) < len(one) for one in (*labels, result)):
-            continue
-        (first, second), (one, other) = labels, operands
-        sizes = dict(zip(first, shape_of(one), strict=True))
-        others = dict(zip(second, shape_of(other), strict=True))
-        groups = plan_product(first, second, result)
-        if groups is None or any(sizes[one] != others[one] for one in {*sizes} & {*others}):
-            continue
-        batch, summed, left, right = groups
-        order = [*batch, *left, *right]
-        sizes |= others
-        one = _arrange(edit, one, first, (batch, left, summed), sizes)
-        other = _arrange(edit, other, second, (batch, summed, right), sizes)
-        made = edit.call(aten.matmul.default, one, other)
-        places = [order.index(label) for label in result]
-        made = _permute(edit, made, [sizes[label] for label in order], places)
-        made = edit.call(aten.reshape.default, made, [*shape_of(node)])
-        edit.replace(node, made, "permutations and one matrix product")
+    equation, operands = node.args[:2]
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")
+    is_plain = arrow and "." not in terms and len(labels) == 2
+    if not is_plain or any(len({*one}) < len(one) for one in (*labels, result)):
+        return
+    (first, second), (one, other) = labels, operands
+    sizes = dict(zip(first, shape_of(one), strict=True))
+    others = dict(zip(second, shape_of(other), strict=True))
+    groups = plan_product(first, second, result)
+    if groups is None or any(sizes[one] != others[one] for one in {*sizes} & {*others}):
+        return
+    batch, summed, left, right = groups
+    order = [*batch, *left, *right]
+    sizes |= others
+    one = _arrange(edit, one, first, (batch, left, summed), sizes)
+    other = _arrange(edit, other, second, (batch, summed, right), sizes)
+    made = edit.call(aten.matmul.default, one, other)
+    places = [order.index(label) for label in result]
+    made = _permute(edit, made, [sizes[label] for label in order], places)
+    made = edit.call(aten.reshape.default, made, [*shape_of(node)])
+    edit.replace(node, made, "permutations and one matrix product")
 
 
 def _arrange(
