@@ -19,6 +19,7 @@ from ci.audit.localise_search import (
     Departure,
     Laboratory,
     Located,
+    Mend,
     Operator,
     Row,
     Search,
@@ -230,16 +231,23 @@ class PartsJob:
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative
 
 
-class Localised(Struct, frozen=True, kw_only=True):
-    """The results of one case. ``program`` compares the program with the model that was lowered,
-    and ``losses`` compare that model with float32. ``known_faults`` are the known faults whose
-    pattern the graph contains. ``programs`` is the number of programs that were tried.
-    ``reproducer`` is the file that was written, or empty."""
+class Localised(Located, frozen=True, kw_only=True):
+    """The results of one case, also in JSON. Numbers in dB are from the worst input set.
 
-    spec: CaseSpec
-    program: Located
-    losses: Sequence[Row]
+    ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
+    that model with float32. ``programs`` is the number of programs that were tried. ``cause`` is
+    the suspected cause, and ``reproducer`` the file that was written; each is empty if there is
+    none. ``known_faults`` are those whose pattern the graph contains. See also Located in
+    ci/audit/localise_search.py.
+    """
+
+    model: str
+    scheme: str
+    soc: str
+    wrong: bool
     programs: int
+    model_rows: tuple[Row, ...] = ()
+    cause: str = ""
     reproducer: str = ""
     known_faults: tuple[KnownFault, ...] = ()
 
@@ -281,15 +289,20 @@ class Localiser:
         for one in known:
             self.progress.step(f"  known fault: {one}")
         suspects = [names for one in known if (names := find_suspect(operators, one))]
-        found = Search(operators, tuple(model.outputs), laboratory, suspects).run()
+        search = Search(operators, tuple(model.outputs), laboratory, suspects)
+        found = search.run()
         written = ""
-        if reproducer and found.smallest:
-            written = self.write(reproducer, found, found.smallest)
+        if reproducer and search.smallest:
+            written = self.write(reproducer, found, search.smallest)
         return Localised(
-            spec=self.spec,
-            program=found,
-            losses=model.losses,
+            **structs.asdict(found),
+            model=self.spec.model,
+            scheme=self.spec.scheme.value,
+            soc=self.spec.soc,
+            wrong=found.is_wrong,
             programs=len(laboratory.tried),
+            model_rows=tuple(model.losses),
+            cause=name_cause(found, self.spec) if found.part else "",
             reproducer=written,
             known_faults=known,
         )
@@ -358,6 +371,24 @@ class Localiser:
         if source.result:
             write_reproducer(file, source.result, self.spec, found)
         return str(file)
+
+
+def name_cause(found: Located, spec: CaseSpec) -> str:
+    """Return why the smallest part is wrong, according to the change that makes it right."""
+    if Mend.BIASES in found.mended_by:
+        return (
+            "the quantizer gives a bias that several layers share a single scale, but QNN expects"
+            " the product of the scales of each layer's input and weights. With separate biases,"
+            " the part is right"
+        )
+    if Mend.RANGES in found.mended_by:
+        return (
+            "calibration chose ranges that clip values in the quantized model, but QNN merges"
+            " roundings and does not clip them. With wider ranges, the part is right"
+        )
+    model = "quantized model" if spec.scheme.quantized else "float32 model"
+    lane = "ONNX Runtime" if spec.is_file else "ExecuTorch's passes"
+    return f"{lane} or QNN make the program differ from the part's {model}"
 
 
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:

@@ -125,7 +125,7 @@ def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
     ``forward`` method, as returned by write_tensors."""
-    worst = max(found.departures, key=lambda one: one.excess_db)
+    worst = max(found.part_outputs, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(
         title=f"QNN reaches {worst.reached_db:.1f} dB instead of {worst.predicted_db:.1f} dB.",
@@ -138,7 +138,7 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
         tensors=file.with_suffix(".pt").name,
         operators="\n".join(rows),
         forward=forward + "\n",
-        predicted=repr([round(one.predicted_db, 1) for one in found.departures]),
+        predicted=repr([round(one.predicted_db, 1) for one in found.part_outputs]),
         fp16=not spec.scheme.quantized,
         convolution=spec.scheme.recipe.linear_as_convolution,
         margin=f"{MARGIN_DB:g}",

@@ -155,43 +155,49 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The results of a search.
+    """The results of a search, with numbers in dB from the worst input set.
 
-    ``outputs`` are the outputs of the program, ``exposed`` those of a program that returns all
-    results, and ``rows`` the losses of its operators. ``first`` is the first wrong operator.
-    ``ended`` is why the search stopped early.
+    ``outputs`` are the outputs of the program, and ``program_rows`` the losses of its operators
+    against the model that was lowered. ``first`` is the first wrong operator. ``ended`` is why the
+    search stopped early.
 
-    ``smallest`` is the smallest part that is still wrong. ``part`` contains its operators, and
-    ``departures`` its outputs. ``mended_by`` is the change that makes the part right. The part is
-    also right if it returns the results of the operators ``cured_by``. ``readers`` contains the
-    first operator that depends on all of them. ``sharing`` are operators outside the part that join
-    several results and share a range with it.
+    ``part`` contains the operators of the smallest part that is still wrong, and ``part_outputs``
+    its outputs. ``mended_by`` is the change that makes the part right. The part is also right if it
+    returns the results of the operators ``cured_by``. ``readers`` contains the first operator that
+    depends on all of them. ``sharing`` are operators outside the part that join several results and
+    share a range with it.
     """
 
-    outputs: tuple[Departure, ...]
-    exposed: tuple[Departure, ...] = ()
-    rows: tuple[Row, ...] = ()
+    outputs: tuple[Departure, ...] = ()
     first: Operator | None = None
-    smallest: Cut | None = None
+    program_rows: tuple[Row, ...] = ()
     part: tuple[Operator, ...] = ()
-    departures: tuple[Departure, ...] = ()
+    part_outputs: tuple[Departure, ...] = ()
     cured_by: tuple[Operator, ...] = ()
     readers: tuple[Operator, ...] = ()
     mended_by: tuple[Mend, ...] = ()
     sharing: tuple[Operator, ...] = ()
     ended: str = ""
 
+    @property
+    def is_wrong(self) -> bool:
+        """Return whether an output of the program is wrong."""
+        return any(one.wrong for one in self.outputs)
+
 
 @dataclass
 class Search:
     """The search in one model. ``operators`` are in the graph's order. ``suspects`` are groups of
-    operators that are tried first."""
+    operators that are tried first. After the search, ``exposed`` are the outputs of a program that
+    returns all results, and ``smallest`` is the smallest part that is still wrong."""
 
     operators: dict[str, Operator]
     outputs: tuple[str, ...]
     laboratory: Laboratory
     suspects: Sequence[Sequence[str]] = ()
-    found: Located = field(default_factory=lambda: Located(outputs=()), init=False)
+    found: Located = field(default_factory=Located, init=False)
+    exposed: tuple[Departure, ...] = field(default=(), init=False)
+    smallest: Cut | None = field(default=None, init=False)
     wanted_db: float = field(default=0.0, init=False)
     refused: int = field(default=0, init=False)
 
@@ -201,13 +207,13 @@ class Search:
         whole = Cut(tuple(self.operators), self.outputs)
         trial = self.laboratory.measure(whole, "the whole model")
         if trial.refused:
-            return Located(outputs=(), ended=f"the model has no program that runs: {trial.refused}")
+            return Located(ended=f"the model has no program that runs: {trial.refused}")
         found = Located(outputs=trial.outputs)
         try:
-            exposed = self.expose(whole, self.choose_exposed(whole))
-            rows = rank_departures(self.operators, exposed)
-            first = self.find_first(exposed)
-            found = structs.replace(found, exposed=tuple(exposed), rows=tuple(rows), first=first)
+            self.exposed = tuple(self.expose(whole, self.choose_exposed(whole)))
+            rows = rank_departures(self.operators, self.exposed)
+            first = self.find_first(self.exposed)
+            found = structs.replace(found, program_rows=tuple(rows), first=first)
             if trial.worst is None and first is None:
                 return found
             return self.shrink(found, self.choose_start(whole, trial, first))
@@ -288,11 +294,11 @@ class Search:
                 start.given,
                 lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
             )
-            smallest, kept = self.found.smallest or start, tuple[str, ...]()
+            smallest, kept = self.smallest or start, tuple[str, ...]()
             while kept != smallest.kept:
                 kept = smallest.kept
                 self.drop_operators(kept, smallest.given)
-                smallest = self.found.smallest or start
+                smallest = self.smallest or start
             self.found = structs.replace(self.found, sharing=self.find_sharing())
             self.mend(smallest)
             return self.cure(smallest)
@@ -305,11 +311,11 @@ class Search:
         trial = self.laboratory.measure(cut, what)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:
+            self.smallest = cut
             self.found = structs.replace(
                 self.found,
-                smallest=cut,
                 part=tuple(self.operators[name] for name in cut.kept),
-                departures=trial.outputs,
+                part_outputs=trial.outputs,
             )
         return wrong
 

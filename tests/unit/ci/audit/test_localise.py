@@ -25,6 +25,7 @@ from ci.audit.localise import (  # noqa: E402
     TorchParts,
     find_suspect,
     measure_departure,
+    name_cause,
 )
 from ci.audit.localise_cuts import (  # noqa: E402  # noqa: E402
     Graphs,
@@ -141,7 +142,7 @@ def test_the_spoiled_operator_is_named(model: str, kind: str, place: int) -> Non
     found, laboratory = search(graphs, lambda _, node: node.name == spoiled.name)
     assert found.first == spoiled
     assert found.part == (spoiled,)
-    assert found.rows[0].operator == spoiled
+    assert found.program_rows[0].operator == spoiled
     assert spoiled.line
     assert len(laboratory.tried) < 20
 
@@ -179,7 +180,7 @@ def test_nothing_is_named_of_a_right_program() -> None:
     found, laboratory = search(open_pair(), lambda *_: False)
     assert found.first is None
     assert not found.part
-    assert found.rows
+    assert found.program_rows
     assert len(laboratory.tried) == 2
 
 
@@ -510,10 +511,11 @@ def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: 
     rows = [
         Departure(operator="y", reached_db=db, predicted_db=60, faithful=db > 50) for db in outputs
     ]
-    spec = CaseSpec("net", Scheme.FP16, "SM8650")
-    case = Localised(spec=spec, program=Located(outputs=tuple(rows)), losses=(), programs=1)
+    usual: dict[str, Any] = {"model": "net", "scheme": "fp16", "soc": "SM8650", "programs": 1}
+    wrong = any(one.wrong for one in rows)
+    case = Localised(outputs=tuple(rows), wrong=wrong, **usual)
     assert choose_exit([case]) == code
-    good = msgspec.structs.replace(case, program=Located(outputs=(RIGHT_OUTPUT,)))
+    good = Localised(outputs=(RIGHT_OUTPUT,), wrong=False, **usual)
     assert choose_exit([good, case]) == choose_exit([case, good]) == code
 
 
@@ -675,48 +677,51 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
     )
     found = Located(
         outputs=(depart("y", 9, faithful=False), depart("z", 58, faithful=False)),
-        exposed=(depart("e", 8, faithful=False),),
-        rows=rows(*range(10)),
+        program_rows=rows(*range(10)),
         first=operator("first"),
-        smallest=Cut(("p", "q"), ("q",)),
         part=parts,
-        departures=(depart("q", 11, faithful=False), depart("p", 59, faithful=True)),
+        part_outputs=(depart("q", 11, faithful=False), depart("p", 59, faithful=True)),
         cured_by=(operator("c1"), operator("c2")),
         readers=(operator("r1"), operator("r2")),
         mended_by=(Mend.RANGES,),
         sharing=(operator("s1"), operator("s2")),
         ended="the limit of 5 programs (--limit) is reached",
     )
-    right = Located(outputs=(depart("y", 61, faithful=True),), rows=rows(30))
+    spec = CaseSpec("net", Scheme.A8W8, "SM8650")
     cases = [
         Localised(
-            spec=CaseSpec("net", Scheme.A8W8, "SM8650"),
-            program=found,
-            losses=rows(20, 21),
+            **msgspec.structs.asdict(found),
+            model="net",
+            scheme="8a8w",
+            soc="SM8650",
+            wrong=found.is_wrong,
+            model_rows=rows(20, 21),
             programs=7,
+            cause=name_cause(found, spec),
             reproducer="wrong.py",
             known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
         ),
         Localised(
-            spec=CaseSpec("other", Scheme.FP16, "SM8750"), program=right, losses=(), programs=3
+            model="other",
+            scheme="fp16",
+            soc="SM8750",
+            outputs=(depart("y", 61, faithful=True),),
+            program_rows=rows(30),
+            wrong=False,
+            programs=3,
         ),
         Localised(
-            spec=CaseSpec("none", Scheme.FP16, "SM8750"),
-            program=Located(outputs=(), ended="no program"),
-            losses=(),
-            programs=1,
+            model="none", scheme="fp16", soc="SM8750", ended="no program", wrong=False, programs=1
         ),
     ]
     place = Path(__file__).parent / "snapshots"
     check_snapshot(place / "localise.txt", render_cases(cases) + "\n")
     data = data_of(cases)
-    (first, second, third) = data.pop("cases")
+    (first, *_) = data.pop("cases")
     assert data == {"schema_version": 1}
-    assert [one["wrong"] for one in (first, second, third)] == [True, False, False]
-    assert first["part_outputs"] == msgspec.to_builtins(found.departures)
-    assert first["model_rows"] == msgspec.to_builtins(cases[0].losses)
+    assert first["wrong"]
+    assert first["part_outputs"] == msgspec.to_builtins(found.part_outputs)
     assert first["cause"].startswith("calibration")
-    assert (second["cause"], second["ended"], third["ended"]) == ("", "", "no program")
     assert [one["line"] for one in first["known_faults"]] == [4, 5]
 
 
