@@ -18,32 +18,13 @@ from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path
-from provisioning.console.command import RESULTS, group_options, read_version, user_path
+from provisioning.console.command import read_version
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
 from provisioning.files import write_json
 
 ROOT = "The root of the model's repository."
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by the verbs that write a report."""
-    add = group_options(parser, RESULTS)
-    add("--base", type=user_path, metavar="FILE", help="an earlier report.json to compare with")
-    add("--sarif", type=user_path, metavar="FILE", help="also write failures as SARIF 2.1.0")
-
-
-def add_reports(parser: argparse.ArgumentParser, what: str, default: str = "reports") -> None:
-    """Add --reports, whose help is ``what``. Its value is absolute, because processes with other
-    working directories use it."""
-    group_options(parser, RESULTS)(
-        "--reports",
-        type=user_path,
-        default=Path(default).absolute(),
-        metavar="DIR",
-        help=f"{what}; default: {default}",
-    )
 
 
 def compare_base(report: Report, path: Path | None) -> Report:

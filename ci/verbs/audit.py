@@ -25,17 +25,15 @@ from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
 from ci.report.text import count, name_models
 from ci.verbs.emulate import require_executorch
-from ci.verbs.lanes.built import add_executorch
 from ci.verbs.lanes.steps import (
-    add_selection,
     check_arguments,
     enter_environment,
     list_choices,
     read_limits,
-    repeat_command,
     require_packages,
     select_asked,
 )
+from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
@@ -78,9 +76,9 @@ class AuditJob:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
-    add_executorch(parser)
-    choice.add_arguments(parser)
+    gaps = {"--model": "or file.py:factory", "--reports": f"{SESSION}/"}
+    add_options(parser, *SELECTION, *RUN, *PARALLEL, gaps=gaps)
+    add_options(parser, "--executorch", "--sdk", "--adaptor")
     parser.set_defaults(record=False, keep_artifacts=None, sarif=None)
 
 
@@ -133,7 +131,8 @@ def run(
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
         cases = tuple(run_tasks(tasks, args.jobs, on_done=show, abort=pool.close))
     progress.step("4/4 report")
-    command = repeat_command(args, **chosen.options)
+    vars(args).update(chosen.options)
+    command = repeat_command(args)
     return Audit(cases=cases, toolchain=parts, started=started, command=command)
 
 

@@ -21,8 +21,7 @@ from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document, render_table
 from ci.parity.run import compare_folders
-from ci.report import publishing
-from ci.verbs.lanes.built import add_executorch
+from ci.verbs.options import add_options
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import (
@@ -108,8 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="on",
         help="differences between Buck and CMake: show them, fail on them, or skip the check",
     )
-    choice.add_arguments(parser, adaptor=False)
-    add_executorch(parser)
+    add_options(parser, "--sdk", "--executorch")
     direct = group_options(parser, "for target direct")
     direct("--soc", default="", help="the SoC, such as SM8750")
     direct(
@@ -118,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3,
         help="0 for LPAI (aDSP), 3 for HTP (cDSP)",
     )
-    publishing.add_reports(parser, "the directory for build_TARGET/")
+    add_options(parser, "--reports", gaps={"--reports": "build_TARGET/"})
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -7,19 +7,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from provisioning.console.command import Outcome, group_options, user_path
+from ci.verbs.options import DIR, MANY, add_option
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
 
 ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs and outputs
 
-DEVICE = "on a device"  # the title of its options
+DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its options, what they need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,31 +33,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a device and the bundle with its runner."""
-    add = group_options(parser, DEVICE)
+    add = partial(add_option, parser, group=DEVICE)
     add(
         "--device",
-        action="append",
-        default=[],
-        metavar="adb:SERIAL|ssh:HOST",
-        help="a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
+        text="a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
         " repeatable with --any",
+        metavar="adb:SERIAL|ssh:HOST",
+        again=str,
+        of_cases=True,
+        **MANY,
     )
     add(
         "--any",
+        text="use the first free device with that SoC, from --device or, without --device, from"
+        " those that adb lists",
         default="",
         metavar="soc=SOC",
-        help="use the first free device with that SoC, from --device or, without --device, from"
-        " those that adb lists",
+        again=str,
+        of_cases=True,
     )
-    add("--bundle", type=user_path, metavar="DIR", help="the directory that `stage` wrote")
-    add("--place", default="", metavar="DIR", help="this project's directory on the device")
-    add(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="seconds to wait for a device that is in use",
-    )
+    bundle = "the directory that `stage` wrote"
+    add("--bundle", text=bundle, **DIR, again=str, needs=ON_DEVICE, of_cases=True)
+    place = "this project's directory on the device"
+    add("--place", text=place, default="", metavar="DIR", needs=ON_DEVICE)
+    wait = "seconds to wait for a device that is in use"
+    add("--wait", text=wait, type=float, default=0.0, metavar="S", needs=ON_DEVICE)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

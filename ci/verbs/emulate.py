@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -46,9 +47,8 @@ from ci.report.merge import digest_names
 from ci.report.schema import CaseName, Report, ShardMark
 from ci.report.text import count
 from ci.upstream.suites import JUDGED, OUTPUTS, SUITES
-from ci.verbs.deploy import DEVICE, add_device, describe_device, ready_device
+from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
 from ci.verbs.lanes.built import (
-    add_executorch,
     compare_built,
     explain_apart,
     find_built,
@@ -56,23 +56,35 @@ from ci.verbs.lanes.built import (
     installed_executorch,
 )
 from ci.verbs.lanes.steps import (
-    add_case_arguments,
     check_arguments,
     list_asked,
-    name_mending,
     publish,
     read_limits,
     read_options,
-    repeat_command,
     require_packages,
     select_asked,
     take_steps,
+)
+from ci.verbs.options import (
+    CASES,
+    DIR,
+    FILE,
+    FLAG,
+    MANY,
+    Settings,
+    add_option,
+    add_options,
+    least,
+    list_given,
+    name_mending,
+    name_path,
+    repeat_command,
 )
 from ci.verbs.user_policy import OURS
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import HOW, TOOLS, WHAT, Outcome, group_options, user_path
+from provisioning.console.command import HOW, TOOLS, WHAT, Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine, registry
 from provisioning.errors import ExitCode, UnfitError, UsageError
@@ -86,87 +98,73 @@ FAULTS = "faults"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_case_arguments(parser, "a model's name, a glob, or file.py:factory; repeatable", SESSION)
-    add = group_options(parser, HOW)
-    add(
-        "--runner",
-        default=NAME,
-        help="what runs the programs: python, cpp, or a program that accepts the flags of"
-        " qnn_executor_runner",
+    gaps = {"--model": "or file.py:factory", "--reports": f"{SESSION}/"}
+    add_options(parser, *CASES, gaps=gaps)
+    add = partial(add_option, parser)
+    runner = (
+        "what runs the programs: python, cpp, or a program that accepts the flags of"
+        " qnn_executor_runner"
     )
+    add("--runner", HOW, runner, default=NAME, again=str, of_cases=True)
     add(
         "--backend",
+        HOW,
+        "the processor to lower for; default: htp",
         choices=[one.value for one in Backend],
         default=Backend.HTP.value,
-        help="the processor to lower for; default: htp",
+        again=str,
+        of_cases=True,
     )
-    what = group_options(parser, WHAT)
-    what("--plan", type=user_path, metavar="FILE", help="run only the cases in this plan.json")
-    what("--shard", default="", metavar="I/N", help="run only part I of N of the cases, as in 2/3")
+    add("--plan", WHAT, "run only the cases in this plan.json", **FILE, of_cases=True)
+    shard = "run only part I of N of the cases, as in 2/3"
+    add("--shard", WHAT, shard, default="", metavar="I/N", of_tests=True)
+    add_options(parser, "--plain")
+    untested = "accept versions that are not in manifests/pairs.toml; the report notes this"
+    add("--try-unsupported", TOOLS, untested, **FLAG, again=str)
+    add_options(parser, "--executorch")
     add(
-        "--plain",
-        action="store_true",
-        help="do not apply this project's patches to torch, which make lowering faster",
-    )
-    tools = group_options(parser, TOOLS)
-    tools(
-        "--try-unsupported",
-        action="store_true",
-        help="accept versions that are not in manifests/pairs.toml; the report notes this",
-    )
-    add_executorch(parser)
-    tools(
         "--strict",
-        action="store_true",
-        help="exit with code 3 if the runner that this nox call built cannot load the programs",
+        TOOLS,
+        "exit with code 3 if the runner that this nox call built cannot load the programs",
+        **FLAG,
     )
-    choice.add_arguments(parser)
+    add_options(parser, "--sdk", "--adaptor")
     add_device(parser)
-    group_options(parser, DEVICE)(
+    add(
         "--starts",
+        DEVICE,
+        f"how often to start each program on a device, to measure times; default: {STARTS}",
         type=int,
         default=0,
         metavar="N",
-        help=f"how often to start each program on a device, to measure times; default: {STARTS}",
+        check=least(0),
+        again=str,
+        needs=ON_DEVICE,
     )
     add_suite_arguments(parser)
 
 
 def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for running ExecuTorch's test suites."""
-    add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
-    add(
-        "--suite",
-        choices=[*SUITES, FAULTS],
-        help="run a test suite from ExecuTorch's wheel, or the known faults, instead of cases",
-    )
-    add(
-        "--filter",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="run only tests with a matching name",
-    )
-    add(
-        "--source",
-        type=user_path,
-        metavar="DIR",
-        help="run the tests of this ExecuTorch checkout instead of the wheel's",
-    )
-    add("--resume", action="store_true", help="continue an interrupted run")
-    add(
-        "--repeat",
-        type=int,
-        default=1,
-        metavar="N",
-        help="run each test N times, to find flaky tests",
-    )
+    add = partial(add_option, parser, group="ExecuTorch's own QNN test suites")
+    suite = "run a test suite from ExecuTorch's wheel, or the known faults, instead of cases"
+    add("--suite", text=suite, choices=[*SUITES, FAULTS], again=str)
+    names = "run only tests with a matching name"
+    add("--filter", text=names, **MANY, metavar="GLOB", needs="--suite")
+    # Without --suite, it is accepted, because other sessions of the same nox call may need it.
+    source = "run the tests of this ExecuTorch checkout instead of the wheel's"
+    add("--source", text=source, **DIR, again=name_path, of_suite=True, of_tests=True)
+    of_suite: Settings = {"needs": "--suite", "of_tests": True}
+    add("--resume", text="continue an interrupted run", **FLAG, **of_suite)
+    repeat = "run each test N times, to find flaky tests"
+    add("--repeat", text=repeat, type=int, default=1, metavar="N", check=least(1), **of_suite)
     add(
         "--judge-again",
+        text="run nothing; judge the kept outputs again, or zeros or noise instead of them",
         nargs="?",
         const=OUTPUTS,
         choices=JUDGED,
-        help="run nothing; judge the kept outputs again, or zeros or noise instead of them",
+        **of_suite,
     )
 
 
@@ -241,34 +239,18 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
 
 
 def require_companions(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option that has no effect without --suite, or without a device.
-    --source is accepted, because sessions of the same nox call may need it."""
-    of_suites = {
-        "--filter": args.filter,
-        "--resume": args.resume,
-        "--repeat": args.repeat != 1,
-        "--judge-again": args.judge_again,
-    }
-    of_devices = {
-        "--bundle": args.bundle,
-        "--place": args.place,
-        "--wait": args.wait,
-        "--starts": args.starts,
-    }
-    needs = [(of_suites, "--suite")]
-    needs += [] if args.device or args.any else [(of_devices, "--device or --any")]
-    for options, needed in needs:
-        if given := [name for name, value in options.items() if value]:
-            raise UsageError(
-                f"{given[0]} needs {needed}", fix=f"add {needed}, or leave out {given[0]}"
-            )
+    """Raise UsageError for an option that has no effect without --suite, or without a device."""
+    met = ON_DEVICE if args.device or args.any else ""
+    lacking = [one for one in list_given(args) if one.needs not in {"", met}]
+    for one in sorted(lacking, key=lambda one: one.needs != "--suite"):
+        raise UsageError(
+            f"{one.flag} needs {one.needs}", fix=f"add {one.needs}, or leave out {one.flag}"
+        )
 
 
 def check_device(args: argparse.Namespace) -> None:
     """Check the options of a run on a device, and take the SoC from --any or the bundle unless
     --soc is given. Raises UsageError or UnfitError."""
-    if args.starts < 0:
-        raise UsageError(f"--starts {args.starts} is negative", fix="pass 1 or more")
     if args.runner != NAME:
         raise UsageError(
             "--runner cannot be used with a device",
@@ -341,21 +323,10 @@ def run(
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
         raise refuse_overlay()
     phases, is_htp = Phases(progress), backend is Backend.HTP
-    command = repeat_command(
-        args,
-        "plain",
-        "try-unsupported",
-        backend="" if is_htp else backend.value,
-        runner="" if args.runner == NAME else args.runner,
-        device=args.device,
-        any=args.any,
-        bundle=str(args.bundle or ""),
-        starts=str(args.starts or ""),
-        **{"log-level": args.log_level, **chosen.options},
-    )
+    vars(args).update(chosen.options)
     known = {"find_faults": match_faults} if is_htp else {}
     options = read_options(
-        args, SESSION, policy, specs=specs, command=command, backend=backend, **known
+        args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **known
     )
     with (
         ready_device(args, progress)

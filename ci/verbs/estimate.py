@@ -26,16 +26,13 @@ from ci.report.text import show_bytes
 from ci.report.write import read_report
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
-    add_model,
-    add_run,
-    add_schemes,
     read_limits,
     select_asked,
 )
 from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
-from provisioning.artifacts import choice
+from ci.verbs.options import DIR, RUN, add_option, add_options
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
+from provisioning.console.command import RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ExitCode, UsageError
@@ -116,38 +113,26 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    add_schemes(parser)
-    add = group_options(parser, WHAT)
+    add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"})
+    add_options(parser, "--scheme", "--soc")
+    add = partial(add_option, parser)
+    device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
+    add("--device", WHAT, device, default="", metavar="NAME")
+    frontend = "what lowers the models; default: onnx for .onnx files, else executorch"
+    add("--frontend", WHAT, frontend, choices=("executorch", "onnx"))
+    add_options(parser, *RUN, "--no-cache")
+    trace = "write the predicted timeline of each case to DIR, for ui.perfetto.dev"
+    add("--trace", RESULTS, trace, **DIR)
     add(
-        "--device",
-        default="",
-        metavar="NAME",
-        help="a device with published times, such as 'Galaxy S24'; this also chooses the SoC",
-    )
-    add(
-        "--frontend",
-        choices=("executorch", "onnx"),
-        help="what lowers the models; default: onnx for .onnx files, else executorch",
-    )
-    add_run(parser, "")
-    group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
-    results = group_options(parser, RESULTS)
-    results(
-        "--trace",
-        type=user_path,
-        metavar="DIR",
-        help="write the predicted timeline of each case to DIR, for ui.perfetto.dev",
-    )
-    results(
         "--calibrate",
+        RESULTS,
+        "fit the device of these reports, which have estimates and times of the same cases,"
+        f" and write {OWN_LINES} next to the policy",
         type=user_path,
         nargs="+",
         metavar="REPORT",
-        help="fit the device of these reports, which have estimates and times of the same cases,"
-        f" and write {OWN_LINES} next to the policy",
     )
-    choice.add_arguments(parser, adaptor=False)
+    add_options(parser, "--sdk")
     parser.set_defaults(record=False, option=[], shape=[], adaptor="")
 
 

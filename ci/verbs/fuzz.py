@@ -18,9 +18,9 @@ from ci.faults.render import render_found, render_markdown
 from ci.faults.results import SUSPECT, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
-from ci.report import publishing
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import choose_schemes, open_bench
+from ci.verbs.options import add_options
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
-    publishing.add_reports(parser, "the directory for fuzz/")
-    add("--offline", action="store_true", help="use only what is already provisioned")
-    choice.add_arguments(parser)
+    add_options(parser, "--reports", gaps={"--reports": "fuzz/"})
+    add_options(parser, "--offline", group="")
+    add_options(parser, "--sdk", "--adaptor")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

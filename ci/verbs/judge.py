@@ -10,9 +10,9 @@ from ci.cases.baselines import read_baselines, users_folder
 from ci.cases.judged import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
-from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import add_policy, add_strict_noise, publish, read_limits
+from ci.verbs.lanes.steps import publish, read_limits
+from ci.verbs.options import add_options
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -35,10 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="with --pulled: the name of the device in the report",
     )
-    add_policy(parser, "the policy with the limits")
-    add_strict_noise(parser)
-    publishing.add_reports(parser, "the directory for the session's report", "reports/judged")
-    publishing.add_arguments(parser)
+    add_options(parser, "--policy", group="", gaps={"--policy": "the policy with the limits"})
+    add_options(parser, "--strict-noise")
+    add_options(
+        parser,
+        "--reports",
+        default=Path("reports/judged").absolute(),
+        text="the directory for the session's report; default: reports/judged",
+    )
+    add_options(parser, "--base", "--sarif")
     parser.set_defaults(keep_artifacts=None, record=False)
 
 

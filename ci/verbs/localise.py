@@ -22,16 +22,14 @@ from ci.report.text import name_models
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
-    add_run,
-    add_schemes,
     read_limits,
     require_forward,
     select_asked,
 )
 from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
+from ci.verbs.options import RUN, add_option, add_options, check_values, least
 from ci.verbs.user_policy import choose_policy
-from provisioning.artifacts import choice
-from provisioning.console.command import WHAT, Outcome, group_options, user_path
+from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
@@ -41,43 +39,25 @@ LIMIT = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser, WHAT)
-    add(
-        "--model",
-        action="append",
-        default=[],
-        required=True,
-        help="a model's name, a glob, file.py:factory, or file.onnx; repeatable",
-    )
-    onnx.add_shape(parser)
-    add_schemes(parser)
-    add(
-        "--limit",
-        type=int,
-        default=LIMIT,
-        metavar="N",
-        help=f"maximum number of programs to lower per case; default: {LIMIT}",
-    )
+    add = partial(add_option, parser, group=WHAT)
+    add_options(parser, "--model", required=True)
+    add_options(parser, "--shape", "--scheme", "--soc")
+    limit = f"maximum number of programs to lower per case; default: {LIMIT}"
+    add("--limit", text=limit, type=int, default=LIMIT, metavar="N", check=least(1))
     add(
         "--reproducer",
+        text="write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
+        " OUT.pt; for an .onnx file, to OUT.onnx and OUT.npz",
         type=user_path,
         metavar="OUT",
-        help="write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
-        " OUT.pt; for an .onnx file, to OUT.onnx and OUT.npz",
     )
-    add("--no-cache", action="store_true", help="lower everything again")
-    add_run(parser, "")
-    choice.add_arguments(parser)
+    add_options(parser, "--no-cache", group=WHAT)
+    add_options(parser, *RUN, "--sdk", "--adaptor")
     parser.set_defaults(record=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    if args.limit < 1:
-        raise UsageError(f"--limit {args.limit} is below 1", fix="pass 1 or more")
-    if not args.timeout_s > 0:
-        raise UsageError(
-            f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
-        )
+    check_values(args)
     args.strict_noise = True
     is_onnx = are_files(args.model, choose_policy(args.policy))
     lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)

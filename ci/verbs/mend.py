@@ -32,9 +32,6 @@ from ci.report.table import terminal_style
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
-    add_model,
-    add_run,
-    add_schemes,
     check_arguments,
     read_limits,
     read_options,
@@ -42,10 +39,10 @@ from ci.verbs.lanes.steps import (
     select_asked,
 )
 from ci.verbs.lanes.trials import open_tools, prepare_onnx, prepare_torch
+from ci.verbs.options import DIR, FLAG, MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.user_policy import choose_policy
-from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, Outcome, group_options, user_path
+from provisioning.console.command import HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
@@ -57,50 +54,41 @@ MINUTES = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, "all of the policy's")
-    onnx.add_shape(parser)
-    add_schemes(parser)
-    add_run(parser, SESSION)
-    add = group_options(parser, HOW)
+    every = {"text": f"{MODELS}; default: all of the policy's"}
+    add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"}, **every)
+    gaps = {"--reports": f"{SESSION}/"}
+    add_options(parser, "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
+    add = partial(add_option, parser)
     add(
         "--minutes",
+        HOW,
+        f"how long to search; default: {MINUTES:g}",
         type=float,
         default=MINUTES,
-        help=f"how long to search; default: {MINUTES:g}",
+        check=positive("more minutes"),
     )
-    add(
-        "--allow-approximate",
-        action="store_true",
-        help="also try rewrites that change the function, such as the constant of a mask",
+    approximate = "also try rewrites that change the function, such as the constant of a mask"
+    add("--allow-approximate", HOW, approximate, **FLAG)
+    add_options(parser, "--no-cache")
+    costs = (
+        "compare costs by simulated time, which lowers each case a second time; by default, by the"
+        " program's size"
     )
-    add("--no-cache", action="store_true", help="lower everything again")
-    add(
-        "--estimate",
-        action="store_true",
-        help="compare costs by simulated time, which lowers each case a second time; by default,"
-        " by the program's size",
-    )
-    add = group_options(parser, RESULTS)
-    add(
-        "--output",
-        type=user_path,
-        default="mended",
-        metavar="DIR",
-        help=f"the directory for {POLICY} and {SOURCE}, or the .onnx files; default: mended",
-    )
-    add("--apply", action="store_true", help="also edit your policy in place")
+    add_options(parser, "--estimate", text=costs)
+    output = f"the directory for {POLICY} and {SOURCE}, or the .onnx files; default: mended"
+    add("--output", RESULTS, output, **DIR, default="mended")
+    add("--apply", RESULTS, "also edit your policy in place", **FLAG)
     add(
         "--standalone",
-        action="store_true",
-        help=f"write a {SOURCE} that contains the rewrites and imports nothing of this project",
+        RESULTS,
+        f"write a {SOURCE} that contains the rewrites and imports nothing of this project",
+        **FLAG,
     )
-    choice.add_arguments(parser)
-    parser.set_defaults(record=False, keep_artifacts=None, sarif=None, list=False)
+    add_options(parser, "--sdk", "--adaptor")
+    parser.set_defaults(record=False, list=False, keep_artifacts=None, sarif=None)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    if not args.minutes > 0:
-        raise UsageError(f"--minutes {args.minutes} is not above 0", fix="pass more minutes")
     check_arguments(args, SESSION)
     is_onnx = are_files(args.model, choose_policy(args.policy))
     lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)

@@ -16,6 +16,7 @@ from ci.report.merge import merge_reports
 from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
+from ci.verbs.options import add_options
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="show how each case changed over all reports below DIR, and write trend.html",
     )
-    publishing.add_arguments(parser)
+    add_options(parser, "--base", "--sarif")
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
 

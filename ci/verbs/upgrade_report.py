@@ -23,7 +23,6 @@ from ci.audit.upgrade import (
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
-from ci.report import publishing
 from ci.report.document import render_text, write_page
 from ci.report.schema import Report
 from ci.report.table import terminal_style
@@ -31,8 +30,9 @@ from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
 from ci.verbs.lanes.built import installed_executorch
 from ci.verbs.lanes.onnx import list_packages
-from ci.verbs.lanes.steps import add_policy, require_packages
+from ci.verbs.lanes.steps import require_packages
 from ci.verbs.lanes.trials import open_bench
+from ci.verbs.options import add_options
 from ci.verbs.user_policy import OURS, choose_policy
 from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
 from provisioning.console.caller import shown_path
@@ -99,16 +99,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a model, in any form that the session's --model accepts; repeatable",
     )
-    add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
+    add_options(parser, "--scheme", group="")
     add("--soc", action="append", default=[], help="the name of an SoC, or a glob; repeatable")
-    add_policy(parser, "your models and limits")
+    add_options(parser, "--policy", group="")
     add(
         "--session",
         choices=(EMULATOR, ONNX),
         default=EMULATOR,
         help="the session to run for an SDK; default: test_emulator",
     )
-    publishing.add_reports(parser, "the directory for the report of each run", "reports/upgrade")
+    add_options(
+        parser,
+        "--reports",
+        default=Path("reports/upgrade").absolute(),
+        text="the directory for the report of each run; default: reports/upgrade",
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

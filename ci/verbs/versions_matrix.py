@@ -9,8 +9,8 @@ import msgspec
 
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
-from ci.report import publishing
 from ci.report.write import REPORTS_FIX
+from ci.verbs.options import add_options
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run nothing: print the results recorded in faults.toml",
     )
-    publishing.add_reports(parser, "the directory for versions_matrix/")
+    add_options(parser, "--reports", gaps={"--reports": "versions_matrix/"})
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -64,26 +64,18 @@ class QnnChoice:
         return {"sdk": "" if self.sdk == WHEEL else self.sdk, "adaptor": self.adaptor}
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> None:
-    """Add the options ``--sdk`` and, unless ``adaptor`` is false, ``--adaptor`` to a verb's
-    parser.
-    """
-    add = group_options(parser, TOOLS)
-    add(
-        "--sdk",
-        default="",
-        metavar="SDK",
-        help=f"the QNN to use: wheel, pinned, a version or a directory (default: {SDK_VARIABLE}, "
-        "else wheel)",
-    )
-    if adaptor:
-        add(
-            "--adaptor",
-            default="",
-            metavar="ADAPTOR",
-            help="the AOT adaptor to use: wheel, overlay or a directory (default: "
-            f"{ADAPTOR_VARIABLE}, else the first compatible one)",
-        )
+OPTIONS = {
+    "--sdk": "the QNN to use: wheel, pinned, a version or a directory"
+    f" (default: {SDK_VARIABLE}, else wheel)",
+    "--adaptor": "the AOT adaptor to use: wheel, overlay or a directory"
+    f" (default: {ADAPTOR_VARIABLE}, else the first compatible one)",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add OPTIONS to a verb's parser."""
+    for flag, text in OPTIONS.items():
+        group_options(parser, TOOLS)(flag, default="", metavar=flag[2:].upper(), help=text)
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:

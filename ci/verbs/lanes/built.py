@@ -3,7 +3,6 @@ with the versions that this session's programs need."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +12,6 @@ import msgspec
 
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
-from provisioning.console.command import TOOLS, group_options
 from provisioning.documents import DocumentError, read_json
 from provisioning.elf.programs import is_loadable
 from provisioning.manifest.reader import read_toolchain
@@ -53,16 +51,6 @@ class Built:
     executorch: str
     qnn: str
     sdk: str = ""
-
-
-def add_executorch(parser: argparse.ArgumentParser) -> None:
-    """Add ``--executorch``, for the sessions that lower."""
-    group_options(parser, TOOLS)(
-        "--executorch",
-        default="",
-        metavar="VERSION",
-        help="a supported version of ExecuTorch, for which `./nox -s` creates an environment",
-    )
 
 
 def find_built(reports: Path) -> Built | None:

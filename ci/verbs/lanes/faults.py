@@ -16,9 +16,10 @@ from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.upstream.suites import Suite
-from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages
+from ci.verbs.lanes.steps import check_arguments, require_packages
 from ci.verbs.lanes.trials import open_bench
 from ci.verbs.lanes.upstream import check_suite_arguments, publish_suite
+from ci.verbs.options import repeat_command
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -33,14 +34,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     the one recorded in faults.toml. Raises UsageError if --filter matches no fault, and for options
     that do not apply to faults."""
     check_arguments(args, SUITE)
-    others = {
-        "--shard": args.shard,
-        "--source": args.source,
-        "--resume": args.resume,
-        "--repeat": args.repeat != 1,
-        "--judge-again": args.judge_again,
-    }
-    check_suite_arguments(args, Suite(SUITE, ()), **others)
+    check_suite_arguments(args, Suite(SUITE, ()))
     faults = [
         one
         for one in read_faults(args.policy)
@@ -51,6 +45,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
     soc = args.soc[0] if args.soc else DEFAULT_SOC
     phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
+    vars(args).update(choice.options)
     runs: list[Rerun] = []
     tools, remarks = [], []
     for frontend in FRONTENDS:
@@ -74,7 +69,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=cases,
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
-        command=repeat_command(args, suite=SUITE, soc=args.soc, **choice.options),
+        command=repeat_command(args),
         remarks=(*remarks, *count_ends(runs)),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,24 +22,29 @@ from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.session import IMPORTS, run_program, run_specs
 from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
-from ci.models.source_lines import name_argument
-from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.text import count
 from ci.verbs.lanes.steps import (
-    add_run,
-    add_schemes,
     check_arguments,
     publish,
     read_limits,
     read_options,
-    repeat_command,
     require_packages,
     take_steps,
 )
+from ci.verbs.options import (
+    FILE,
+    PARALLEL,
+    Settings,
+    add_option,
+    add_options,
+    least,
+    name_path,
+    repeat_command,
+)
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options, user_path
+from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
 from provisioning.documents import read_text
@@ -92,53 +98,37 @@ TINY = "tiny"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser, WHAT)
-    add("--model", choices=(TINY, *read_decoders()), default=TINY, help="default: tiny")
-    add(
-        "--weights",
-        type=user_path,
-        help="a .bin file of llama2.c, or a Hugging Face model directory",
-    )
-    add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
+    add = partial(add_option, parser, group=WHAT)
+    add("--model", text="default: tiny", choices=(TINY, *read_decoders()), default=TINY)
+    weights = "a .bin file of llama2.c, or a Hugging Face model directory"
+    add("--weights", text=weights, type=user_path)
+    tokenizer = "the tokenizer of --weights: .json, .model or .bin"
+    add("--tokenizer", text=tokenizer, type=user_path)
     add(
         "--program",
-        dest="pte",
-        type=user_path,
-        metavar="FILE",
-        help="run a static Llama that was lowered elsewhere; needs --tokenizer; --weights adds a"
+        text="run a static Llama that was lowered elsewhere; needs --tokenizer; --weights adds a"
         " comparison with float32",
+        dest="pte",
+        **FILE,
     )
-    add(
-        "--project",
-        type=user_path,
-        metavar="CONFIG",
-        help="estimate the size of a model's programs from its config.json, and lower nothing",
-    )
-    add_schemes(parser, DEFAULT_SOC)
-    add("--prompt", default="", help="the text to continue")
-    add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default: 48")
-    add("--context", type=int, default=64, help="context length in tokens; default: 64")
-    add("--prefill", type=int, default=8, help="tokens per prefill call; default: 8")
-    add("--text", type=user_path, help="a text file on which to measure the model's perplexity")
-    add(
-        "--max-perplexity",
-        type=float,
-        metavar="X",
-        help="fail if the perplexity of --text is above X",
-    )
-    group_options(parser, RESULTS)(
-        "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
-    )
-    add = group_options(parser, HOW)
-    add("--no-cache", action="store_true", help="lower everything again")
-    add(
-        "--plain",
-        action="store_true",
-        help="do not apply this project's patches to torch, which make lowering faster",
-    )
-    add_run(parser, SESSION, timeout_s=600.0)
-    publishing.add_arguments(parser)
-    choice.add_arguments(parser)
+    project = "estimate the size of a model's programs from its config.json, and lower nothing"
+    add("--project", text=project, type=user_path, metavar="CONFIG")
+    add_options(parser, "--scheme", "--soc", gaps={"--soc": DEFAULT_SOC})
+    add("--prompt", text="the text to continue", default="", again=str)
+    number: Settings = {"type": int, "again": str, "always": True}
+    tokens = "maximum number of tokens to generate; default: 48"
+    add("--tokens", text=tokens, default=48, check=least(1), **number)
+    add("--context", text="context length in tokens; default: 64", default=64, **number)
+    add("--prefill", text="tokens per prefill call; default: 8", default=8, **number)
+    text = "a text file on which to measure the model's perplexity"
+    add("--text", text=text, type=user_path, again=name_path)
+    most = "fail if the perplexity of --text is above X"
+    add("--max-perplexity", text=most, type=float, metavar="X", again="{:g}".format)
+    add_options(parser, "--keep-artifacts", text="keep programs, references and logs")
+    add_options(parser, "--no-cache", "--plain", "--policy")
+    add_options(parser, "--timeout-s", default=600.0)
+    add_options(parser, "--offline", *PARALLEL, gaps={"--reports": f"{SESSION}/"})
+    add_options(parser, "--base", "--sarif", "--sdk", "--adaptor")
     parser.set_defaults(list=False, record=False)
 
 
@@ -165,15 +155,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     # them.
     command = ""
     if not (args.pte or args.weights):
-        command = repeat_command(
-            args,
-            "plain",
-            prompt=args.prompt,
-            text=name_argument(args.text.absolute()) if args.text else "",
-            **{"max-perplexity": f"{args.max_perplexity:g}" if args.max_perplexity else ""},
-            **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
-            **chosen.options,
-        )
+        vars(args).update(chosen.options)
+        command = repeat_command(args)
     options = read_options(args, SESSION, policy, specs=specs, command=command)
     options = replace(options, baselines=None)
     report: Report = take_steps(
@@ -265,8 +248,6 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     read_tokenizer(args.tokenizer)
     if args.weights:
         read_weights(args.weights)
-    if args.tokens < 1:
-        raise UsageError(f"--tokens {args.tokens} is below 1", fix="pass 1 or more")
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
@@ -305,8 +286,6 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
-    if args.tokens < 1:
-        raise UsageError(f"--tokens {args.tokens} is below 1", fix="pass 1 or more")
     if room < 1:
         longest = max(map(len, prompts))
         raise UsageError(

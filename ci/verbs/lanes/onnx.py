@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -44,22 +45,28 @@ from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
 from ci.verbs import environments
 from ci.verbs.lanes.steps import (
-    add_case_arguments,
     check_arguments,
     list_asked,
-    name_mending,
     publish,
     read_limits,
     read_options,
-    repeat_command,
     require_packages,
     select_asked,
     take_steps,
 )
+from ci.verbs.options import (
+    CASES,
+    FLAG,
+    MANY,
+    add_option,
+    add_options,
+    name_mending,
+    repeat_command,
+)
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, group_options
+from provisioning.console.command import HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.versions import is_older
@@ -79,55 +86,28 @@ EXPORTING_PACKAGES = (*EXPORTING, "onnx_ir")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_case_arguments(
-        parser, "a model's name, a glob, file.onnx, or file.py:factory; repeatable", SESSION
-    )
-    add = group_options(parser, HOW)
+    gaps = {"--model": "file.onnx, or file.py:factory", "--reports": f"{SESSION}/"}
+    add_options(parser, *CASES, gaps=gaps)
+    add = partial(add_option, parser)
+    option = "an option of QNN's execution provider"
+    add("--option", HOW, option, **MANY, metavar="KEY=VALUE", again=str)
+    add_options(parser, "--shape")
+    saver = "also write the calls to QNN's API as C code, and count QNN's operators"
+    add("--saver", RESULTS, saver, **FLAG)
     add(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of QNN's execution provider",
-    )
-    add_shape(parser)
-    results = group_options(parser, RESULTS)
-    results(
-        "--saver",
-        action="store_true",
-        help="also write the calls to QNN's API as C code, and count QNN's operators",
-    )
-    results(
         "--profile",
+        RESULTS,
+        "also write QNN's profile as CSV; the emulator's cycles are not judged",
         nargs="?",
         choices=("basic", "detailed"),
         const="detailed",
         default="",
-        help="also write QNN's profile as CSV; the emulator's cycles are not judged",
     )
-    add(
-        "--direct",
-        action="store_true",
-        help="run the model without a context binary, as QNN's CPU backend always does",
-    )
-    choice.add_arguments(parser, adaptor=False)
-    add(
-        "--embed-mode",
-        choices=("0", "1"),
-        default="1",
-        help="write the context binary next to the ONNX file (0) or inside it (1)",
-    )
-
-
-def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Add --shape."""
-    group_options(parser, WHAT)(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="NAME=SIZES",
-        help="the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
-    )
+    direct = "run the model without a context binary, as QNN's CPU backend always does"
+    add("--direct", HOW, direct, **FLAG, again=str)
+    add_options(parser, "--sdk")
+    embed = "write the context binary next to the ONNX file (0) or inside it (1)"
+    add("--embed-mode", HOW, embed, choices=("0", "1"), default="1")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -370,8 +350,7 @@ def run(
     exports = require_lane(specs)
     chosen = read_choice(args)
     phases = Phases(progress)
-    words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
-    command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
+    command = repeat_command(args)
     specs, quantized = fit_shapes(specs, policy, progress, command)
     specs = fit_schemes(specs, quantized, policy, args.scheme)
     options = read_options(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,26 +24,21 @@ from ci.cases.session import Phases, started_now
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.latency.calibrate import read_own
-from ci.models.lowering_options import LOG_LEVELS
 from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
-from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
 from ci.report.text import align_rows
 from ci.report.write import REPORTS_FIX, encode_report, report_data
-from ci.verbs.user_policy import NAME, OURS, choose_policy, policy_path
+from ci.verbs.options import check_values
+from ci.verbs.user_policy import NAME, OURS, choose_policy
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
 from provisioning.console.command import (
-    HOW,
-    RESULTS,
-    WHAT,
     Outcome,
-    group_options,
     read_version,
     user_path,
 )
@@ -59,19 +52,6 @@ from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
 USUAL = QnnChoice()
-
-
-def add_policy(parser: argparse.ArgumentParser, what: str, group: str = "") -> None:
-    """Add --policy, in a group of options or in none. ``what`` describes the file."""
-    add = group_options(parser, group) if group else parser.add_argument
-    add(
-        "--policy",
-        type=policy_path,
-        metavar="FILE",
-        help=f"{what}; default: the {NAME} in the current directory or the nearest one above it"
-        " in the repository, if there is one; `default`: this project's own suite and limits",
-    )
-    parser.set_defaults(ours=False, own=())
 
 
 def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> EmulatorPolicy:
@@ -104,118 +84,10 @@ def is_in_checkout() -> bool:
     return user_path(".").resolve().is_relative_to(CHECKOUT)
 
 
-def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Add the options of a verb that judges cases. ``model`` is the help text of --model, and
-    ``session`` names the report's directory."""
-    add_selection(parser, model, session)
-    add = group_options(parser, RESULTS)
-    add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
-    add(
-        "--log-level",
-        choices=LOG_LEVELS,
-        default="",
-        help="the level of QNN's log, which --keep-artifacts keeps",
-    )
-    group_options(parser, HOW)("--no-cache", action="store_true", help="lower everything again")
-    add_strict_noise(parser)
-    group_options(parser, HOW)(
-        "--estimate",
-        action="store_true",
-        help="also predict the time of each case on a device, which lowers it a second time",
-    )
-    add(
-        "--record",
-        action="store_true",
-        help="write the SQNR and footprint of each case that passes to a baselines file, to be"
-        " committed",
-    )
-    publishing.add_arguments(parser)
-
-
-def add_strict_noise(parser: argparse.ArgumentParser) -> None:
-    """Add --strict-noise."""
-    group_options(parser, HOW)(
-        "--strict-noise",
-        action="store_true",
-        help="fail a case whose error is above the predicted noise even if it is too small to"
-        " matter",
-    )
-
-
-def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Add the options that choose cases, jobs and policy. ``model`` and ``session`` are as for
-    ``add_case_arguments``."""
-    add = group_options(parser, WHAT)
-    add("--model", action="append", default=[], help=model)
-    add_schemes(parser)
-    add(
-        "--list",
-        action="store_true",
-        help="run nothing; list the models, schemes and SoCs or, with --model, the nodes of the"
-        " model with the scheme of each in its mixtures",
-    )
-    add_run(parser, session)
-
-
-def add_model(parser: argparse.ArgumentParser, default: str = "") -> None:
-    """Add --model for models of both lanes. ``default`` is the text about what is used without
-    it."""
-    add = group_options(parser, WHAT)
-    text = "a model's name, a glob, file.onnx, or file.py:factory; repeatable"
-    add(
-        "--model",
-        action="append",
-        default=[],
-        help=f"{text}; default: {default}" if default else text,
-    )
-
-
-def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
-    """Add --scheme and --soc."""
-    add = group_options(parser, WHAT)
-    add("--scheme", action="append", default=[], help="the name of a scheme, or a glob; repeatable")
-    add(
-        "--soc",
-        action="append",
-        default=[],
-        help=f"the name of an SoC, or a glob; repeatable; default: {soc}",
-    )
-
-
-def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
-    """Add the options for jobs, time limit, policy and reports. If ``session`` is empty, --jobs and
-    --reports are left out."""
-    add_policy(parser, "your models and limits", WHAT)
-    add = group_options(parser, HOW)
-    add(
-        "--timeout-s",
-        type=float,
-        default=timeout_s,
-        help="time limit for each lowering and each run, in seconds",
-    )
-    add("--offline", action="store_true", help="use only what is already provisioned")
-    parser.set_defaults(program=parser.prog)
-    if session:
-        cores = len(os.sched_getaffinity(0))
-        jobs = os.environ.get("QNN_CI_JOBS") or cores
-        add(
-            "--jobs",
-            type=int,
-            default=jobs,
-            help=f"number of cases to run at a time; default: QNN_CI_JOBS or {cores}",
-        )
-        publishing.add_reports(parser, f"the directory for {session}/")
-
-
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a number that is out of range, and StoreError if a directory that the
+    """Raise UsageError for a value that no run can use, and StoreError if a directory that the
     run will write to is not writable."""
-    if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs} is below 1", fix="pass 1 or more")
-    if not args.timeout_s > 0:
-        raise UsageError(
-            f"--timeout-s {args.timeout_s} is not above 0", fix="pass a number of seconds above 0"
-        )
+    check_values(args)
     if not args.list:
         require_writable(args.reports / session, REPORTS_FIX)
         if args.keep_artifacts:
@@ -369,25 +241,6 @@ def read_options(
         baselines=users_folder(args.policy),
         **more,
     )
-
-
-def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
-    """Return the command line of this call without the options that select cases, as typed at the
-    root of a repository. An option in ``more`` that has several values is repeated. An option
-    without a value is left out."""
-    words = ["--policy", str(OURS)] if args.ours else []
-    words += ["--policy", name_argument(args.policy.absolute())] if args.policy else []
-    words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
-    for name, given in more.items():
-        values = [given] if isinstance(given, str) else given
-        words += [word for value in values if value for word in (f"--{name}", value)]
-    return " ".join([args.program, *map(shlex.quote, words)])
-
-
-def name_mending(args: argparse.Namespace) -> str:
-    """Return the start of the command that mends a case of this call."""
-    given = argparse.Namespace(program="mend", ours=args.ours, policy=args.policy)
-    return repeat_command(given, shape=getattr(args, "shape", []))
 
 
 def publish(

@@ -27,7 +27,6 @@ from ci.gate.jobs import parse_shard, split_cases
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
-from ci.models.source_lines import name_argument
 from ci.report import publishing
 from ci.report.schema import Case, Control, ControlKind, Report, Status, summarize
 from ci.report.table import terminal_style
@@ -38,7 +37,8 @@ from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons,
 from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import OUTPUTS, SOURCE, SUITE, SUITES, Suite, choose_tests
-from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages, take_steps
+from ci.verbs.lanes.steps import check_arguments, require_packages, take_steps
+from ci.verbs.options import list_given, repeat_command
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome
@@ -204,30 +204,16 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
     return publish_suite(report, directory, args, progress)
 
 
-def check_suite_arguments(args: argparse.Namespace, suite: Suite, **more: object) -> None:
-    """Raise UsageError for options that apply only to cases, and for values of --soc, --source or
-    --repeat that the suite cannot use. ``more`` are the values of other options that the suite does
-    not have."""
-    others = {
-        "--model": args.model,
-        "--scheme": args.scheme,
-        "--plan": args.plan,
-        "--device": args.device,
-        "--any": args.any,
-        "--bundle": args.bundle,
-        "--record": args.record,
-        "--plain": args.plain,
-        "--keep-artifacts": args.keep_artifacts,
-        "--backend": args.backend != "htp",
-        "--runner": args.runner != "python",
-        "--list": args.list,
-        **more,
-    }
-    if given := [name for name, value in others.items() if value]:
-        instead = "; choose tests with --filter" if given[0] in SELECTING else ""
+def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
+    """Raise UsageError for options that do not apply to the suite, and for values of --soc or
+    --source that it cannot use."""
+    tests = not suite.places  # the known faults
+    given = [one for one in list_given(args) if one.of_cases or (tests and one.of_tests)]
+    for one in given:
+        instead = "; choose tests with --filter" if one.flag in SELECTING else ""
         raise UsageError(
-            f"{given[0]} cannot be used with --suite {suite.name}",
-            fix=f"leave out {given[0]}{instead}",
+            f"{one.flag} cannot be used with --suite {suite.name}",
+            fix=f"leave out {one.flag}{instead}",
         )
     if suite.fixed_soc and args.soc:
         raise UsageError(
@@ -239,8 +225,6 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite, **more: object
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")
-    if args.repeat < 1:
-        raise UsageError(f"--repeat {args.repeat} is below 1", fix="pass 1 or more")
 
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:
@@ -344,13 +328,8 @@ def make_report(
     controls = make_controls(judged, header.soc)
     emulator = read_policy()
     schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
-    command = repeat_command(
-        args,
-        suite=header.suite,
-        soc="" if header.soc == SUITES[header.suite].soc else header.soc,
-        source=name_argument(args.source.absolute()) if args.source else "",
-        **read_choice(args.sdk, args.adaptor).options,
-    )
+    args.soc = [header.soc] * (header.soc != SUITES[header.suite].soc)
+    vars(args).update(read_choice(args.sdk, args.adaptor).options)
     return Report(
         session=header.suite,
         started=started_now(),
@@ -361,7 +340,7 @@ def make_report(
         cases=cases,
         controls=tuple(controls),
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
-        command=command,
+        command=repeat_command(args),
         remarks=(
             f"{count(len(judged), 'test')} of {len(header.every)}: "
             + count_outcomes([one.judged for one in checked]),

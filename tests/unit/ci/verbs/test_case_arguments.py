@@ -16,13 +16,8 @@ from ci.__main__ import main
 from ci.report.schema import Case, Status
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs.lanes import steps
-from ci.verbs.lanes.steps import (
-    add_case_arguments,
-    check_arguments,
-    keep_evidence,
-    publish,
-    repeat_command,
-)
+from ci.verbs.lanes.steps import check_arguments, keep_evidence, publish
+from ci.verbs.options import CASES, add_option, add_options, repeat_command
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError
 from tests.stand_ins.reports import make_report
@@ -41,7 +36,7 @@ CORES = str(len(os.sched_getaffinity(0)))
 
 def read_jobs(*words: str) -> int:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_case_arguments(parser, "a model", "a_session")
+    add_options(parser, *CASES)
     args = parser.parse_args(words)
     check_arguments(args, "a_session")
     jobs: int = args.jobs
@@ -106,21 +101,26 @@ def test_a_policy_is_found_upwards_in_its_repository(
 def test_a_command_to_repeat_is_one_that_a_shell_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = {"program": "run", "policy": None, "ours": False, "plain": False, "no_cache": False}
+    parser = argparse.ArgumentParser("run")
+    add_options(parser, "--policy", "--plain", "--no-cache", "--soc")
+    add_option(parser, "--runner", "", "", default="python", again=str)
 
-    def repeat(*flags: str, given: dict[str, Any], **more: Any) -> list[str]:
-        return shlex.split(repeat_command(argparse.Namespace(**usual | given), *flags, **more))
+    def repeat(*words: str, **own: Any) -> list[str]:
+        args = parser.parse_args(words)
+        vars(args).update({"suite": "", **own})
+        return shlex.split(repeat_command(args))
 
-    own = {"policy": tmp_path / "a b.toml", "plain": True}
-    told = repeat("plain", "no-cache", given=own, runner="sh 'x'", soc="")
+    told = repeat("--policy", str(tmp_path / "a b.toml"), "--plain", "--runner", "sh 'x'")
     assert told == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
-    assert repeat("plain", given={}, soc=["a", "b"]) == ["run", "--soc", "a", "--soc", "b"]
-    assert repeat(given={"ours": True}) == ["run", "--policy", "default"]
+    several = ["--soc", "a", "--soc", "b"]
+    assert repeat("--no-cache", "--runner", "python", *several) == ["run"]
+    assert repeat(*several, suite="upstream") == ["run", *several]
+    assert repeat(ours=True) == ["run", "--policy", "default"]
     for name in (".git", "below"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "below")
     monkeypatch.delenv("QNN_CI_CALLER_DIR")
-    told = repeat(given={"policy": Path("qnn.toml")})  # for the root of the repository
+    told = repeat(policy=Path("qnn.toml"))  # for the root of the repository
     assert told == ["run", "--policy", "below/qnn.toml"]
 
 
@@ -138,7 +138,7 @@ def test_without_the_package_that_writes_evidence_a_note_is_told(
 
 def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_case_arguments(parser, "a model", "a_session")
+    add_options(parser, *CASES)
     usual = ["--reports", str(tmp_path / "reports"), "--sarif"]
     (tmp_path / "file").touch()
     for name in ("new/a.sarif", "file"):

@@ -371,7 +371,6 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
         ({"soc": ["SM8650"], "any": "soc=SM8550"}, ["SM8650"], ""),
         ({"soc": ["sm8550", "SM8650"]}, ["sm8550", "SM8650"], ""),
         ({"soc": ["SM8550", "SM1", "SM2"]}, [], "--soc SM1, SM2: the bundle is for SM8550, SM8650"),
-        ({"starts": -1}, [], "--starts -1"),
         ({"runner": "onnx"}, [], "--runner cannot be used"),
         ({"bundle": None}, [], "--bundle is missing"),
     ],
@@ -381,7 +380,7 @@ def test_a_run_on_a_device_is_for_socs_of_its_bundle(
 ) -> None:
     bundle = SimpleNamespace(socs=("SM8550", "SM8650"))
     monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
-    usual = {"starts": 0, "runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
+    usual = {"runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
     args = Namespace(**{**usual, **words})
     if told:
         with pytest.raises(UsageError, match=told):

@@ -158,7 +158,7 @@ def test_packages_that_a_verb_needs_are_looked_for_first(
         ["test-onnx", "--model", "mlp"],
     ],
 )
-@pytest.mark.parametrize("wrong", [["--jobs", "0"], ["--timeout-s", "0"]])
+@pytest.mark.parametrize("wrong", [["--jobs", "0"], ["--timeout-s", "0"], ["--starts", "-1"]])
 def test_numbers_that_no_run_can_have_are_refused(
     repository: Path, words: list[str], wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

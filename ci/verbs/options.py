@@ -1,0 +1,277 @@
+"""The options of the verbs that run models. Each is defined once: how it is parsed, which values a
+run can use, and how the command in a report (``again:``) repeats it. SHARED has the options of
+several verbs; a verb adds its own ones with ``add_option``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ci.cases.spec import DEFAULT_SOC
+from ci.models.lowering_options import LOG_LEVELS
+from ci.models.source_lines import name_argument
+from ci.verbs.user_policy import NAME, OURS, policy_path
+from provisioning.artifacts.choice import OPTIONS
+from provisioning.console.command import HOW, RESULTS, TOOLS, WHAT, group_options, user_path
+from provisioning.errors import UsageError
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of a parser.
+
+    ``check`` raises UsageError for a value that no run can use. Its first argument is the option's
+    flag. ``again`` returns the value that repeats a run; without it, an option is not repeated,
+    because it selects cases or changes no result. With ``always``, the default is repeated, too.
+    With ``of_suite``, the option is repeated only with --suite. ``needs`` names the option without
+    which this one has no effect. An option with ``of_cases`` has none with --suite, and one with
+    ``of_tests`` has none on the known faults.
+    """
+
+    argument: argparse.Action
+    check: Callable[[str, Any], None] | None = None
+    again: Callable[[Any], str] | None = None
+    always: bool = False
+    of_suite: bool = False
+    needs: str = ""
+    of_cases: bool = False
+    of_tests: bool = False
+
+    @property
+    def flag(self) -> str:
+        return self.argument.option_strings[0]
+
+    def is_given(self, args: argparse.Namespace) -> bool:
+        """Return whether the option has a value, and another one than its default."""
+        value = getattr(args, self.argument.dest)
+        return bool(value) and value != self.argument.default
+
+    def repeat(self, args: argparse.Namespace) -> list[str]:
+        """Return the words that repeat the option in a command."""
+        value = getattr(args, self.argument.dest)
+        is_meant = not self.of_suite or bool(getattr(args, "suite", ""))
+        if not (self.again and is_meant and (self.always or self.is_given(args))):
+            return []
+        if value is True:
+            return [self.flag]
+        values = value if isinstance(value, list) else [value]
+        return [word for one in values for word in (self.flag, self.again(one))]
+
+
+def least(number: int) -> Callable[[str, int], None]:
+    """Return a check that raises UsageError for a value below ``number``."""
+
+    def check(flag: str, value: int) -> None:
+        if value < number:
+            told = f"is below {number}" if number else "is negative"
+            raise UsageError(f"{flag} {value} {told}", fix="pass 1 or more")
+
+    return check
+
+
+def positive(what: str) -> Callable[[str, float], None]:
+    """Return a check that raises UsageError for a value that is not above 0. ``what`` is to be
+    passed instead."""
+
+    def check(flag: str, value: float) -> None:
+        if not value > 0:
+            raise UsageError(f"{flag} {value} is not above 0", fix=f"pass {what}")
+
+    return check
+
+
+def name_path(path: Path) -> str:
+    """Return a path as typed at the root of its repository."""
+    return name_argument(path.absolute())
+
+
+Settings = Mapping[str, Any]
+FLAG: Settings = {"action": "store_true"}
+MANY: Settings = {"action": "append", "default": []}
+FILE: Settings = {"type": user_path, "metavar": "FILE"}
+DIR: Settings = {"type": user_path, "metavar": "DIR"}
+MODELS = "a model's name, a glob, {}; repeatable"
+# A function as default is called when the option is added. A verb may fill a gap in the help.
+SHARED: Mapping[str, tuple[str, str, Settings]] = {
+    "--model": (WHAT, MODELS, {**MANY, "of_cases": True}),
+    "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY, "of_cases": True}),
+    "--soc": (
+        WHAT,
+        "the name of an SoC, or a glob; repeatable; default: {}",
+        {**MANY, "again": str, "of_suite": True},
+    ),
+    "--shape": (
+        WHAT,
+        "the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
+        {**MANY, "metavar": "NAME=SIZES", "again": str},
+    ),
+    "--list": (
+        WHAT,
+        (
+            "run nothing; list the models, schemes and SoCs or, with --model, the nodes of the"
+            " model with the scheme of each in its mixtures"
+        ),
+        {**FLAG, "of_cases": True},
+    ),
+    "--policy": (
+        WHAT,
+        (
+            f"{{}}; default: the {NAME} in the current directory or the nearest one above it"
+            " in the repository, if there is one; `default`: this project's own suite and limits"
+        ),
+        {**FILE, "type": policy_path},
+    ),
+    "--timeout-s": (
+        HOW,
+        "time limit for each lowering and each run, in seconds",
+        {"type": float, "default": 300.0, "check": positive("a number of seconds above 0")},
+    ),
+    "--offline": (HOW, "use only what is already provisioned", FLAG),
+    "--jobs": (
+        HOW,
+        f"number of cases to run at a time; default: QNN_CI_JOBS or {count_cores()}",
+        {
+            "type": int,
+            "default": lambda: os.environ.get("QNN_CI_JOBS") or count_cores(),
+            "check": least(1),
+        },
+    ),
+    # Absolute, because processes with other working directories use it.
+    "--reports": (
+        RESULTS,
+        "the directory for {}; default: reports",
+        {**DIR, "default": lambda: Path("reports").absolute()},
+    ),
+    "--base": (RESULTS, "an earlier report.json to compare with", FILE),
+    "--sarif": (RESULTS, "also write failures as SARIF 2.1.0", FILE),
+    "--keep-artifacts": (
+        RESULTS,
+        "keep programs, outputs and logs",
+        {**DIR, "of_cases": True},
+    ),
+    "--log-level": (
+        RESULTS,
+        "the level of QNN's log, which --keep-artifacts keeps",
+        {"choices": LOG_LEVELS, "default": "", "again": str},
+    ),
+    "--no-cache": (HOW, "lower everything again", FLAG),
+    "--strict-noise": (
+        HOW,
+        "fail a case whose error is above the predicted noise even if it is too small to matter",
+        FLAG,
+    ),
+    "--estimate": (
+        HOW,
+        "also predict the time of each case on a device, which lowers it a second time",
+        FLAG,
+    ),
+    "--record": (
+        RESULTS,
+        (
+            "write the SQNR and footprint of each case that passes to a baselines file, to be"
+            " committed"
+        ),
+        {**FLAG, "of_cases": True},
+    ),
+    "--plain": (
+        HOW,
+        "do not apply this project's patches to torch, which make lowering faster",
+        {**FLAG, "again": str, "of_cases": True},
+    ),
+    "--executorch": (
+        TOOLS,
+        "a supported version of ExecuTorch, for which `./nox -s` creates an environment",
+        {"default": "", "metavar": "VERSION"},
+    ),
+    **{
+        flag: (TOOLS, text, {"default": "", "metavar": flag[2:].upper(), "again": str})
+        for flag, text in OPTIONS.items()
+    },
+}
+GAPS = {
+    "--model": "file.py:factory, or file.onnx",
+    "--policy": "your models and limits",
+    "--soc": DEFAULT_SOC,
+}
+SELECTION = ("--model", "--scheme", "--soc", "--list")
+RUN = ("--policy", "--timeout-s", "--offline")
+PARALLEL = ("--jobs", "--reports")
+CASES = (  # of a verb that judges cases
+    *(*SELECTION, *RUN, *PARALLEL),
+    *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
+    *("--base", "--sarif"),
+)
+MEANINGS = {one.name for one in fields(Option)}
+
+
+def add_option(
+    parser: argparse.ArgumentParser, flag: str, group: str, text: str, **settings: Any
+) -> None:
+    """Add an option to a group of a parser's help, or to none. ``settings`` are fields of Option
+    and arguments of ArgumentParser.add_argument."""
+    meaning = {name: settings.pop(name) for name in MEANINGS & settings.keys()}
+    add = group_options(parser, group) if group else parser.add_argument
+    option = Option(argument=add(flag, help=text, **settings), **meaning)
+    known = parser.get_default("options") or ()
+    # read_limits replaces the last two.
+    parser.set_defaults(options=(*known, option), program=parser.prog, ours=False, own=())
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    *flags: str,
+    gaps: Mapping[str, str] = MappingProxyType({}),
+    **own: Any,
+) -> None:
+    """Add options of SHARED. ``gaps`` fill the gaps in their helps, and ``own`` replaces the group,
+    the text or other settings of all ``flags``."""
+    for flag in flags:
+        group, text, settings = SHARED[flag]
+        row = {"group": group, "text": text, **settings, **own}
+        row["text"] = row["text"].format({**GAPS, **gaps}.get(flag))
+        if callable(row.get("default")):
+            row["default"] = row["default"]()
+        add_option(parser, flag, **row)
+
+
+def check_values(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option with a value that no run can use."""
+    for one in args.options:
+        if one.check:
+            one.check(one.flag, getattr(args, one.argument.dest))
+
+
+def list_given(args: argparse.Namespace) -> list[Option]:
+    """Return the options that have other values than their defaults."""
+    return [one for one in args.options if one.is_given(args)]
+
+
+def repeat_policy(args: argparse.Namespace) -> list[str]:
+    """Return the words that repeat the choice of the policy, after read_limits has made it."""
+    if args.ours:
+        return ["--policy", str(OURS)]
+    return ["--policy", name_path(args.policy)] if args.policy else []
+
+
+def repeat_command(args: argparse.Namespace) -> str:
+    """Return the command line of this call without the options that select cases, as typed at the
+    root of a repository."""
+    words = [word for one in args.options for word in one.repeat(args)]
+    return " ".join([args.program, *map(shlex.quote, [*repeat_policy(args), *words])])
+
+
+def name_mending(args: argparse.Namespace) -> str:
+    """Return the start of the command that mends a case of this call."""
+    shapes = [word for one in args.options if one.flag == "--shape" for word in one.repeat(args)]
+    return " ".join(["mend", *map(shlex.quote, [*repeat_policy(args), *shapes])])
