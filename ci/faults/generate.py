@@ -42,7 +42,8 @@ def find_unfit(graph: Graph, seed: int) -> str:
 
 def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> str:
     kind = OPERATORS[node.operator].kind
-    divisor = given[-1] if node.operator == "div" else given[0] if kind == "positive" else None
+    positive = kind == "positive" or node.operator == "rsqrt"
+    divisor = given[-1] if node.operator == "div" else given[0] if positive else None
     if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
         return "a divisor near zero"
     if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:

@@ -8,9 +8,15 @@ module.
 
 Each line except the last defines a tensor. ``input`` and ``constant`` take the shape, and the
 distribution of the elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5),
-``"large"`` (normal, 16 times as large). With ``value=0.5``, all elements have that value instead.
+``"large"`` (normal, 16 times as large), or a mask of attention scores with 0 and -30: ``"causal"``
+(0 up to the diagonal) or ``"window"`` (0 at the diagonal and the seven elements before it). With
+``value=0.5``, all elements have that value instead.
 An operator of ``OPERATORS`` takes tensors, and keyword arguments that are numbers or lists of
 integers, such as ``axis=-1``. The last line returns one or more results of operators.
+
+Instead of a tensor's name, an operand may be another call, such as ``relu(add(x, p))``, a number,
+which is a constant of one element, or a sum, difference, product or quotient, such as ``x * 0.5``.
+A parsed graph has a line for each of these.
 """
 
 from __future__ import annotations
@@ -28,9 +34,10 @@ from provisioning.errors import UsageError
 @dataclass(frozen=True)
 class Operator:
     """An operator. ``kind`` determines how the generator uses it: operators of kind ``positive``
-    read only values that are not near zero, and those of kind ``power`` are never generated.
-    ``aten`` are its names in torch graphs, without the overload and without a final underscore.
-    ``onnx`` is its name in ONNX, or empty if it cannot be used there."""
+    read only values that are not near zero, and those of kind ``block`` occur only in blocks
+    (manifests/policies/blocks.toml), not in random graphs. ``aten`` are its names in torch graphs,
+    without the overload and without a final underscore. ``onnx`` is its name in ONNX, the names of
+    several operators, such as ``Sigmoid+Mul``, or empty if it cannot be used there."""
 
     kind: str
     aten: tuple[str, ...]
@@ -41,6 +48,24 @@ class Operator:
 # cannot draw the random numbers that the noise prediction needs. docs/findings/operators.md and
 # docs/findings/onnx.md list the operators that each front end supports.
 TABLE = """
+block     upsample_linear  upsample_bilinear2d                              Resize
+block     pow              pow                                              Pow
+block     silu             silu                                             Sigmoid+Mul
+block     softplus         softplus                                         Softplus
+block     softsign         softsign                                         Softsign
+block     mish             mish                                             Mish
+block     selu             selu                                             Selu
+block     celu             celu                                             Celu
+block     erf              erf                                              Erf
+block     rsqrt            rsqrt                                            Sqrt+Reciprocal
+block     where            where                                            Where
+block     gather           index_select                                     Gather
+block     pixel_shuffle    pixel_shuffle                                    DepthToSpace
+block     adaptive_pool    adaptive_avg_pool2d                              -
+block     group_norm       group_norm,native_group_norm                     -
+block     gru              gru                                              -
+block     lstm             lstm                                             -
+block     scaled_dot_product_attention  scaled_dot_product_attention        -
 unary     relu            relu                                             Relu
 unary     sigmoid         sigmoid                                          Sigmoid
 unary     tanh            tanh                                             Tanh
@@ -90,7 +115,6 @@ move      expand          expand                                           Expan
 move      concat          cat                                              Concat
 move      upsample        upsample_nearest2d                               Resize
 move      prelu           prelu                                            PRelu
-power     pow             pow                                              Pow
 """
 
 
@@ -105,23 +129,26 @@ def _read_table() -> Mapping[str, Operator]:
 OPERATORS = _read_table()
 # Operators that patterns can name but graphs cannot have, with their names in ONNX.
 ONLY_IN_PATTERNS: Mapping[str, str] = {
-    "where": "Where",
     "masked_fill": "",
-    "rsqrt": "",
     "to": "",
     "type_as": "",
-    "scaled_dot_product_attention": "",
 }
 
 
-Like = Literal["normal", "positive", "large"]
+Like = Literal["normal", "positive", "large", "causal", "window"]
 Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
 TENSOR, RESULT = "a tensor from an earlier line", "an operator's result"
 DIGITS = 9  # enough for each float32, and for each size and axis
-MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
+MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 128, 6, 1 << 20
+INFIX: Mapping[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+}
 PARSING = threading.Lock()  # before Python 3.11.5, two threads that parse raise a SystemError
 FIX = "docs/guides/faults.md describes how to write a graph"
 
@@ -234,27 +261,57 @@ def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
 
 def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]) -> None:
     match line:
-        case ast.Assign(
-            targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=operator)) as call
-        ):
-            options = {one.arg or "": _read_literal(one.value) for one in call.keywords}
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() | ast.BinOp() as call):
+            _add_call(name, call, tensors, nodes)
         case _:
             raise ValueError("the line does not have the form NAME = OPERATOR(...)")
-    if name in tensors or name in nodes:
-        raise ValueError(f"{name} is defined twice")
+    if len(tensors) + len(nodes) >= MOST_LINES:
+        raise ValueError(f"the graph has {MOST_LINES} tensors or more")
+
+
+def _add_call(
+    name: str, call: ast.Call | ast.BinOp, tensors: dict[str, Tensor], nodes: dict[str, Node]
+) -> None:
+    """Add the tensor or node ``name``. Its operands that are calls or numbers get the names
+    ``NAME_1``, ``NAME_2`` and so on."""
+    match call:
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in INFIX:
+            operator, given, options = INFIX[type(sign)], [left, right], {}
+        case ast.Call(func=ast.Name(id=operator), args=given):
+            options = {one.arg or "": _read_literal(one.value) for one in call.keywords}
+        case _:
+            raise ValueError(f"{ast.unparse(call)[:40]} is not a call of an operator")
     if operator in (INPUT, CONSTANT):
-        shape = tuple(map(_read_literal, call.args))
-        tensors[name] = _read_tensor(shape, options, is_input=operator == INPUT)
+        shape = tuple(map(_read_literal, given))
+        made = _read_tensor(shape, options, is_input=operator == INPUT)
+        _require_new(name, tensors, nodes)
+        tensors[name] = made
         return
     if operator not in OPERATORS:
         raise ValueError(f"there is no operator {operator[:40]!r}")
-    reads = tuple(_read_name(one, {**tensors, **nodes}, TENSOR) for one in call.args)
+    reads = []
+    for place, one in enumerate(given, 1):
+        own = f"{name}_{place}"
+        if isinstance(one, ast.Call | ast.BinOp):
+            _add_call(own, one, tensors, nodes)
+        elif isinstance(one, ast.Constant):
+            _require_new(own, tensors, nodes)
+            tensors[own] = _read_tensor((1,), {"value": _read_literal(one)}, is_input=False)
+        else:
+            own = _read_name(one, {**tensors, **nodes}, TENSOR)
+        reads.append(own)
     if not reads:
         raise ValueError(f"{operator} needs at least one tensor")
     attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
     if unknown := options.keys() - attributes.keys():
         raise ValueError(f"the value of {min(unknown)!r} is not a number or a list of integers")
-    nodes[name] = Node(operator, reads, attributes)
+    _require_new(name, tensors, nodes)
+    nodes[name] = Node(operator, tuple(reads), attributes)
+
+
+def _require_new(name: str, *known: Collection[str]) -> None:
+    if any(name in one for one in known):
+        raise ValueError(f"{name} is defined twice")
 
 
 def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:

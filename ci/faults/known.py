@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -262,10 +262,10 @@ def relate(step: Step) -> set[str]:
     return found
 
 
-def describe(graph: Graph) -> list[Step]:
-    """Return the steps of a ci.faults graph. The shapes of the results of elementwise operators are
-    exact. The result of any other operator gets the shape of its first operand, which is sufficient
-    for patterns."""
+def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Step]:
+    """Return the steps of a ci.faults graph. ``exact`` are the shapes of all results, by name.
+    Without them, the shapes of the results of elementwise operators are exact, and the result of
+    any other operator gets the shape of its first operand, which is sufficient for small graphs."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -278,9 +278,12 @@ def describe(graph: Graph) -> list[Step]:
             operands.append(Operand(shapes[read], constant, largest, uniform, constant))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
-            operands.insert(0, Operand((), True, abs(cast(float, node.attributes["base"]))))
-            sources.insert(0, "")
-        shapes[name] = _broadcast(node.operator, [shapes[read] for read in node.reads])
+            place = int("exponent" in node.attributes)
+            number = abs(cast(float, next(iter(node.attributes.values()))))
+            operands.insert(place, Operand((), True, number))
+            sources.insert(place, "")
+        guess = _broadcast(node.operator, [shapes[read] for read in node.reads])
+        shapes[name] = exact[name] if exact else guess
         numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
         steps.append(
             Step(name, node.operator, tuple(operands), tuple(sources), shapes[name], numbers)
@@ -291,18 +294,26 @@ def describe(graph: Graph) -> list[Step]:
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     """Return the arguments of a node to which patterns may refer, with torch's names and
     defaults."""
-    given = {"value": 0.0, **cast("Mapping[str, float]", node.attributes)}
+    given: Mapping[str, Any] = {"value": 0.0, **node.attributes}
     if node.operator == "pad":
         behind = rank - 1 - int(given["axis"]) % rank
         widths = (float(given["before"]), float(given["after"]))
         return {"pad": (0.0, 0.0) * behind + widths, "value": (float(given["value"]),)}
+    if "size" in node.attributes:
+        return {"output_size": cast("tuple[int, ...]", node.attributes["size"])}
     usual = USUAL_NUMBERS.get(node.operator, {})
-    return {name: (float(given.get(own, one)),) for own, (name, one) in usual.items()}
+    numbers = {name: given.get(own, one) for own, (name, one) in usual.items()}
+    return {name: one if isinstance(one, tuple) else (float(one),) for name, one in numbers.items()}
 
 
 # Attributes of operators in ci.faults, each with torch's name and default.
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
-    "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
+    "conv": {
+        "stride": ("stride", 1),
+        "pad": ("padding", 0),
+        "groups": ("groups", 1),
+        "dilation": ("dilation", 1),
+    },
     "conv_transpose": {
         "stride": ("stride", 1),
         "pad": ("padding", 0),

@@ -105,7 +105,8 @@ def _norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
 
 def _instance_norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
     size = b.shapes[reads[0]][1]
-    b.add_with(kind, name, reads, np.ones(size), np.zeros(size), epsilon=EPSILON)
+    own = [np.ones(size), np.zeros(size)][len(reads) - 1 :]
+    b.add_with(kind, name, reads, *own, epsilon=EPSILON)
 
 
 def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
@@ -120,20 +121,28 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
         b.add("Add", name, [f"{name}_product", *bias])
 
 
-def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
+def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: Any) -> None:
     kernel = b.shapes[reads[1]][2:]
-    pads = [given.get("pad", 0)] * len(kernel) * 2
-    sizes = {"strides": [given.get("stride", 1)] * len(kernel), "pads": pads}
+    sizes: dict[str, Sequence[int]] = {"strides": [given.get("stride", 1)] * len(kernel)}
+    sizes["pads"] = [*_per_axis(given.get("pad", 0), len(kernel))] * 2
     if given.get("output_pad"):
         sizes["output_padding"] = [given["output_pad"]] * len(kernel)
+    if given.get("dilation", 1) > 1:
+        sizes["dilations"] = [given["dilation"]] * len(kernel)
     b.add(kind, name, reads, kernel_shape=kernel, group=given.get("groups", 1), **sizes)
+
+
+def _per_axis(value: int | Sequence[int], axes: int) -> Sequence[int]:
+    return [value] * axes if isinstance(value, int) else value
 
 
 def _pool(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
     dims = len(b.shapes[reads[0]]) - 2
     sizes = {"kernel_shape": [given["kernel"]] * dims, "strides": [given["stride"]] * dims}
     pads = [given.get("pad", 0)] * dims * 2
-    more = {"pads": pads, "count_include_pad": given.get("counts_pad", 1)} if any(pads) else {}
+    more: dict[str, Any] = {"pads": pads} if any(pads) else {}
+    if any(pads) and kind == "AveragePool":
+        more |= {"count_include_pad": given.get("counts_pad", 1)}
     more |= {"ceil_mode": 1} if given.get("ceil") else {}
     b.add(kind, name, reads, **sizes, **more)
 
@@ -146,10 +155,46 @@ def _pad(b: Builder, kind: str, name: str, reads: Reads, **given: float) -> None
     b.add_with(kind, name, reads, widths.reshape(-1), *values)
 
 
-def _upsample(b: Builder, kind: str, name: str, reads: Reads, *, scale: int) -> None:
-    scales = b.constant([1.0, 1.0] + [float(scale)] * (len(b.shapes[reads[0]]) - 2))
-    words = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    b.add(kind, name, [*reads, "", scales], nearest_mode="floor", **words)
+def _upsample(
+    b: Builder,
+    kind: str,
+    name: str,
+    reads: Reads,
+    *,
+    scale: float = 0,
+    size: Shape = (),
+    align: int | None = None,
+) -> None:
+    lead, *axes = b.shapes[reads[0]][:2], *b.shapes[reads[0]][2:]
+    sizes = ["", b.constant([1.0, 1.0] + [float(scale)] * len(axes))]
+    if size:
+        sizes = ["", "", b.constant([*lead, *size])]
+    words = {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}
+    if align is None:
+        words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    elif align:
+        words["coordinate_transformation_mode"] = "align_corners"
+    b.add(kind, name, [*reads, *sizes], **words)
+
+
+def _pow(b: Builder, kind: str, name: str, reads: Reads, **given: float) -> None:
+    fixed = [b.constant(float(one)) for one in given.values()]
+    b.add(kind, name, [*fixed, *reads] if "base" in given else [*reads, *fixed])
+
+
+def _silu(b: Builder, _: str, name: str, reads: Reads) -> None:
+    b.add("Sigmoid", f"{name}_sigmoid", reads)
+    b.add("Mul", name, [*reads, f"{name}_sigmoid"])
+
+
+def _rsqrt(b: Builder, _: str, name: str, reads: Reads) -> None:
+    b.add("Sqrt", f"{name}_sqrt", reads)
+    b.add("Reciprocal", name, [f"{name}_sqrt"])
+
+
+def _where(b: Builder, kind: str, name: str, reads: Reads) -> None:
+    b.add_with("Greater", f"{name}_above", reads[:1], 0.0)
+    b.add(kind, name, [f"{name}_above", *reads[1:]])
 
 
 # Arguments: the builder, ONNX's name of the operator, the name of the result, the operands; then
@@ -173,9 +218,14 @@ WRITERS: Mapping[str, Callable[..., None]] = {
     "slice": lambda *call, axis, start, stop: Builder.add_with(*call, [start], [stop], [axis]),
     "pad": _pad,
     "upsample": _upsample,
-    "pow": lambda b, kind, name, reads, base=None: b.add(
-        kind, name, [*([b.constant(float(base))] if len(reads) == 1 else []), *reads]
-    ),
+    "upsample_linear": lambda *call, align=0, **given: _upsample(*call, align=align, **given),
+    "pow": _pow,
+    "silu": _silu,
+    "rsqrt": _rsqrt,
+    "where": _where,
+    "gelu": lambda *call, tanh=0: Builder.add(*call, approximate="tanh" if tanh else "none"),
+    "pixel_shuffle": lambda *call, scale: Builder.add(*call, blocksize=scale, mode="CRD"),
+    "gather": lambda *call, axis, places: Builder.add_with(*call, places, axis=axis),
     "cumsum": lambda *call, axis: Builder.add_with(*call, axis),
 }
 

@@ -3,13 +3,14 @@ with a script."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from string import Template
 
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
 from ci.report.text import count, make_markdown_table
+from provisioning.manifest.targets import find_soc
 
 SCRIPT = Template("""\
 # pip install onnx onnxruntime onnxruntime-qnn==$version
@@ -26,6 +27,8 @@ rng = np.random.default_rng(0)
 normal = lambda *s: np.clip(rng.standard_normal(s), -3, 3).astype("f")
 positive = lambda *s: rng.uniform(0.5, 1.5, s).astype("f")
 large = lambda *s: 16 * normal(*s)
+causal = lambda *s: np.triu(np.full(s, -30, "f"), 1)
+window = lambda *s: causal(*s) + np.tril(np.full(s, -30, "f"), -8)
 whole = lambda v, *s: np.full(s, v, "f")
 constants = {
 $constants}
@@ -82,6 +85,8 @@ torch.manual_seed(0)
 normal = lambda *s: torch.randn(s).clamp(-3, 3)
 positive = lambda *s: torch.rand(s) + 0.5
 large = lambda *s: 16 * normal(*s)
+causal = lambda *s: torch.full(s, -30.0).triu(1)
+window = lambda *s: causal(*s) + torch.full(s, -30.0).tril(-8)
 whole = lambda v, *s: torch.full(s, float(v))
 class Net(torch.nn.Module):
     def __init__(self):
@@ -139,12 +144,35 @@ def render_found(found: Sequence[Searched]) -> str:
         if one.unexamined:
             told = count(one.unexamined, "suspect was", "suspects were")
             lines.append(f"  {told} not examined: increase --minutes")
+        if one.cells:
+            tried = [cells for cells in one.cells.values() if any(cells.values())]
+            sizes = [ends for cells in one.cells.values() for ends in cells.values()]
+            lines.append(
+                f"  tried {len(tried)} of {count(len(one.cells), 'block')}, in"
+                f" {sum(map(bool, sizes))} of {count(len(sizes), 'size class', 'size classes')}"
+            )
         lines += [
             f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
             " variations that are right: " + ("; ".join(finding.right[:2]) or "none")
             for finding in one.findings
         ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def render_coverage(found: Sequence[Searched]) -> str:
+    """Return a table of the tried blocks, with a row per block and size class and a column per
+    search. A cell has the results, or nothing if it was not tried."""
+    columns = [f"{one.scheme} {one.soc} (V{find_soc(one.soc).hexagon})" for one in found]
+    names = [(block, size) for block, sizes in found[0].cells.items() for size in sizes]
+    rows = [
+        (block, size, *(_show_ends(one.cells[block][size]) for one in found))
+        for block, size in names
+    ]
+    return make_markdown_table(("block", "sizes", *columns), rows) + "\n"
+
+
+def _show_ends(ends: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
 
 
 def describe_finding(one: Finding) -> str:
@@ -154,7 +182,8 @@ def describe_finding(one: Finding) -> str:
     reached = (
         "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
     )
-    known = f", known: {one.known}" if one.known else ""
+    known = f", in {one.block}" if one.block else ""
+    known += f", known: {one.known}" if one.known else ""
     mended = f", right with {' or '.join(one.mended_by)}" if one.mended_by else ""
     return (
         f"{one.end}: {' -> '.join(one.operators)}{relations}{reached},"
@@ -169,6 +198,8 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
     lines += ["```text", one.graph.rstrip(), "```", ""]
+    if one.block:
+        lines += [f"It is a part of the block and sizes `{one.block}`.", ""]
     if one.why:
         lines += [f"The message: `{one.why}`", ""]
     lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]

@@ -170,7 +170,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     ``suspects`` is the number of suspects with this result and these operators. ``known`` is the
     name of the known fault in the graph; it is empty if there is none. ``mended_by`` are the
     rewrites of ci.mend with which the graph is right. ``seconds`` is the time from the start of the
-    search until the fault was found."""
+    search until the fault was found. ``block`` names the block and the size class from which the
+    graph comes; it is empty for a random graph."""
 
     graph: str
     end: str
@@ -193,6 +194,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     seed: int = 0
     number: int = 0
     seconds: float = 0.0
+    block: str = ""
 
 
 class Searched(Struct, frozen=True, kw_only=True):
@@ -201,7 +203,8 @@ class Searched(Struct, frozen=True, kw_only=True):
     ``findings`` are sorted: unknown faults come first, then wrong results, then a low SQNR.
     ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones were not tried again.
     ``seconds`` and ``per_minute`` refer to trying the generated graphs, without shrinking.
-    ``cpu_s`` is the CPU time per graph."""
+    ``cpu_s`` is the CPU time per graph. ``cells`` counts the results of the graphs from blocks, per
+    block, size class and result; a size class without results was not tried."""
 
     frontend: str
     scheme: str
@@ -217,3 +220,4 @@ class Searched(Struct, frozen=True, kw_only=True):
     unexamined: int
     findings: tuple[Finding, ...]
     known: dict[str, int] = {}
+    cells: dict[str, dict[str, dict[str, int]]] = {}

@@ -1,5 +1,5 @@
-"""Searches for faults: generates graphs, confirms suspects with other seeds, shrinks them, and
-groups them by operators."""
+"""Searches for faults: generates graphs from blocks and at random, confirms suspects with other
+seeds, shrinks them, and groups them by operators."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from itertools import chain
 
 from msgspec import structs
 
+from ci.faults.blocks import Cell, build, choose_cell, read_blocks
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
@@ -21,11 +22,13 @@ from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.shrink import CHUNK, SEEDS, fit_variations, has_chain, list_relations, shrink
+from ci.faults.torch_graphs import find_shapes
 from ci.faults.trial import Trial
 from ci.models.numerics import fix_numerics
 from provisioning.console.progress import Progress
 
-BATCH = 48
+BATCH = {"onnx": 48, "executorch": 16}  # the number of graphs of a round, per job
+BLOCKS, RANDOM, BOTH = "blocks", "random", "both"
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
@@ -41,9 +44,10 @@ class LateError(Exception):
 
 @dataclass
 class Search:
-    """A search in one front end and scheme, with ``jobs`` trials in parallel. With ``uses_known``,
-    suspects with a known fault are only counted; they are neither confirmed nor shrunk. Each of
-    ``rewrites`` is tried on a finding."""
+    """A search in one front end and scheme, with ``jobs`` trials in parallel. ``source`` selects
+    graphs from blocks, random graphs, or both in turns. With ``uses_known``, suspects with a known
+    fault are only counted; they are neither confirmed nor shrunk. Each of ``rewrites`` is tried on
+    a finding."""
 
     trial: Trial
     frontend: Frontend
@@ -55,11 +59,14 @@ class Search:
     qnn: str = ""
     uses_known: bool = False
     rewrites: Sequence[str] = ()
+    source: str = BOTH
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     covered: Counter[int] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
+    cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
+    tried: dict[Cell, Counter[str]] = field(default_factory=dict)
     unconfirmed: int = 0
     trying_s: float = 0.0
     cpu_s: float = 0.0
@@ -87,6 +94,9 @@ class Search:
             graphs += sum(one.end != UNTRIED for one in results)
             self.ends.update(one.end for one in results if one.end != UNTRIED)
             self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
+            for n, one in enumerate(results, number):
+                if one.end != UNTRIED and n in self.cells:
+                    self.tried.setdefault(self.cells[n], Counter())[one.end] += 1
             waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
             number += len(items)
             waiting = self.examine(waiting)
@@ -108,6 +118,7 @@ class Search:
             ends=dict(self.ends),
             unjudged=dict(self.reasons.most_common(12)),
             known=dict(self.known),
+            cells=self.list_cells(),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
             findings=tuple(sorted(counted, key=_rank)),
@@ -116,11 +127,28 @@ class Search:
     def make_items(self, first: int, most_graphs: int) -> list[Item]:
         """Return the generated graphs of a round, numbered from ``first``. The result is empty once
         ``most_graphs`` graphs were generated."""
-        last = min(first + self.jobs * BATCH, most_graphs or sys.maxsize)
-        return [
-            Item(str(generate(self.seed, number, self.frontend)), 0)
-            for number in range(first, last)
-        ]
+        last = min(first + self.jobs * BATCH[self.frontend], most_graphs or sys.maxsize)
+        return [Item(str(self.make_graph(number)), 0) for number in range(first, last)]
+
+    def make_graph(self, number: int) -> Graph:
+        """Return the graph with this number. If ``source`` is BOTH, even numbers are blocks. A
+        random graph takes the place of a block that cannot be built."""
+        if self.source == BLOCKS or (self.source == BOTH and number % 2 == 0):
+            place = number if self.source == BLOCKS else number // 2
+            cell, dice = choose_cell(self.seed, place, self.frontend)
+            if graph := build(cell, dice, self.frontend):
+                self.cells[number] = cell
+                return graph
+        return generate(self.seed, number, self.frontend)
+
+    def list_cells(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return how often the graphs of each block and size class had each result."""
+        if self.source == RANDOM:
+            return {}
+        return {
+            name: {size: dict(self.tried.get(Cell(name, size), ())) for size in sizes}
+            for name, (_, sizes) in read_blocks(self.frontend).items()
+        }
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
         """Try graphs in parallel, with one worker per job, and return an iterator over the results.
@@ -170,7 +198,7 @@ class Search:
             self.known[known] += 1
             return True
         for index, one in enumerate(self.findings):
-            if end == one.end and has_chain(graph, one.operators):
+            if end == one.end and has_chain(graph, parse_graph(one.graph)):
                 self.covered[index] += 1
                 return True
         return False
@@ -239,6 +267,7 @@ class Search:
             ),
             seed=self.seed,
             number=number,
+            block=" ".join(self.cells.get(number, ())),
             seconds=round(time.monotonic() - self.started),
         )
         self.findings.append(finding)
@@ -263,7 +292,7 @@ class Search:
 
     def find_known(self, graph: Graph) -> str:
         """Return the name of the first known fault in a graph; empty if it has none."""
-        known = match_faults(describe(graph), self.scheme, self.qnn)
+        known = match_faults(describe(graph, find_shapes(graph)), self.scheme, self.qnn)
         return known[0].fault if known else ""
 
 

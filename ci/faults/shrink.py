@@ -4,7 +4,7 @@ fail."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
@@ -12,9 +12,10 @@ from typing import Any, cast
 from ci.faults.generate import find_unfit
 from ci.faults.graph import OPERATORS, Graph, Node, Shape, Tensor, trim
 from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
-from ci.faults.torch_graphs import compute
+from ci.faults.torch_graphs import find_shapes
 
 SMALLER = (1, 2, 3, 4, 8, 16, 32)
+CUTS = (1, 2, 3, 5)  # the lengths of the parts that are tried alone
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
@@ -68,6 +69,7 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
     shapes = find_shapes(graph)
     for name in graph.nodes:
         yield replace(graph, outputs=(name,))
+        yield from (cut(graph, name, steps, shapes) for steps in CUTS)
     for name, node in graph.nodes.items():
         if name not in graph.outputs:
             given = {**graph.tensors, name: Tensor(shapes[name], is_input=True)}
@@ -78,6 +80,9 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
                 yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
             yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
+        for key in node.attributes:
+            fewer = {one: own for one, own in node.attributes.items() if one != key}
+            yield replace(graph, nodes={**graph.nodes, name: replace(node, attributes=fewer)})
     for size in {size for shape in shapes.values() for size in shape}:
         for small in (one for one in SMALLER if one < size):
             yield resize(graph, size, small)
@@ -97,9 +102,17 @@ def _simplify_tensors(graph: Graph) -> Iterator[Graph]:
             yield change(graph, name, like="normal")
 
 
-def find_shapes(graph: Graph) -> dict[str, Shape]:
-    """Return the shape of each tensor and of each node's result."""
-    return {name: tuple(one.shape) for name, one in compute(graph, SEEDS[0])[0].items()}
+def cut(graph: Graph, name: str, steps: int, shapes: Mapping[str, Shape]) -> Graph:
+    """Return the part of a graph that computes the node ``name`` from inputs that are at most
+    ``steps`` nodes away."""
+    kept: dict[str, Node] = {}
+    edge = {name}
+    for _ in range(steps):
+        kept |= {one: graph.nodes[one] for one in edge}
+        edge = {read for one in edge for read in graph.nodes[one].reads if read in graph.nodes}
+    inputs = {one: Tensor(shapes[one], is_input=True) for one in graph.nodes if one not in kept}
+    nodes = {one: node for one, node in graph.nodes.items() if one in kept}
+    return Graph({**graph.tensors, **inputs}, nodes, (name,))
 
 
 def change(graph: Graph, name: str, **changes: Any) -> Graph:
@@ -201,7 +214,7 @@ def is_fit(graph: Graph) -> bool:
     try:
         fits = not any(find_unfit(graph, seed) for seed in SEEDS)
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError):
-        return False  # its shapes do not match
+        return False  # its shapes do not match, or an attribute is missing
     return fits and bool(graph.nodes and graph.inputs)
 
 
@@ -217,7 +230,15 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
-def has_chain(graph: Graph, operators: Sequence[str]) -> bool:
-    """Return whether a graph has a chain of these operators, in which each reads the result of the
-    previous one."""
-    return bool(find_pattern(Pattern(tuple(operators), ()), describe(graph)))
+def has_chain(graph: Graph, chain: Graph) -> bool:
+    """Return whether a graph has a chain of the operators of ``chain``, in which each reads the
+    result of the previous one, and has at least the attributes that it has in ``chain``."""
+    wanted = [set(one.attributes) for one in chain.nodes.values()]
+    found = find_pattern(Pattern(chain.operators, ()), describe(graph))
+    return any(
+        all(
+            own <= {*graph.nodes[step.name].attributes}
+            for own, step in zip(wanted, steps, strict=True)
+        )
+        for steps in found
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.faults.graph import FIX, Graph, Node
+from ci.faults.graph import FIX, Graph, Node, Shape
 from provisioning.errors import UsageError
 
-SETS = 2
+SETS, WINDOW = 2, 8
 UNKNOWN = -1
 EPSILON = 1e-5
 Call = Callable[..., Any]
+Size = int | tuple[int, ...]
 
 
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
@@ -30,6 +32,9 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     random = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
     if declared.like == "positive":
         return np.asarray(random.uniform(0.5, 1.5, declared.shape), np.float32)
+    if declared.like in {"causal", "window"}:
+        low: Any = np.full(declared.shape, -30, np.float32)
+        return np.triu(low, 1) + (np.tril(low, -WINDOW) if declared.like == "window" else 0)
     factor = 16.0 if declared.like == "large" else 1.0
     drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
     if not declared.is_input and _is_weight(graph, name):
@@ -38,7 +43,7 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
 
 
 def _is_weight(graph: Graph, name: str) -> bool:
-    layers = {"linear", "conv", "conv_transpose"}
+    layers = {"linear", "conv", "conv_transpose", "gru", "lstm"}
     return any(one.operator in layers and name in one.reads[1:] for one in graph.nodes.values())
 
 
@@ -136,9 +141,10 @@ def evaluate(
     return values
 
 
-def require_computable(graph: Graph) -> None:
-    """Raise UsageError if torch cannot compute a graph, because shapes do not match or attributes
-    are missing or unknown. Nothing is computed: the tensors have no memory."""
+def find_shapes(graph: Graph) -> dict[str, Shape]:
+    """Return the shape of each tensor and of each node's result. Raises UsageError if torch cannot
+    compute a graph, because shapes do not match or attributes are missing or unknown. Nothing is
+    computed: the tensors have no memory."""
     values = {
         name: torch.empty(tensor.shape, device="meta") for name, tensor in graph.tensors.items()
     }
@@ -150,6 +156,7 @@ def require_computable(graph: Graph) -> None:
         why = re.sub(r"^[\w.<>]+\(\)", graph.nodes[name].operator, str(error))
         why = f"{name}: {why.partition(chr(10))[0]}"
         raise UsageError("torch cannot compute the graph", why=why, fix=FIX) from error
+    return {name: tuple(one.shape) for name, one in values.items()}
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
@@ -167,21 +174,53 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     return torch.softmax(x, dim=axis)
 
 
-def _conv(
-    x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int = 1, pad: int = 0, groups: int = 1
-) -> Tensor:
-    call = functional.conv1d if x.dim() == 3 else functional.conv2d
-    made: Tensor = call(x, w, b, stride=stride, padding=pad, groups=groups)
+def _per_axis(value: Size) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _conv(x: Tensor, w: Tensor, *b: Tensor, pad: Size = 0, **given: int) -> Tensor:
+    call = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
+    made: Tensor = call(x, w, *b, padding=_per_axis(pad), **given)
     return made
 
 
 def _conv_transpose(
-    x: Tensor, w: Tensor, *, stride: int = 1, pad: int = 0, output_pad: int = 0, dilation: int = 1
+    x: Tensor, w: Tensor, *b: Tensor, pad: int = 0, output_pad: int = 0, **given: int
 ) -> Tensor:
     call = functional.conv_transpose1d if x.dim() == 3 else functional.conv_transpose2d
-    made: Tensor = call(
-        x, w, stride=stride, padding=pad, output_padding=output_pad, dilation=dilation
+    made: Tensor = call(x, w, *b, padding=pad, output_padding=output_pad, **given)
+    return made
+
+
+def _upsample(
+    x: Tensor, scale: float = 0, size: Shape = (), align: int | None = None, mode: str = "nearest"
+) -> Tensor:
+    return functional.interpolate(
+        x,
+        size=list(size) or None,
+        scale_factor=None if size else float(scale),
+        mode=mode,
+        align_corners=None if align is None else bool(align),
     )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor, causal: int = 0) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, *mask, is_causal=bool(causal))
+
+
+def _pow(x: Tensor, *y: Tensor, base: float | None = None, exponent: float = 1) -> Tensor:
+    if base is not None:
+        return torch.pow(base, x)
+    return torch.pow(x, *(y or (exponent,)))
+
+
+def _recur(x: Tensor, *weights: Tensor, cell: str) -> Tensor:
+    """Return all states of a GRU or LSTM, whose batch is the first axis of ``x``."""
+    state = torch.zeros(1, x.shape[0], weights[1].shape[1], device=x.device)
+    given: Any = state if cell == "gru" else (state, state)
+    made: Tensor = getattr(torch, cell)(
+        x, given, weights, len(weights) > 2, 1, 0.0, False, False, True
+    )[0]
     return made
 
 
@@ -214,10 +253,11 @@ CALLS: Mapping[str, Call] = {
     **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "abs", "neg", "sin")},
     **{name: getattr(torch, name) for name in ("cos", "exp", "log", "sqrt", "reciprocal")},
     **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
-    "gelu": functional.gelu,
-    "hardswish": functional.hardswish,
-    "hardsigmoid": functional.hardsigmoid,
-    "elu": functional.elu,
+    **{name: getattr(functional, name) for name in ("hardswish", "hardsigmoid", "elu", "silu")},
+    **{name: getattr(functional, name) for name in ("softplus", "softsign", "mish", "selu")},
+    **{name: getattr(torch, name) for name in ("rsqrt", "erf")},
+    "celu": functional.celu,
+    "gelu": lambda x, tanh=0: functional.gelu(x, approximate="tanh" if tanh else "none"),
     "leaky_relu": lambda x, slope=0.1: functional.leaky_relu(x, slope),
     "clip": lambda x, low, high: torch.clamp(x, min=low, max=high),
     "softmax": _softmax,
@@ -227,7 +267,8 @@ CALLS: Mapping[str, Call] = {
     "layer_norm": lambda x, *wb: functional.layer_norm(x, x.shape[-1:], *wb, eps=EPSILON),
     "rms_norm": lambda x, *w: functional.rms_norm(x, x.shape[-1:], *w, eps=EPSILON),
     "batch_norm": lambda x, g, b, m, v: functional.batch_norm(x, m, v, g, b, eps=EPSILON),
-    "instance_norm": lambda x: functional.instance_norm(x, eps=EPSILON),
+    "instance_norm": lambda x, *wb: functional.instance_norm(x, None, None, *wb, eps=EPSILON),
+    "group_norm": lambda x, *wb, groups: functional.group_norm(x, groups, *wb, eps=EPSILON),
     "mean": _reduce(torch.mean),
     "sum": _reduce(torch.sum),
     "amax": _reduce(torch.amax),
@@ -236,8 +277,8 @@ CALLS: Mapping[str, Call] = {
     "matmul": torch.matmul,
     "conv": _conv,
     "conv_transpose": _conv_transpose,
-    "max_pool": lambda x, kernel, stride: functional.max_pool2d(
-        x, kernel_size=kernel, stride=stride
+    "max_pool": lambda x, kernel, stride, pad=0, ceil=0: functional.max_pool2d(
+        x, kernel_size=kernel, stride=stride, padding=pad, ceil_mode=bool(ceil)
     ),
     "avg_pool": _avg_pool,
     "reshape": lambda x, shape: x.reshape(shape),
@@ -246,7 +287,15 @@ CALLS: Mapping[str, Call] = {
     "pad": _pad,
     "expand": lambda x, shape: x.expand(shape),
     "concat": lambda *given, axis: torch.cat(given, axis),
-    "upsample": lambda x, scale: functional.interpolate(x, scale_factor=float(scale)),
+    "upsample": _upsample,
+    "upsample_linear": partial(_upsample, align=0, mode="bilinear"),
+    "adaptive_pool": lambda x, size: functional.adaptive_avg_pool2d(x, list(size)),
+    "pixel_shuffle": lambda x, scale: functional.pixel_shuffle(x, int(scale)),
+    "gather": lambda x, axis, places: x.index_select(axis, torch.tensor(places, device=x.device)),
+    "where": lambda c, a, b: torch.where(c > 0, a, b),
+    "scaled_dot_product_attention": _attend,
+    "gru": partial(_recur, cell="gru"),
+    "lstm": partial(_recur, cell="lstm"),
     "prelu": _prelu,
-    "pow": lambda *given, base=None: torch.pow(*([base] if len(given) == 1 else []), *given),
+    "pow": _pow,
 }

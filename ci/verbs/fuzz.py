@@ -1,4 +1,4 @@
-"""``fuzz``: run small generated graphs, compare their outputs with a prediction, and shrink each
+"""``fuzz``: run generated graphs, compare their outputs with a prediction, and shrink each
 fault."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS
-from ci.faults.render import render_found, render_markdown
+from ci.faults.render import render_coverage, render_found, render_markdown
 from ci.faults.results import SUSPECT, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
@@ -30,7 +30,8 @@ from provisioning.files import require_writable, write_whole
 from provisioning.manifest.targets import find_soc
 
 MINUTES, SESSION = 10.0, "fuzz"
-LIMIT_BYTES = 1 << 20
+SOURCES = ("both", "blocks", "random")
+LIMIT_BYTES, MOST_NAME = 1 << 20, 60
 SEEDS = tuple(range(10))
 
 
@@ -53,7 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="report known faults like new ones, instead of only counting them",
     )
-    add("--soc", default=DEFAULT_SOC, help=f"the SoC to compile for; default: {DEFAULT_SOC}")
+    add(
+        "--source",
+        choices=SOURCES,
+        default=SOURCES[0],
+        help="graphs from blocks of which models are made, random graphs, or both in turns;"
+        " default: both",
+    )
+    add(
+        "--soc",
+        action="append",
+        default=[],
+        help=f"an SoC to compile for; repeatable; default: {DEFAULT_SOC}",
+    )
     add(
         "--graph",
         type=user_path,
@@ -74,7 +87,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 f"--{name} {getattr(args, name)} is too small", fix="pass a larger number"
             )
     schemes = choose_schemes(args.frontend, args.scheme)
-    find_soc(args.soc)
+    socs = list(dict.fromkeys(args.soc)) or [DEFAULT_SOC]
+    for soc in socs:
+        find_soc(soc)
+    runs = [(scheme, soc) for scheme in schemes for soc in socs]
+    if args.graph and len(socs) > 1:
+        raise UsageError("--graph tries one SoC", fix="pass --soc once")
     directory = args.reports / SESSION
     require_writable(directory, REPORTS_FIX)
     text = read_graph(args.graph) if args.graph else ""
@@ -83,26 +101,27 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     ) as bench:
         progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
         if text:
-            return try_graph(text, [(one, bench.make(one, args.soc)) for one in schemes])
+            return try_graph(text, [(one, bench.make(one, soc)) for one, soc in runs])
 
         from ci.faults.search import Search  # it imports torch
 
         found = []
         start = time.monotonic()
-        for number, scheme in enumerate(schemes, 1):
+        for number, (scheme, soc) in enumerate(runs, 1):
             search = Search(
-                trial=bench.make(scheme, args.soc),
+                trial=bench.make(scheme, soc),
                 frontend=args.frontend,
                 scheme=scheme.value,
-                soc=args.soc,
+                soc=soc,
                 seed=args.seed,
                 jobs=args.jobs,
                 progress=progress,
                 qnn=bench.qnn,
                 uses_known=not args.without_known,
                 rewrites=bench.list_rewrites(scheme.value),
+                source=args.source,
             )
-            deadline = start + 60 * args.minutes * number / len(schemes)
+            deadline = start + 60 * args.minutes * number / len(runs)
             found.append(search.run(deadline, args.graphs))
         qnn = bench.qnn
     progress.step("4/4 report")
@@ -113,9 +132,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(found)))
     findings = [finding for one in found for finding in one.findings]
     for number, finding in enumerate(findings, 1):
-        name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)}.md"
+        name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)[:MOST_NAME]}.md"
         page = render_markdown(finding, release, tools)
         write_whole(directory / name, page.encode())
+    if args.source != "random":
+        write_whole(directory / "coverage.md", render_coverage(found).encode())
     fresh = [one for one in findings if not one.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
     return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
@@ -131,9 +152,9 @@ def read_graph(path: Path) -> str:
 def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
     """Try one graph in each scheme, with each of SEEDS. Raises UsageError if the graph cannot be
     computed."""
-    from ci.faults.torch_graphs import require_computable
+    from ci.faults.torch_graphs import find_shapes
 
-    require_computable(parse_graph(text))
+    find_shapes(parse_graph(text))
     lines, data, wrong = [], [], False
     for scheme, trial in trials:
         for one in trial.run([Item(text, seed) for seed in SEEDS], 1):

@@ -13,7 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 from ci.faults.generate import MOST_RANK, MOST_SIZE, generate
 from ci.faults.graph import Graph
-from ci.faults.shrink import BINARY, find_shapes
+from ci.faults.shrink import BINARY
+from ci.faults.torch_graphs import find_shapes
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "forms.txt"

@@ -73,7 +73,7 @@ def write(
         ("x = input(99999, 99999)\ny = relu(x)\nreturn y", "elements"),
         ("x = input(2, like='huge')\ny = relu(x)\nreturn y", "'like' must be one of"),
         ("import os\nreturn os", "NAME = OPERATOR"),
-        ("x = input(2)\n" * 70, "70 lines"),
+        ("x = input(2)\n" * 130, "130 lines"),
         ("#" * 9000, "9000 characters"),
         ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
     ],

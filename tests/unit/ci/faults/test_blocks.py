@@ -1,0 +1,91 @@
+"""Blocks of which models are made, in the sizes of public models, and the order of a search."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from ci.faults.blocks import Cell, build, choose_cell, read_blocks
+from ci.faults.graph import parse_graph
+from ci.faults.known import FRONTENDS, RIGHT, WRONG, Frontend
+from ci.faults.onnx_graphs import write_model
+from ci.faults.render import render_coverage, render_found
+from ci.faults.search import BLOCKS, RANDOM
+from ci.faults.shrink import has_chain
+from ci.faults.torch_graphs import compute, draw_sets
+from ci.models.numerics import fix_numerics
+from ci.onnx.session import open_reference
+from tests.unit.ci.faults.test_search import always, holds, make_search
+
+
+def test_every_block_can_be_judged_in_every_size(tmp_path: Path) -> None:
+    """And ONNX on the CPU computes what torch does, for one size of each block."""
+    fix_numerics()
+    for name, (_, sizes) in read_blocks("executorch").items():
+        for size in sizes:
+            assert build(Cell(name, size), random.Random(1), "executorch"), (name, size)
+    for seed, (name, (_, sizes)) in enumerate(read_blocks("onnx").items()):
+        graph = build(Cell(name, min(sizes)), random.Random(seed), "onnx")
+        assert graph, name
+        write_model([graph], [seed], tmp_path / "block.onnx")
+        session = open_reference(tmp_path / "block.onnx")
+        given = zip(graph.inputs, draw_sets(graph, seed)[0], strict=True)
+        made = session.run(None, {f"g0_{one}": array for one, array in given})
+        wanted = compute(graph, seed)[0]
+        for one, array in zip(graph.outputs, made, strict=True):
+            np.testing.assert_allclose(array, wanted[one], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("frontend", FRONTENDS)
+def test_a_search_visits_each_block_first_and_then_other_sizes(frontend: Frontend) -> None:
+    blocks = read_blocks(frontend)
+    cells = [choose_cell(3, number, frontend)[0] for number in range(12 * len(blocks) * 2)]
+    assert {one.block for one in cells[: len(blocks)]} == set(blocks)
+    assert {*cells} == {Cell(name, size) for name, (_, sizes) in blocks.items() for size in sizes}
+    again = [choose_cell(3, number, frontend)[0] for number in range(40)]
+    other = [choose_cell(4, number, frontend)[0] for number in range(40)]
+    assert again == cells[:40] != other
+
+
+def test_a_block_that_fails_is_found_under_its_name_and_counted_in_its_cell() -> None:
+    finder = make_search(holds("max_pool"))
+    finder.source = BLOCKS
+    found = finder.run(1e18, len(read_blocks("onnx")))
+    first = found.findings[0]
+    assert (first.end, first.operators) == (WRONG, ("max_pool",))
+    block, size = first.block.split()
+    assert found.cells[block][size] == {WRONG: 1}
+    tried = [ends for sizes in found.cells.values() for ends in sizes.values() if ends]
+    assert len(tried) == len(read_blocks("onnx")) == len(found.cells)
+    text = render_found([found])
+    assert f"tried {len(tried)} of {len(tried)} blocks" in text
+    assert f"in {first.block}" in text
+    page = render_coverage([found])
+    assert f"| {block} | {size} | 1 wrong |" in page
+    plain = make_search(always(RIGHT))
+    plain.source = RANDOM
+    assert plain.run(1e18, 20).cells == {}
+
+
+def test_a_known_fault_behind_a_reshape_is_found_by_its_true_shape() -> None:
+    text = "x = input(1, 16, 128)\ny = rms_norm(reshape(x, shape=[1, 16, 4, 32]))\nreturn y"
+    assert make_search(always(RIGHT)).find_known(parse_graph(text)) == "rms-norm-misplaced"
+
+
+@pytest.mark.parametrize(("ceil", "covered"), [("", False), (", ceil=0", True)])
+def test_a_finding_explains_only_operators_with_its_attributes(ceil: str, covered: bool) -> None:
+    pool = "x = input(1, 4, 8, 8)\ny = avg_pool(x, kernel=3, stride=2{})\nreturn y"
+    finding = parse_graph(pool.format(", ceil=1"))
+    assert has_chain(parse_graph(pool.format(ceil)), finding) is covered
+
+
+def test_operands_may_be_calls_numbers_and_signs() -> None:
+    graph = parse_graph("x = input(2, 3)\ny = relu(x * 0.5 + abs(x)) / constant(3)\nreturn y")
+    assert graph == parse_graph(str(graph))
+    assert graph.operators == ("mul", "abs", "add", "relu", "div")
+    assert [one.value for one in graph.tensors.values()] == [None, 0.5, None]
