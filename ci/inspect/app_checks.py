@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -44,7 +45,13 @@ OF_APP = frozenset({"QNN856", "QNN860"})
 # Checks of the doctor that other checks replace for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
-APPS: Subjects[AppUnit] = Subjects()
+
+def tell_unit(unit: AppUnit) -> Seen:
+    reason = unit.manifest.fault if unit.manifest else "there is none"
+    return seen(unit.name, unit.name, abis=", ".join(unit.abis), reason=reason)
+
+
+APPS: Subjects[AppUnit] = Subjects(tell=tell_unit)
 
 
 class Pairing(NamedTuple):
@@ -164,23 +171,15 @@ def find_extraction(unit: AppUnit) -> bool | None:
     return True if stated is None and is_known else stated
 
 
-@APPS.check("QNN850")
-def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
-    if not unit.libraries:
-        yield seen(unit.name, unit.name)
-
-
-@APPS.check("QNN851")
-def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
-    if QNN_ABI not in unit.abis:
-        yield seen(unit.name, unit.name, abis=", ".join(unit.abis))
-
-
-@APPS.check("QNN852")
-def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
-    names = [one.name for one in (*unit.libraries, *unit.assets)]
-    if not any(re.match(r"lib(Qnn|SNPE)", name) for name in names):
-        yield seen(unit.name, f"{unit.name}: {QNN_ABI}")
+APPS.when(
+    QNN850=lambda unit: not unit.libraries,
+    QNN851=lambda unit: QNN_ABI not in unit.abis,
+    QNN852=lambda unit: (
+        not any(re.match(r"lib(Qnn|SNPE)", one.name) for one in (*unit.libraries, *unit.assets))
+    ),
+    QNN855=lambda unit: not unit.manifest or unit.manifest.fault,
+    QNN872=lambda unit: _is_installed(unit) and not unit.manifest,
+)
 
 
 @APPS.check("QNN854")
@@ -190,22 +189,9 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
         yield seen(names[0], unit.pointers[0], others=_and_so(names[1:]))
 
 
-@APPS.check("QNN872")
-def see_not_installable(unit: AppUnit) -> Iterator[Seen]:
-    if _is_installed(unit) and not unit.manifest:
-        yield seen(unit.name, unit.name)
-
-
 def _is_installed(unit: AppUnit) -> bool:
     """Return whether the unit is an archive that is installed as it is."""
     return unit.kind is Kind.APK and not unit.name.endswith(".aar")
-
-
-@APPS.check("QNN855")
-def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
-    reason = unit.manifest.fault if unit.manifest else "there is none"
-    if reason:
-        yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", reason=reason)
 
 
 @APPS.check("QNN856")
@@ -222,66 +208,55 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
     return [one for one in _qnn_files(unit) if one.name in dsp | named]
 
 
-@APPS.check("QNN857")
-def see_compressed(unit: AppUnit) -> Iterator[Seen]:
-    yield from _see_packing(unit, lambda one: one.offset is None)
-
-
-@APPS.check("QNN858")
-def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
-    yield from _see_packing(unit, lambda one: _is_off(one, PAGE))
-
-
-@APPS.check("QNN859")
-def see_small_alignment(unit: AppUnit) -> Iterator[Seen]:
-    yield from _see_packing(
-        unit,
-        lambda one: one.abi in WIDE and not _is_off(one, PAGE) and _is_off(one, LARGE_PAGE),
-    )
-
-
 def _is_off(file: PackedFile, page_bytes: int) -> bool:
     """Return whether the file is uncompressed in the APK but not aligned to a page."""
     return file.offset is not None and file.offset % page_bytes != 0
 
 
-def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
+def see_packing(is_wrong: Callable[[PackedFile], bool], unit: AppUnit) -> Iterator[Seen]:
     """Yield one finding for all libraries that ``is_wrong`` selects. Yield none unless this is an
     APK whose libraries are not extracted."""
-    if unit.kind is not Kind.APK or find_extraction(unit) is not False:
-        return
-    wrong = [one for one in unit.libraries if is_wrong(one)]
+    is_used = unit.kind is Kind.APK and find_extraction(unit) is False
+    wrong = [one for one in unit.libraries if is_used and is_wrong(one)]
     if wrong:
         yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
+
+
+def is_only_for_small_pages(file: PackedFile) -> bool:
+    return file.abi in WIDE and not _is_off(file, PAGE) and _is_off(file, LARGE_PAGE)
+
+
+APPS.check("QNN857")(partial(see_packing, lambda one: one.offset is None))
+APPS.check("QNN858")(partial(see_packing, lambda one: _is_off(one, PAGE)))
+APPS.check("QNN859")(partial(see_packing, is_only_for_small_pages))
 
 
 @APPS.check("QNN860")
 def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     users = _undeclared(unit).get(RPC)
     if users and not _find_process(unit):
-        yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
+        yield seen(unit.name, unit.name, users=_join(users))
 
 
 @APPS.check("QNN861")
 def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
     users, program = _undeclared(unit).get(RPC), _find_process(unit)
     if users and program:
-        where = f"{unit.name}: AndroidManifest.xml"
-        yield seen(unit.name, where, users=_join(users), program=program)
+        yield seen(unit.name, unit.name, users=_join(users), program=program)
 
 
 @APPS.check("QNN862")
 def see_undeclared(unit: AppUnit) -> Iterator[Seen]:
     for name, users in _undeclared(unit).items():
         if name != RPC:
-            yield seen(name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
+            yield seen(name, unit.name, users=_join(users))
 
 
 @APPS.check("QNN863")
 def see_required(unit: AppUnit) -> Iterator[Seen]:
     for name, required in unit.manifest.native_libraries.items() if unit.manifest else ():
         if required and name in VENDOR:
-            yield seen(name, f"{unit.name}: AndroidManifest.xml")
+            yield seen(name, unit.name)
 
 
 def _undeclared(unit: AppUnit) -> dict[str, list[str]]:

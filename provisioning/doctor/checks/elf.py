@@ -83,7 +83,10 @@ class Placed(NamedTuple):
 
     def seen(self, **values: object) -> Seen:
         elf, policy = self.elf, self.policy
-        return seen(elf.path.name, elf.path, file=self, elf=elf, policy=policy, **values)
+        kind = TYPE_NAMES.get(elf.type, f"of e_type {elf.type}")
+        known = {"file": self, "elf": elf, "policy": policy, "kind": kind}
+        known |= {"bits": elf.bits, "wanted": policy.bits}
+        return seen(elf.path.name, elf.path, **known, **values)
 
 
 DEFECTS: Subjects[ElfError] = Subjects(
@@ -137,22 +140,12 @@ DEFECTS.when(
 
 TARGET.when(
     QNN212=lambda file: file.elf.machine != file.policy.machine,
+    QNN210=lambda file: file.elf.bits != file.policy.bits,
     QNN211=lambda file: file.elf.little_endian != file.policy.little_endian,
+    QNN213=lambda file: file.elf.type not in file.policy.types,
     QNN233=lambda file: file.elf.android and file.policy.glibc is not None,
     QNN214=lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
 )
-
-
-@TARGET.check("QNN210")
-def see_other_class(file: Placed) -> Iterator[Seen]:
-    if file.elf.bits != file.policy.bits:
-        yield file.seen(bits=file.elf.bits, wanted=file.policy.bits)
-
-
-@TARGET.check("QNN213")
-def see_other_type(file: Placed) -> Iterator[Seen]:
-    if file.elf.type not in file.policy.types:
-        yield file.seen(kind=TYPE_NAMES.get(file.elf.type, f"of e_type {file.elf.type}"))
 
 
 @TARGET.check("QNN232")
