@@ -76,7 +76,7 @@ from ci.latency.estimate import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model
-from ci.models.tensor_types import FLOAT_BITS, Retyped, name_type
+from ci.models.tensor_types import FLOAT_BITS, WEIGHTS, Retyped, name_type
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
@@ -577,9 +577,9 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
         return []
     first = retyped[0]
     more = f", and {len(retyped) - 1} more" if len(retyped) > 1 else ""
+    compiled = f"{first.kind} {'are' if first.kind == WEIGHTS else 'is'} {first.compiled}"
     found = RETYPED.find(
-        f"{first.node} was requested in {first.asked}, but its {first.kind} is {first.compiled}"
-        f"{more}",
+        f"{first.node} was requested in {first.asked}, but its {compiled}{more}",
         evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
         places=[place for one in retyped[:1] for place in one.origin.places],
         advice=ISLAND

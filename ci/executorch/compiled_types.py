@@ -59,7 +59,7 @@ def mark_annotated(nodes: Iterable[Any], discarded: tuple[str, ...]) -> None:
                 if source.op == "get_attr"
             )
             known = [bits for bits in weights if bits and bits < FLOAT_BITS]
-            _mark(node, _count_bits(annotation.output_qspec), max(known, default=0))
+            _mark(node, _count_bits(annotation.output_qspec), min(known, default=0))
 
 
 def _mark(node: Any, result: int, weights: int) -> None:

@@ -23,6 +23,7 @@ from torchao.quantization.pt2e import (  # noqa: E402
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.executorch import quantize
+    from ci.executorch.compiled_types import ASKED
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
 from ci.models.layers import measure_effects  # noqa: E402
@@ -216,6 +217,26 @@ def test_a_model_in_float16_is_not_quantized() -> None:
     model = Model("/my/net.py:make", torch.nn.Linear(2, 2).half().eval(), sets, sets)
     with pytest.raises(UsageError, match=r"net\.py:make is in float16, but 16a8w needs float32"):
         quantize.quantize_method(model, Scheme.A16W8, NO_CHOICES, quantize.make_quantizer("SM8650"))
+
+
+class PositionBias(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("grid", torch.randn(5, 2))
+        self.layer = torch.nn.Linear(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.layer(self.grid)
+
+
+def test_the_constant_input_of_a_layer_is_not_taken_for_its_weights() -> None:
+    sets = ((torch.randn(5, 4),),) * 2
+    model = Model("/my/net.py:make", PositionBias().eval(), sets, sets)
+    graph = quantize.quantize_method(
+        model, Scheme.A16W8, NO_CHOICES, quantize.make_quantizer("SM8650")
+    ).graph
+    asked = [(node.meta.get("custom") or {}).get(ASKED) for node in graph.nodes]
+    assert {one[1]: tuple(one[2:]) for one in asked if one} == {"linear": (16, 8), "add": (16, 0)}
 
 
 def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
