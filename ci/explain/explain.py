@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ci.explain.families import read_families
-from ci.explain.places import Place, count_places, find_place
-from ci.explain.rules import Area, Role, Rule, Variant
+from ci.explain.rules import (
+    Area,
+    Place,
+    Role,
+    Rule,
+    Variant,
+    count_places,
+    find_place,
+    read_families,
+)
 from ci.facts.finding import Certainty, Proof, Remedy
 
 CHUNK_BYTES = 4 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ci.explain.explain import MOST_UNKNOWN, Explanation, Finding, find_known
 from ci.explain.rules import Rule, read_rules
@@ -59,9 +59,11 @@ def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> 
             if each.consequence_of == found.rule
         ),
     ]
-    return f"line {found.line}: {_cut(found.text)}\n" + "".join(
-        f"    {name:7} {text}\n" for name, text in rows if text
-    )
+    return _list_rows(f"line {found.line}: {_cut(found.text)}", rows)
+
+
+def _list_rows(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return f"{title}\n" + "".join(f"    {name:7} {text}\n" for name, text in rows if text)
 
 
 def render_entry(entry: Rule | Kind) -> str:
@@ -86,9 +88,8 @@ def render_entry(entry: Rule | Kind) -> str:
         ("example", rule.matches.strip()),
         ("source", ", ".join(rule.source)),
     ]
-    return f"{rule.finding_id} {rule.id}\n" + "".join(
-        f"    {name:7} {rule.fill(text, values)}\n" for name, text in rows if text
-    )
+    filled = ((name, rule.fill(text, values)) for name, text in rows)
+    return _list_rows(f"{rule.finding_id} {rule.id}", filled)
 
 
 def advise(text: str) -> str:

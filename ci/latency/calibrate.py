@@ -138,8 +138,7 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
     groups: dict[tuple[str, str, str], list[Point]] = {}
     for case, simulation, ms in pair_cases(reports):
         key = (case.soc, PRECISIONS.get(case.scheme, ""), simulation.soc)
-        simulated_ms = simulation.cycles / simulation.clock_mhz / 1000
-        groups.setdefault(key, []).append(Point(case.model, case.model, simulated_ms, ms))
+        groups.setdefault(key, []).append(Point(case.model, case.model, simulation.ms, ms))
     lines = tuple(
         make_line(points, soc, precision, simulated)
         for (soc, precision, simulated), points in groups.items()

@@ -236,7 +236,7 @@ def find_obstacle(
             f"the fit for {lines[0].device} is not usable: its median error is"
             f" {lines[0].median_error:.0%}"
         )
-    now = simulation.cycles / simulation.clock_mhz / 1000
+    now = simulation.ms
     least = min(one.least_ms for one in lines) / BEYOND
     most = max(one.most_ms for one in lines) * BEYOND
     if not least <= now <= most:
@@ -249,7 +249,7 @@ def find_obstacle(
 
 def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
     """Return the time that a line predicts, with the models whose measured times are nearest."""
-    now = simulation.cycles / simulation.clock_mhz / 1000
+    now = simulation.ms
     ms = line.predict(now, simulation.hmx_cycles / simulation.clock_mhz / 1000)
     measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
     known = sorted((one.ms, name) for name, one in measured.items() if name in line.models)

@@ -33,17 +33,13 @@ from provisioning.errors import ExitCode
 Result = Literal["green", "mended", "other scheme", "improved", "no remedy found"]
 
 
-class JudgedRecipe(Struct, frozen=True, kw_only=True):
+class JudgedRecipe(Recipe, frozen=True, kw_only=True):
     """A recipe that was judged, and its figures: ``name`` in words, another ``observer``, other
     schemes for ``parts`` of the model, or ``scheme`` for all of it. ``simulated_ms`` is the time
     that QNN's simulator predicts for an SoC that it knows, with --estimate. ``kept`` is true if it
     was the best one so far."""
 
     name: str
-    rewrites: tuple[str, ...]
-    parts: tuple[Part, ...]
-    observer: str
-    scheme: str
     status: Status
     sqnr_db: float | None
     max_abs: float | None
@@ -136,18 +132,15 @@ def name_result(one: Mended) -> Result:
 def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRecipe:
     simulation = case.estimate.simulation if case.estimate else None
     return JudgedRecipe(
+        **structs.asdict(recipe),
         name=str(recipe),
-        rewrites=recipe.rewrites,
-        parts=recipe.parts,
-        observer=recipe.observer,
-        scheme=recipe.scheme,
         status=case.status,
         sqnr_db=case.sqnr_db,
         max_abs=case.max_abs,
         metric=case.metric,
         cpu_nodes=case.fallback_nodes,
         size_bytes=case.pte_bytes,
-        simulated_ms=simulation.cycles / simulation.clock_mhz / 1000 if simulation else None,
+        simulated_ms=simulation.ms if simulation else None,
         kept=kept,
     )
 

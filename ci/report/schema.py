@@ -297,6 +297,11 @@ class Simulation(Record, frozen=True, kw_only=True):
     implausible_cycles: Count = 0
     costs: tuple[OperatorCost, ...] = ()
 
+    @property
+    def ms(self) -> float:
+        """The simulated time in milliseconds."""
+        return self.cycles / self.clock_mhz / 1000
+
 
 class MeasuredModel(Record, frozen=True, kw_only=True):
     """A public model whose time on a device is published."""

@@ -4,21 +4,25 @@ model."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
+
+import msgspec
+from msgspec import Struct
 
 from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
-from ci.audit.localise_report import choose_exit, data_of, render_cases
+from ci.audit.localise_search import LEAST_OFF, Departure, Operator, Row
 from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.engine import OnnxEngine
-from ci.report.text import name_models
+from ci.report.text import count, name_models
 from ci.verbs.environments import are_files
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
@@ -31,11 +35,109 @@ from ci.verbs.options import RUN, add_option, add_options, check_values, least
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
 
 LIMIT = 60
+SHOWN = 8
+LEAST_LOST_DB = 0.1
+
+
+class Localisation(Struct, frozen=True, kw_only=True):
+    """The output of ``qnn-ci localise --json``."""
+
+    cases: tuple[Localised, ...]
+    schema_version: Literal[1] = 1
+
+
+def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
+    """Return the data for the JSON output."""
+    data: dict[str, Any] = msgspec.to_builtins(Localisation(cases=tuple(cases)))
+    return data
+
+
+def choose_exit(cases: Iterable[Localised]) -> ExitCode:
+    """Return FAILED if an output of a program is wrong, or if a case has no program, otherwise
+    OK."""
+    failed = any(one.wrong or not one.outputs for one in cases)
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def render_cases(cases: Sequence[Localised]) -> str:
+    """Return the results as text for a terminal."""
+    return "\n".join(line for one in cases for line in _render(one))
+
+
+def _render(case: Localised) -> Iterator[str]:
+    yield f"{case.model} {case.scheme} {case.soc}"
+    for number, one in enumerate(case.outputs):
+        told = "wrong" if one.wrong else "as predicted" if one.faithful else "near the prediction"
+        yield f"  output {number}: {_pair(one)}, {told}"
+    for fault in case.known_faults:
+        yield f"  known fault: {fault}"
+        yield f"    fix: {fault.fix}"
+    if case.program_rows:
+        yield "  SQNR lost by the program against the lowered model, in addition to rounding:"
+        yield from _tabulate(row for row in case.program_rows if row.lost_db > LEAST_LOST_DB)
+    if case.model_rows:
+        yield "  SQNR lost by the quantized model against float32, most noise first:"
+        yield from _tabulate(case.model_rows)
+    yield from _conclude(case)
+    if case.reproducer:
+        yield f"  reproducer: {case.reproducer}"
+        if case.reproducer.endswith(ONNX.suffix):
+            scheme = f" --scheme {case.scheme}" if case.scheme == Scheme.FP16.value else ""
+            path = shlex.quote(case.reproducer)
+            yield f"    red by itself: qnn-ci test-onnx --model {path}{scheme}"
+    if case.ended:
+        yield f"  the search ended early: {case.ended}" if case.outputs else f"  {case.ended}"
+    yield f"  {count(case.programs, 'program')}"
+
+
+def _conclude(case: Localised) -> Iterator[str]:
+    if case.first:
+        yield f"  first wrong operator: {case.first}"
+    elif case.wrong and case.program_rows:
+        yield "  all operators are right if their results are also returned: QNN's fusion is wrong"
+    if case.part:
+        yield f"  smallest part that is still wrong, {count(len(case.part), 'operator')}:"
+        yield from (f"    {one.name}: {one}{_note(one)}" for one in case.part)
+        for one in case.part_outputs:
+            yield f"    returns {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
+    if case.cured_by:
+        names = ", ".join(f"{one.name} ({one})" for one in case.cured_by)
+        yield f"  the part is right if it also returns: {names}"
+    for operator in case.readers:
+        yield f"  the first operator that depends on them: {operator.name} ({operator})"
+    for operator in case.sharing:
+        yield f"  the quantizer uses the same range for the part and {operator.name} ({operator})"
+    if case.cause:
+        yield f"  cause: {case.cause}"
+
+
+def _note(one: Operator) -> str:
+    clipped = f", its values exceed its range by {one.clipped:.2%}" if one.clipped else ""
+    off = one.bias_off > LEAST_OFF
+    return clipped + (f", the scale of its bias is {one.bias_off:.2%} off" if off else "")
+
+
+def _pair(one: Departure) -> str:
+    return f"{one.reached_db:.1f} dB, {one.predicted_db:.1f} dB predicted"
+
+
+def _tabulate(rows: Iterable[Row]) -> Iterator[str]:
+    shown = list(rows)
+    for row in shown[:SHOWN]:
+        name = f"the range of {row.operator}" if row.is_range else str(row.operator)
+        yield (
+            f"    {row.lost_db:6.1f} dB  {name}: {row.before_db:.1f} dB before it,"
+            f" {row.behind_db:.1f} dB after it"
+        )
+    if len(shown) > SHOWN:
+        yield f"    and {len(shown) - SHOWN} more (--json)"
+    if not shown:
+        yield "    nothing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,17 +161,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_values(args)
     args.strict_noise = True
+    specs, policy, is_onnx = choose_cases(args, progress)
+    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci localise")
+    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
+    if args.reproducer:
+        check_reproducer(args.reproducer, len(specs), ONNX.suffix if is_onnx else ".py")
+    cases = localise(specs, policy, tools, args, progress)
+    return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
+
+
+def choose_cases(
+    args: argparse.Namespace, progress: Progress
+) -> tuple[list[CaseSpec], EmulatorPolicy, bool]:
+    """Return the requested cases, their policy, and whether their models are .onnx files. Raises
+    the same errors as read_limits, select_asked and require_forward."""
     is_onnx = are_files(args.model, choose_policy(args.policy))
     lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
     policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
     specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
     require_forward(specs)
-    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci localise")
-    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
-    if args.reproducer:
-        check_reproducer(args.reproducer, len(specs), lane.suffix or ".py")
-    cases = localise(specs, policy, tools, args, progress)
-    return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
+    return specs, policy, is_onnx
 
 
 def check_reproducer(file: Path, cases: int, suffix: str) -> None:

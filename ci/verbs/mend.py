@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from ci.cases.pipeline import Setup
-from ci.cases.policy import EMULATOR
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, write_rewritten
@@ -26,28 +25,22 @@ from ci.mend.policy import (
 from ci.mend.report import choose_exit, data_of, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import ONNX
 from ci.report.document import render_text, write_page
 from ci.report.table import terminal_style
-from ci.verbs.environments import are_files
-from ci.verbs.lanes import onnx
 from ci.verbs.lanes.steps import (
     check_arguments,
-    read_limits,
     read_options,
-    require_forward,
-    select_asked,
 )
 from ci.verbs.lanes.trials import open_tools, prepare_onnx, prepare_torch
+from ci.verbs.localise import choose_cases
 from ci.verbs.options import DIR, FLAG, MODELS, PARALLEL, RUN, add_option, add_options, positive
-from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
 from provisioning.files import require_writable, write_json, write_whole
-from provisioning.manifest.targets import Backend
 
 SESSION = "mend"
 MINUTES = 20.0
@@ -90,11 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
-    is_onnx = are_files(args.model, choose_policy(args.policy))
-    lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
-    policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
-    specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
-    require_forward(specs)
+    specs, policy, is_onnx = choose_cases(args, progress)
     known = check_output(args, specs)
     prepare = partial(prepare_onnx, policy=policy, command="qnn-ci mend")
     specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)

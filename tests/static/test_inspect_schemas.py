@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.audit.localise_report import Localisation
 from ci.audit.operators import Audit
 from ci.audit.upgrade import UpgradeReport
 from ci.faults.expected import VersionsMatrix
@@ -22,6 +21,7 @@ from ci.inspect.files import Inspection
 from ci.llm.projection import Projection
 from ci.mend.report import Mends
 from ci.verbs.estimate import Estimates
+from ci.verbs.localise import Localisation
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 SCHEMAS = {

@@ -16,9 +16,7 @@ from typing import Any
 import msgspec
 
 from ci.explain.explain import Explanation
-from ci.explain.families import read_families
-from ci.explain.places import Place
-from ci.explain.rules import Area, Role, Rule, read_rules, spell_code
+from ci.explain.rules import Area, Place, Role, Rule, read_families, read_rules, spell_code
 from ci.facts.kinds import Kind
 
 DOCS = Path(__file__).parents[2] / "docs"

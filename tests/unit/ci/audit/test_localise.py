@@ -34,11 +34,6 @@ from ci.audit.localise_cuts import (  # noqa: E402  # noqa: E402
     make_graphs,
     record,
 )
-from ci.audit.localise_report import (  # noqa: E402
-    choose_exit,
-    data_of,
-    render_cases,
-)
 from ci.audit.localise_search import (  # noqa: E402
     Cut,
     Departure,
@@ -62,6 +57,11 @@ from ci.models.model import load_model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import Threshold  # noqa: E402
+from ci.verbs.localise import (  # noqa: E402
+    choose_exit,
+    data_of,
+    render_cases,
+)
 from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from tests.build.setups import make_setup  # noqa: E402

@@ -18,9 +18,8 @@ from ci.explain.explain import (
     explain_text,
     find_known,
 )
-from ci.explain.places import Place
 from ci.explain.render import annotate, render
-from ci.explain.rules import Area, Role, Rule, read_rules
+from ci.explain.rules import Area, Place, Role, Rule, read_rules
 from ci.facts.finding import Certainty, Proof, Remedy
 from ci.report.annotation import Level
 from tests.stand_ins.snapshots import check_snapshot

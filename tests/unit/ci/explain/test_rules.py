@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from ci.explain.explain import explain_text
-from ci.explain.families import read_families
-from ci.explain.places import Place
-from ci.explain.rules import HEADLINE_CHARS, Advice, Area, Role, Rule, check_pattern, read_rules
+from ci.explain.rules import (
+    HEADLINE_CHARS,
+    Advice,
+    Area,
+    Place,
+    Role,
+    Rule,
+    check_pattern,
+    read_families,
+    read_rules,
+)
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_toml
 
