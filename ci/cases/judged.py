@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -398,8 +398,7 @@ class CaseJudge:
     def compare_baseline(self) -> list[Finding]:
         """Return a finding for each SQNR that differs too much from this toolchain's baseline. The
         list is empty if the case has no baseline."""
-        spec = self.spec
-        baseline = self.options.recorded.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
+        baseline = self.options.recorded.get(str(self.spec.name))
         if baseline is None:
             return []
         self.evidence.baseline = baseline
@@ -500,15 +499,7 @@ class CaseJudge:
             metric_name=self.metric.name if self.metric and known.metric else "",
         )
         controls = tuple(
-            Control(
-                model=spec.model,
-                scheme=spec.scheme.value,
-                soc=spec.soc,
-                kind=one.kind,
-                rejected=one.rejected,
-                sqnr_db=one.sqnr_db,
-            )
-            for one in known.controls
+            Control(**structs.asdict(spec.name), **vars(one)) for one in known.controls
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
@@ -678,81 +669,70 @@ def make_case(
     metric_name: str = "",
 ) -> Case:
     """Return the report row of a case, with every known figure."""
-    artifact, run, figures = known.artifact, known.run, known.figures
-    compiled = artifact.compiled if artifact else None
-    delegation = compiled.delegation if compiled else None
-    accelerator = run.notes.accelerator if run else {}
+    artifact, run = known.artifact, known.run
+    facts: dict[str, Any] = {**structs.asdict(spec.name), **vars(known.figures)}
+    if artifact:
+        facts |= describe_program(artifact)
+    if run:
+        facts |= run.notes.accelerator
+        facts["run_s"] = round(run.wall_s, 3)
+        facts["run_ms"] = round(run.notes.run_ms, 4) if run.notes.run_ms else None
+        facts["device"] = run.notes.device
+    if metric := known.metric:
+        facts |= {"metric": metric.value, "metric_float": metric.float32}
+        facts["metric_quantized"] = metric.quantized
+    if known.baseline:
+        recorded = structs.asdict(known.baseline)
+        facts |= {f"recorded_{name}": value for name, value in recorded.items()}
+    if known.nearness:
+        facts |= {f"{name}_emulator": value for name, value in vars(known.nearness).items()}
     return Case(
-        model=spec.model,
-        scheme=spec.scheme.value,
-        soc=spec.soc,
         status=status,
-        sqnr_db=figures.sqnr_db,
-        sqnr_db_quantized=figures.sqnr_db_quantized,
-        cosine=figures.cosine,
-        cosine_quantized=figures.cosine_quantized,
-        max_abs=figures.max_abs,
-        sqnr_db_scheme=figures.sqnr_db_scheme,
-        predicted_sqnr_db=figures.predicted_sqnr_db,
-        above_noise_db=figures.above_noise_db,
-        above_noise_place=figures.above_noise_place,
-        gain=figures.gain,
-        offset=figures.offset,
-        equal=figures.equal,
-        equal_quantized=figures.equal_quantized,
-        equal_exact=figures.equal_exact,
-        metric=known.metric.value if known.metric else None,
-        metric_float=known.metric.float32 if known.metric else None,
-        metric_quantized=known.metric.quantized if known.metric else None,
         metric_name=metric_name,
         warnings=known.warnings,
         noise_notes=known.notes,
-        clipped=compiled.clipped if compiled else (),
-        recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
-        recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
-        delegated_nodes=delegation.delegated_nodes if delegation else None,
-        fallback_nodes=delegation.fallback_nodes if delegation else None,
-        partitions=delegation.partitions if delegation else None,
-        lower_s=artifact.lower_s if artifact else None,
-        run_s=round(run.wall_s, 3) if run else None,
-        run_ms=round(run.notes.run_ms, 4) if run and run.notes.run_ms else None,
         run_options=str(spec.source.run),
-        pte_bytes=compiled.size_bytes if compiled else None,
         compiler=known.compiler,
-        choices=describe_choices(spec, compiled),
+        choices=describe_choices(spec, artifact.compiled if artifact else None),
         cached=known.cached,
         findings=tuple(findings),
-        fallback_ops=tuple(
-            FallbackOp(op=one.label, reason=one.text)
-            for one in (delegation.fallback_ops if delegation else ())
-        ),
         log_tail=log_tail,
         runner=runner,
-        inputs=compiled.sets if compiled else 0,
-        made_inputs=compiled.made_inputs if compiled else "",
         qnn_ops=known.qnn_ops,
-        accelerator_cycles=accelerator.get("accelerator_cycles"),
-        accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
         is_defect=known.is_defect,
-        digests=Digests(
-            weights=artifact.compiled.weights or None,
-            inputs=artifact.digest_sets(INPUTS),
-            calibration=artifact.compiled.calibration or None,
-            float_outputs=artifact.digest_sets(FLOAT),
-        )
-        if artifact
-        else Digests(),
         outputs=known.outputs,
-        program=list_program(artifact) if artifact else (),
-        device=run.notes.device if run else None,
-        sqnr_db_emulator=known.nearness.sqnr_db if known.nearness else None,
-        equal_emulator=known.nearness.equal if known.nearness else None,
-        footprint=compiled.footprint if compiled else None,
-        recorded_footprint=known.baseline.footprint if known.baseline else None,
         estimate=known.estimate,
-        types=compiled.types if compiled else (),
+        **facts,
     )
+
+
+def describe_program(artifact: Artifact) -> dict[str, Any]:
+    """Return the fields of a report row that describe the program and its lowering."""
+    compiled = artifact.compiled
+    delegation = compiled.delegation
+    return {
+        "clipped": compiled.clipped,
+        "delegated_nodes": delegation.delegated_nodes,
+        "fallback_nodes": delegation.fallback_nodes,
+        "partitions": delegation.partitions,
+        "lower_s": artifact.lower_s,
+        "pte_bytes": compiled.size_bytes,
+        "fallback_ops": tuple(
+            FallbackOp(op=one.label, reason=one.text) for one in delegation.fallback_ops
+        ),
+        "inputs": compiled.sets,
+        "made_inputs": compiled.made_inputs,
+        "digests": Digests(
+            weights=compiled.weights or None,
+            inputs=artifact.digest_sets(INPUTS),
+            calibration=compiled.calibration or None,
+            float_outputs=artifact.digest_sets(FLOAT),
+        ),
+        "program": list_program(artifact),
+        "footprint": compiled.footprint,
+        "types": compiled.types,
+    }
 
 
 def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
@@ -794,7 +774,7 @@ def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
         f'{{ {selector} = {json.dumps(name)}, scheme = "{finer.value}" }}' for name in loss.nodes
     )
     told = (
-        f"put in front of the parts of {spec.scheme.value}: {parts}"
+        f"put in front of the parts of {spec.scheme}: {parts}"
         if isinstance(spec.scheme, Mixture)
         else "add to [models.NAME]:"
         f' mixtures.finer = {{ base = "{base.value}", parts = [{parts}] }}'

@@ -30,7 +30,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import CONTRADICTED, NO_NODE, NO_OUTPUTS
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Case, Report, Status, summarize
+from ci.report.schema import Case, CaseName, Report, Status, summarize
 from provisioning.documents import read_json, read_text
 from provisioning.errors import QnnCiError, UsageError, describe_exception
 from provisioning.manifest.targets import find_soc
@@ -208,7 +208,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.is_ours else spec.model
-    if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
+    if CaseName(own, artifact.scheme, artifact.soc) != spec.name:
         raise ValueError(
             f"the kept files belong to {artifact.model} {artifact.scheme} {artifact.soc}"
         )

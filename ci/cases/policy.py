@@ -173,9 +173,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:
             raise ManifestError(
-                f"no limits for scheme {scheme.value}",
+                f"no limits for scheme {scheme}",
                 why="a case without limits proves nothing",
-                fix=f"add [schemes.{scheme.value}] to the policy",
+                fix=f"add [schemes.{scheme}] to the policy",
             )
         return msgspec.structs.replace(rule, budget=budget, strict_noise=self.strict_noise)
 

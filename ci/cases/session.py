@@ -331,7 +331,7 @@ def run_cases(
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
             spec = one.spec
-            name = f"{names[spec.model]} {spec.scheme.value} {spec.soc}"
+            name = f"{names[spec.model]} {spec.scheme} {spec.soc}"
             with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
                 return spec, one.run()
 

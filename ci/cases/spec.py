@@ -16,6 +16,7 @@ from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Lane, Scheme
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
+from ci.report.schema import CaseName
 from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
@@ -51,6 +52,11 @@ class CaseSpec:
     simulated: bool = False
 
     @property
+    def name(self) -> CaseName:
+        """The name of the case in reports."""
+        return CaseName(self.model, self.scheme.value, self.soc)
+
+    @property
     def reference(self) -> str:
         """The reference from which the model is loaded: ``file.py:factory``, an ONNX file, or the
         name of a model of the suite."""
@@ -76,7 +82,7 @@ class CaseSpec:
             end = "-".join(Path(name).parts[-2:]).replace(".py:", "-").strip("/-")
             short = cut_middle(end, NAME_CHARS).replace(ELLIPSIS, "_")
             name = f"{short}-{digest}"
-        return f"{name}-{self.scheme.value}-{self.soc}"
+        return f"{name}-{self.scheme}-{self.soc}"
 
 
 def select_cases(

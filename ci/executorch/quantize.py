@@ -124,7 +124,7 @@ def quantize_method(
     names = (getattr(node.target, "__name__", "") for node in _nodes_of(converted))
     if not any("quantize_" in name for name in names):
         raise FailedError(
-            f"{scheme.value} quantizes nothing in {Path(model.name).name}",
+            f"{scheme} quantizes nothing in {Path(model.name).name}",
             why="ExecuTorch's quantizer has no rule for its operators, as with nn.GRUCell",
             fix="write them as linear layers, like ci/models/suite/lstm.py, or use fp16",
         )
@@ -137,7 +137,7 @@ def check_float32(model: Model, scheme: Scheme) -> None:
     for tensor in (*model.module.parameters(), *model.module.buffers(), *model.evaluation[0]):
         if tensor.dtype == torch.float16:
             raise UsageError(
-                f"{Path(model.name).name} is in float16, but {scheme.value} needs float32",
+                f"{Path(model.name).name} is in float16, but {scheme} needs float32",
                 why="a quantized model computes with integers as floats, and float16 holds only"
                 " those up to 2048",
                 fix="convert the module and its inputs with .float()",
@@ -249,7 +249,7 @@ def configure(scheme: Scheme, observer: str = "") -> dict[str, Any]:
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")
         raise FailedError(
-            f"executorch {installed} has no scheme {scheme.value}",
+            f"executorch {installed} has no scheme {scheme}",
             why=f"its QuantDtype has no {scheme.recipe.dtype}",
             fix="use another scheme, or lower with a later ExecuTorch",
         )

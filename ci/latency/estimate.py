@@ -229,8 +229,8 @@ def find_obstacle(
         return f"{count(cpu_nodes, 'node runs', 'nodes run')} on the CPU, which is not simulated"
     if not lines:
         if scheme not in PRECISIONS:
-            return f"no measurements are published for {scheme.value}"
-        return f"there are too few measurements in {scheme.value} on devices with {soc}"
+            return f"no measurements are published for {scheme}"
+        return f"there are too few measurements in {scheme} on devices with {soc}"
     if not any(one.is_usable for one in lines):
         return (
             f"the fit for {lines[0].device} is not usable: its median error is"

@@ -73,7 +73,7 @@ def plan_entries(found: Sequence[Mended], own: Collection[str] = ()) -> dict[str
             name = one.spec.model if is_own else name_entry(one.spec.model)
             taken = {*entries, *own} - ({name} if is_own and name not in entries else set())
             if name in taken:
-                name = f"{name}_{one.spec.scheme.value}"
+                name = f"{name}_{one.spec.scheme}"
             more = (f"{name}_{number}" for number in range(2, len(taken) + 3))
             keys[key] = next(each for each in (name, *more) if each not in taken)
         entries.setdefault(keys[key], []).append(one)

@@ -39,7 +39,7 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
         return {name: given[name] for name in SELECTORS if given[name]}
 
     def __str__(self) -> str:
-        return f"{' '.join(self.selectors.values())} {self.scheme.value}"
+        return f"{' '.join(self.selectors.values())} {self.scheme}"
 
 
 SELECTORS = ("module", "type", "node", "op", "line", "tensor")
@@ -174,7 +174,7 @@ EXCLUSIONS = (
 
 def check_choices(choices: Choices, scheme: AnyScheme, model: str) -> None:
     """Raise UsageError for options that cannot be combined or do not work with the scheme."""
-    own = f"mixtures.{scheme.value}" if isinstance(scheme, Mixture) else "lowering"
+    own = f"mixtures.{scheme}" if isinstance(scheme, Mixture) else "lowering"
     for what, why in _find_faults(choices, scheme):
         raise UsageError(f"models.{model}.{own}: {what}", why=why)
 

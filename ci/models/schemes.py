@@ -73,6 +73,9 @@ class Scheme(str, Enum):
         member.recipe = recipe
         return member
 
+    def __str__(self) -> str:
+        return self.value
+
     @property
     def quantized(self) -> bool:
         return bool(self.recipe.dtype or self.recipe.activations)
@@ -95,6 +98,9 @@ class Mixture:
 
     value: str
     base: Scheme
+
+    def __str__(self) -> str:
+        return self.value
 
     @property
     def recipe(self) -> Recipe:

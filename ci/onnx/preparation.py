@@ -232,7 +232,7 @@ def require_weights(
         named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
             f"{count(len(wrong), 'weight does', 'weights do')} not have type {_name_type(wanted)},"
-            f" which {scheme.value} requires: {name_some(named, MOST_NAMED)}",
+            f" which {scheme} requires: {name_some(named, MOST_NAMED)}",
             why="the quantizer skips weights in branches of an If, and weights that another node"
             " computes",
             fix="export the model without branches and with its weights as initializers, or use"

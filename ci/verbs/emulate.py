@@ -44,7 +44,7 @@ from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import CaseName, Report, ShardMark
+from ci.report.schema import Report, ShardMark
 from ci.report.text import count
 from ci.upstream.suites import JUDGED, OUTPUTS, SUITES
 from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
@@ -458,7 +458,7 @@ def take_shard(
         index=index,
         count=count,
         positions=tuple(position for position, spec in enumerate(specs) if spec in set(chosen)),
-        whole=digest_names(CaseName(spec.model, spec.scheme.value, spec.soc) for spec in specs),
+        whole=digest_names(spec.name for spec in specs),
         policy=digest_policy(policy, specs, runner),
     )
     return list(chosen), mark

@@ -213,7 +213,7 @@ def simulate(
     its result. A case that cannot be simulated is refused with the reason."""
     with open_tools(tools, specs, args, progress) as (pool, scratch, engine, _):
         for number, spec in enumerate(specs):
-            progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme.value} {spec.soc}")
+            progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme} {spec.soc}")
             if not choose_simulated(spec.soc):
                 yield spec, CompileResult(refused=NOT_LOWERED.find(explain_unsimulated(spec.soc)))
                 continue

@@ -160,7 +160,7 @@ def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
         for one in trial.run([Item(text, seed) for seed in SEEDS], 1):
             wrong = wrong or one.end in SUSPECT
             lines.append(
-                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB"
+                f"{scheme} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB"
                 f" ({one.predicted_db:.1f} dB predicted) {one.place} {one.why}".rstrip()
             )
             data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})

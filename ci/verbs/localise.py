@@ -214,7 +214,7 @@ def localise(
         names = name_models(spec.model for spec in specs)
         for number, spec in enumerate(specs):
             progress.step(
-                f"3/4 localise {names[spec.model]} {spec.scheme.value} {spec.soc}, at most"
+                f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most"
                 f" {args.limit} programs"
             )
             setup = Setup(

@@ -252,14 +252,14 @@ def fit_schemes(
         if given and isinstance(spec.scheme, Mixture):
             raise UsageError(
                 f"models.{spec.model}.mixtures: {Path(spec.reference).name} is quantized already",
-                why=f"{spec.scheme.value} would quantize it again",
+                why=f"{spec.scheme} would quantize it again",
                 fix="remove the mixture: the types that the file contains are shown by --list",
             )
         if chosen and all((scheme is Scheme.ASIS) != given for scheme in others):
             place = "--scheme" if asked else f"models.{spec.model}.schemes"
             raise UsageError(
                 f"{place}: {Path(spec.reference).name} is"
-                f" {'quantized already' if given else 'not quantized'}, and {spec.scheme.value} is"
+                f" {'quantized already' if given else 'not quantized'}, and {spec.scheme} is"
                 f" for models that are{' not' * given}",
                 fix=f"leave out {place}: a quantized file runs unchanged, judged by the limits of"
                 " scheme asis"

@@ -58,7 +58,7 @@ class Bench:
         if self.frontend == "onnx":
             options = choose_options(scheme, soc, {})
             options = {"backend_path": str(find_library(self.root, {})), **options}
-        directory = self.scratch / f"{scheme.value}-{soc}"
+        directory = self.scratch / f"{scheme}-{soc}"
         directory.mkdir(exist_ok=True)
         edit = mend_file if self.frontend == "onnx" else mend_module
         return Trial(self.workers, self.frontend, scheme, soc, options, directory, edit)
