@@ -42,7 +42,7 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "test-onnx": Verb(
-        "ci.verbs.lanes.onnx",
+        "ci.verbs.onnx",
         "compile models with ONNX Runtime, and run them on the emulator",
         "test_onnx",
         environment=choose_onnx,
@@ -56,7 +56,7 @@ VERBS: dict[str, Verb] = {
         examples=("--model net.py:factory", "--model mlp --scheme 8a8w --soc SM8750"),
     ),
     "test-llm": Verb(
-        "ci.verbs.lanes.llm",
+        "ci.verbs.llm",
         "run a language model on the emulator, and judge its tokens",
         "test_llm",
         environment=LOWERING,

@@ -28,7 +28,7 @@ from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
 from ci.report.schema import Case, Host, Phase, Report, Source, Status, Tool, summarize
-from ci.report.text import name_case, name_models
+from ci.report.text import name_models
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.clock import read_clock
@@ -317,23 +317,26 @@ def run_cases(
     finished cases, or raise KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
     names = name_models(one.spec.model for one in runs)
+
+    def show_name(spec: CaseSpec) -> str:
+        return f"{names[spec.model]} {spec.scheme} {spec.soc}"
+
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:
-            done[ended[0]] = ended[1]
+            spec, result = ended
+            done[spec] = result
             bar.advance(1)
-            name = name_case(ended[1].case, names)
-            progress.step(describe_progress(int(bar.done), len(runs), name, ended[1]))
+            progress.step(describe_progress(int(bar.done), len(runs), show_name(spec), result))
 
         def abort() -> None:
             progress.step("stopping the running cases")
             pool.close()
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
-            spec = one.spec
-            name = f"{names[spec.model]} {spec.scheme} {spec.soc}"
+            name = show_name(one.spec)
             with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
-                return spec, one.run()
+                return one.spec, one.run()
 
         ordered = sorted(
             runs, key=lambda one: expect_s(one.spec.model, one.spec.scheme.value), reverse=True

@@ -12,7 +12,6 @@ from msgspec import Struct, structs
 
 from ci.facts.finding import Finding, advise
 from ci.models.schemes import Scheme
-from ci.report.annotation import choose_case
 from ci.report.schema import Case, Report, Status
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
@@ -91,7 +90,7 @@ def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
             return case
         if not any(one.cures_any([first]) for one in known):
             return case
-        again = choose_case(command, case.model, case.scheme, case.soc)
+        again = case.choose(command)
         fix = f"`qnn-ci {again}` tries known rewrites of the model, and proves the result"
         return structs.replace(case, findings=(first.explained(advise(fix=fix)), *others))
 

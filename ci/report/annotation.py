@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -98,22 +97,6 @@ def make_annotations(report: Report) -> list[Annotation]:
 def name_cases(cases: list[Case]) -> str:
     """Return text such as ``8a8w SM8650, fp16 SM8650 and 3 more``, with up to SHOWN_CASES names."""
     return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
-
-
-def repeat_command(report: Report, case: Case) -> str:
-    """Return the command that repeats a case if it is run at the root of the repository. Empty if
-    it is not known."""
-    if not report.command:
-        return ""
-    return choose_case(report.command, case.model, case.scheme, case.soc)
-
-
-def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """Return a run's ``command`` with options that select one case. In a run of an upstream suite,
-    ``model`` is the name of a test, and the options select that test."""
-    if " --suite " in command:
-        return f"{command} {shlex.join(('--filter', model))}"
-    return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"
 
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from ci.facts.finding import list_facts
-from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
 from ci.report.providers import Provider
@@ -234,7 +233,7 @@ def _describe_problem(report: Report, case: Case, names: Names) -> str:
         f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason[:REASON_CHARS])}"
         for op in case.unlisted_ops[:NAMES]
     ]
-    if command := repeat_command(report, case):
+    if command := report.again(case):
         lines += ["", f"<pre>{html.escape(clean_log_line(command))}</pre>"]
     log = clean_message(case.log_tail).splitlines()[-LOG_LINES:]
     if log:

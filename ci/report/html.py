@@ -22,7 +22,6 @@ from markupsafe import Markup
 
 from ci.facts.finding import list_facts
 from ci.facts.kinds import read_kinds
-from ci.report.annotation import repeat_command
 from ci.report.bars import Figure
 from ci.report.columns import (
     LIMITS,
@@ -75,7 +74,7 @@ def render_html(report: Report) -> str:
         findings={one.id: one for one in read_kinds()},
         list_facts=list_facts,
         rules=[report.threshold_for(case) for case in report.cases],
-        again=partial(repeat_command, report),
+        again=report.again,
         causes=group_causes(report),
         passed_controls=group_controls(one for one in report.controls if not one.rejected),
         controls=group_controls(report.controls),

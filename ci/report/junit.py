@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS, name_report
 from ci.report.schema import Case, Control, Report, Status
 from ci.report.text import Names, describe_note, show_decibels
@@ -50,7 +49,7 @@ def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
 
 
 def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> None:
-    again = [repeat_command(report, case)] if case.status is Status.FAILED else []
+    again = [report.again(case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     _add_test(
         suite,

@@ -4,7 +4,6 @@ scanning.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -49,19 +48,24 @@ def compare_base(report: Report, path: Path | None) -> Report:
 
 
 def publish_run(
-    report: Report, directory: Path, args: argparse.Namespace, progress: Progress
+    report: Report,
+    directory: Path,
+    progress: Progress,
+    *,
+    base: Path | None = None,
+    sarif: Path | None = None,
 ) -> Report:
-    """Write the report into ``directory`` and into the files requested by ``args``. Show it on the
+    """Write the report into ``directory`` and, as SARIF, into the file ``sarif``. Show it on the
     run's page in the CI system and, on GitHub, print annotations.
 
     Return the report with its differences from the base. Raises StoreError if a file cannot be
     written.
     """
-    report = compare_base(report, args.base)
+    report = compare_base(report, base)
     write_report(report, directory)
     progress.step(f"report: {shown_path(directory / 'index.html')}")
-    if args.sarif:
-        write_sarif(report, args.sarif)
+    if sarif:
+        write_sarif(report, sarif)
     if report.uncompared:
         progress.step(f"note: not compared with the base: {report.uncompared}")
     warn_of_dropped(progress)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
@@ -519,6 +520,14 @@ class CaseName(Record, frozen=True, order=True):
         """Return the name of the case without its other fields."""
         return CaseName(self.model, self.scheme, self.soc)
 
+    def choose(self, command: str) -> str:
+        """Return a run's ``command`` with options that select this case. In a run of an upstream
+        suite, ``model`` is the name of a test, and the options select that test."""
+        if " --suite " in command:
+            return f"{command} {shlex.join(('--filter', self.model))}"
+        options = ("--model", self.model, "--scheme", self.scheme, "--soc", self.soc)
+        return f"{command} {shlex.join(options)}"
+
 
 class Case(CaseName, frozen=True, kw_only=True):
     """One model, scheme and SoC.
@@ -810,6 +819,11 @@ class Report(Record, frozen=True, kw_only=True):
         named = [one.case for one in self.comparison.changed] if self.comparison else []
         if unknown := [name for name in named if name not in known]:
             raise ValueError(f"the comparison is about {unknown[0]}, which is not a case")
+
+    def again(self, case: CaseName) -> str:
+        """Return the command that repeats a case if it is run at the root of the repository. Empty
+        if it is not known."""
+        return case.choose(self.command) if self.command else ""
 
     @property
     def ok(self) -> bool:

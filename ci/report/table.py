@@ -14,7 +14,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ci.report.annotation import repeat_command
 from ci.report.columns import Column, columns_of, name_report
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
@@ -160,7 +159,7 @@ def _print_reason(console: Console, case: Case, name: str, report: Report) -> No
     lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     if case.status is Status.FAILED:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
-        lines += [f"again: {command}" for command in (repeat_command(report, case),) if command]
+        lines += [f"again: {command}" for command in (report.again(case),) if command]
     for line in lines:
         _print_marked(console, line, whole=bool(report.command) and report.command in line)
 

@@ -25,7 +25,8 @@ from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
 from ci.report.text import count, name_models
 from ci.verbs.emulate import require_executorch
-from ci.verbs.lanes.steps import (
+from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
+from ci.verbs.steps import (
     check_arguments,
     enter_environment,
     list_choices,
@@ -33,7 +34,6 @@ from ci.verbs.lanes.steps import (
     require_packages,
     select_asked,
 )
-from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks

@@ -47,24 +47,14 @@ from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
 from ci.upstream.suites import JUDGED, OUTPUTS, SUITES
-from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
-from ci.verbs.lanes.built import (
+from ci.verbs.built import (
     compare_built,
     explain_apart,
     find_built,
     follow_build,
     installed_executorch,
 )
-from ci.verbs.lanes.steps import (
-    check_arguments,
-    list_asked,
-    publish,
-    read_limits,
-    read_options,
-    require_packages,
-    select_asked,
-    take_steps,
-)
+from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
 from ci.verbs.options import (
     CASES,
     DIR,
@@ -79,6 +69,16 @@ from ci.verbs.options import (
     name_mending,
     name_path,
     repeat_command,
+)
+from ci.verbs.steps import (
+    check_arguments,
+    list_asked,
+    publish,
+    read_limits,
+    read_options,
+    require_packages,
+    select_asked,
+    take_steps,
 )
 from ci.verbs.user_policy import OURS
 from provisioning.artifacts import choice
@@ -173,11 +173,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         args.policy = None if args.policy == OURS else args.policy
         require_executorch(args.executorch)
     if args.suite == FAULTS:
-        from ci.verbs.lanes.faults import run_faults
+        from ci.verbs.faults import run_faults
 
         return run_faults(args, progress)
     if args.suite:
-        from ci.verbs.lanes.upstream import run_suite
+        from ci.verbs.upstream import run_suite
 
         return run_suite(args, progress)
     return execute_cases(args, progress)

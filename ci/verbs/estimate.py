@@ -24,13 +24,13 @@ from ci.models.schemes import EXECUTORCH, ONNX
 from ci.report.schema import CaseName, Estimate, PredictedTime, Simulation
 from ci.report.text import show_bytes
 from ci.report.write import read_report
-from ci.verbs.lanes import onnx
-from ci.verbs.lanes.steps import (
+from ci.verbs import onnx
+from ci.verbs.options import DIR, RUN, add_option, add_options
+from ci.verbs.steps import (
     read_limits,
     select_asked,
 )
-from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
-from ci.verbs.options import DIR, RUN, add_option, add_options
+from ci.verbs.trials import Tools, open_tools, prepare_onnx, prepare_torch
 from provisioning.console.caller import shown_path
 from provisioning.console.command import RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress

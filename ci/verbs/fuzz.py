@@ -19,8 +19,8 @@ from ci.faults.results import SUSPECT, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.report.write import REPORTS_FIX
-from ci.verbs.lanes.trials import choose_schemes, open_bench
 from ci.verbs.options import add_options
+from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress

@@ -11,8 +11,8 @@ from ci.cases.judged import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import publish, read_limits
 from ci.verbs.options import add_options
+from ci.verbs.steps import publish, read_limits
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError

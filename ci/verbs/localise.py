@@ -23,15 +23,15 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.report.text import count, name_models
+from ci.verbs import onnx
 from ci.verbs.environments import are_files
-from ci.verbs.lanes import onnx
-from ci.verbs.lanes.steps import (
+from ci.verbs.options import RUN, add_option, add_options, check_values, least
+from ci.verbs.steps import (
     read_limits,
     require_forward,
     select_asked,
 )
-from ci.verbs.lanes.trials import Tools, open_tools, prepare_onnx, prepare_torch
-from ci.verbs.options import RUN, add_option, add_options, check_values, least
+from ci.verbs.trials import Tools, open_tools, prepare_onnx, prepare_torch
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress

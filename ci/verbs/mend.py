@@ -28,13 +28,13 @@ from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import ONNX
 from ci.report.document import render_text, write_page
 from ci.report.table import terminal_style
-from ci.verbs.lanes.steps import (
+from ci.verbs.localise import choose_cases
+from ci.verbs.options import DIR, FLAG, MODELS, PARALLEL, RUN, add_option, add_options, positive
+from ci.verbs.steps import (
     check_arguments,
     read_options,
 )
-from ci.verbs.lanes.trials import open_tools, prepare_onnx, prepare_torch
-from ci.verbs.localise import choose_cases
-from ci.verbs.options import DIR, FLAG, MODELS, PARALLEL, RUN, add_option, add_options, positive
+from ci.verbs.trials import open_tools, prepare_onnx, prepare_torch
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress

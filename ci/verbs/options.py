@@ -212,6 +212,12 @@ CASES = (  # of a verb that judges cases
     *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
     *("--base", "--sarif"),
 )
+ORDER = (  # in which a command repeats options
+    *("--suite", "--soc", "--source", "--plain", "--try-unsupported", "--direct", "--backend"),
+    *("--runner", "--device", "--any", "--bundle", "--starts", "--prompt", "--text"),
+    *("--max-perplexity", "--tokens", "--context", "--prefill", "--log-level"),
+    *("--sdk", "--adaptor", "--option", "--shape"),
+)
 MEANINGS = {one.name for one in fields(Option)}
 
 
@@ -264,10 +270,16 @@ def repeat_policy(args: argparse.Namespace) -> list[str]:
     return ["--policy", name_path(args.policy)] if args.policy else []
 
 
+def rank(option: Option) -> int:
+    """Return the place of an option in a command that repeats it."""
+    return ORDER.index(option.flag)
+
+
 def repeat_command(args: argparse.Namespace) -> str:
     """Return the command line of this call without the options that select cases, as typed at the
     root of a repository."""
-    words = [word for one in args.options for word in one.repeat(args)]
+    options = sorted((one for one in args.options if one.again), key=rank)
+    words = [word for one in options for word in one.repeat(args)]
     return " ".join([args.program, *map(shlex.quote, [*repeat_policy(args), *words])])
 
 

@@ -27,12 +27,12 @@ from ci.report.document import render_text, write_page
 from ci.report.schema import Report
 from ci.report.table import terminal_style
 from ci.report.write import REPORTS_FIX, read_report
+from ci.verbs.built import installed_executorch
 from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
-from ci.verbs.lanes.built import installed_executorch
-from ci.verbs.lanes.onnx import list_packages
-from ci.verbs.lanes.steps import require_packages
-from ci.verbs.lanes.trials import open_bench
+from ci.verbs.onnx import list_packages
 from ci.verbs.options import add_options
+from ci.verbs.steps import require_packages
+from ci.verbs.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy
 from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
 from provisioning.console.caller import shown_path

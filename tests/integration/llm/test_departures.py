@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from ci.llm.session import IMPORTS
-from ci.verbs.lanes import llm
+from ci.llm.lowering import LlmEngine
+from ci.verbs import llm
 from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -23,7 +23,7 @@ def test_swapped_key_heads_of_a_layer_are_named(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(llm, "IMPORTS", (*IMPORTS, "tests.stand_ins.wrong_layers"))
+    monkeypatch.setattr(llm, "IMPORTS", (*LlmEngine.imports, "tests.stand_ins.wrong_layers"))
     monkeypatch.setenv(FAULT, "heads:1")
     assert main(["test-llm", "--scheme", scheme, "--json"]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]

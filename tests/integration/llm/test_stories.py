@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.llm import session, tiny
+from ci.llm import tiny
 from ci.llm.tokenizers import PIECE, read_tokenizer
+from ci.verbs import llm as verb
 from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -62,13 +63,13 @@ def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str,
 def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Returns the tokens after the prompt, of each program that is run in our loop."""
     seen: list[tuple[int, ...]] = []
-    judge = session.judge_program
+    judge = verb.judge_program
 
     def note(spec: Any, foreign: Any, *words: Any) -> Any:
         seen.append(foreign.tokens)
         return judge(spec, foreign, *words)
 
-    monkeypatch.setattr(session, "judge_program", note)
+    monkeypatch.setattr(verb, "judge_program", note)
     return seen
 
 

@@ -18,7 +18,7 @@ from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons
 from ci.upstream.judged import Ending, Judged, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SUITES
-from ci.verbs.lanes.upstream import IMPORTS, WRONG, name_variables
+from ci.verbs.upstream import IMPORTS, WRONG, name_variables
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 

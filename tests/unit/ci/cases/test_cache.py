@@ -236,7 +236,7 @@ def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> 
         ("executorch", "ci/executorch/engine.py"),
         ("onnx", "ci/onnx/engine.py"),
         ("llm", "ci/llm/lowering.py"),
-        ("upstream", "ci/verbs/lanes/upstream.py"),
+        ("upstream", "ci/verbs/upstream.py"),
     ],
 )
 def test_the_key_of_a_program_covers_the_rooms_that_its_lowering_imports(

@@ -23,10 +23,9 @@ from ci.faults.results import Item, Result
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from ci.report.write import read_report
-from ci.verbs import fuzz, upgrade_report, versions_matrix
-from ci.verbs.lanes import faults
-from ci.verbs.lanes.faults import make_case
-from ci.verbs.lanes.trials import Bench
+from ci.verbs import faults, fuzz, upgrade_report, versions_matrix
+from ci.verbs.faults import make_case
+from ci.verbs.trials import Bench
 from ci.verbs.upgrade_report import Side
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.command import Outcome

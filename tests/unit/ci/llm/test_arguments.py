@@ -20,7 +20,7 @@ from ci.llm.decoder import Decoder
 from ci.llm.families import HuggingFaceConfig
 from ci.llm.tokenizers import Tokenizer
 from ci.models.schemes import Scheme
-from ci.verbs.lanes import llm
+from ci.verbs import llm
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode

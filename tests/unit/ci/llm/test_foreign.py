@@ -15,7 +15,7 @@ from msgspec import structs
 from ci.cases.pool import Ended
 from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
-from ci.llm import foreign, session, tiny
+from ci.llm import foreign, tiny
 from ci.llm.decoder import make_decoder
 from ci.llm.foreign import (
     Declared,
@@ -29,10 +29,11 @@ from ci.llm.foreign import (
 from ci.llm.generation import Loop, Step
 from ci.llm.interface import DECODE, PREFILL
 from ci.llm.runtime import code_step
-from ci.llm.session import judge_program
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status, Tool
+from ci.verbs import llm as verb
+from ci.verbs.llm import judge_program
 from provisioning.console.progress import Progress
 from provisioning.errors import DefectError, ExitCode, UsageError
 from tests.build.setups import make_options
@@ -353,10 +354,8 @@ TOOL = Tool(name="QNN", version="2.49")
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a session is given, with a pool that is known by the environment of its processes."""
-    monkeypatch.setattr(session, "describe_toolchain", lambda _: iter([TOOL]))
-    monkeypatch.setattr(
-        session, "name_toolchain", lambda parts, _: tuple(one.name for one in parts)
-    )
+    monkeypatch.setattr(verb, "describe_toolchain", lambda _: iter([TOOL]))
+    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: tuple(one.name for one in parts))
     pool = SimpleNamespace(variables=None, calls=[])
 
     def open_pool(variables: Any) -> Any:
@@ -381,7 +380,7 @@ def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASI
     spec = CaseSpec("m.pte", scheme, "SM8750")
     options = make_options("llm", session="test_llm", specs=[spec])
     job: Any = "job"
-    made = session.run_program(job, options, **given)
+    made = verb.run_program(job, options, **given)
     assert pool.calls == [("job", "run.log", 9.0)]
     assert pool.variables == {"ours": "1", "path": os.environ["PATH"]}
     return made

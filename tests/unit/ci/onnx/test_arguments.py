@@ -24,8 +24,8 @@ from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.session import Phases
 from ci.report.schema import Case, Report, Status
-from ci.verbs.lanes import onnx as verb
-from ci.verbs.lanes.steps import require_packages
+from ci.verbs import onnx as verb
+from ci.verbs.steps import require_packages
 from provisioning.artifacts.choice import SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
@@ -65,7 +65,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv(SDK_VARIABLE, "")
     made = Steps(tmp_path)
-    monkeypatch.setattr("ci.verbs.lanes.steps.record_baselines", lambda *_: [])
+    monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
     monkeypatch.setattr(verb, "take_steps", made.take)
     monkeypatch.setattr(verb, "require_packages", lambda *_: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from argparse import Namespace
 from dataclasses import replace as change
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from msgspec.structs import replace
 from ci.report.annotation import (
     Annotation,
     Level,
-    choose_case,
     fingerprint,
     render_annotations,
     render_log,
 )
 from ci.report.comparison import compare_reports
 from ci.report.publishing import compare_base, publish_run
-from ci.report.schema import Case, Digests, Report, Status
+from ci.report.schema import Case, CaseName, Digests, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
@@ -108,7 +106,7 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
     ],
 )
 def test_a_command_for_one_case_selects_it(command: str, more: str) -> None:
-    assert choose_case(command, "a b", "fp16", "S") == f"{command} {more}"
+    assert CaseName("a b", "fp16", "S").choose(command) == f"{command} {more}"
 
 
 @pytest.mark.parametrize("github", [False, True])
@@ -124,10 +122,9 @@ def test_a_run_is_published_as_it_was_asked_for(
     page, sarif = tmp_path / "page.md", tmp_path / "a.sarif"
     monkeypatch.setenv("GITHUB_ACTIONS", str(github).lower())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
-    given = {"base": tmp_path / "gone.json", "sarif": sarif}
-    args = Namespace(**(given if wanted else dict.fromkeys(given)))
+    given = {"base": tmp_path / "gone.json", "sarif": sarif} if wanted else {}
     stream = io.StringIO()
-    published = publish_run(troubled, tmp_path / "reports", args, Progress(stream))
+    published = publish_run(troubled, tmp_path / "reports", Progress(stream), **given)
     assert read_report(tmp_path / "reports") == published
     told = stream.getvalue().splitlines()
     assert [line.split(":")[0] for line in told] == ["report", *["note"] * wanted]

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from ci.facts.finding import Figure, Finding, Place, advise
 from ci.facts.kinds import QUANTIZED_BADLY
-from ci.report.annotation import repeat_command
 from ci.report.columns import show_equal
 from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
@@ -237,7 +236,7 @@ def test_devices_that_the_policy_names_are_compared_and_no_other() -> None:
 
 
 def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Report) -> None:
-    command = repeat_command(troubled, troubled.cases[1])
+    command = troubled.again(troubled.cases[1])
     assert f"again: {command}" in show_table(troubled, 40)
 
 

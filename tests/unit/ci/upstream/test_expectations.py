@@ -22,7 +22,7 @@ from ci.upstream.expectations import (
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import Ending, Judged
 from ci.upstream.suites import Suite, choose_tests
-from ci.verbs.lanes.upstream import check_all, count_causes, make_case, make_suite_case
+from ci.verbs.upstream import check_all, count_causes, make_case, make_suite_case
 from provisioning.errors import ManifestError, UsageError
 
 GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", id="QNN20*")

@@ -19,8 +19,8 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 from ci.upstream.journal import Comparison, Entry, Member, Ran, read_comparisons, write_comparison
 from ci.upstream.judged import Ending, Judged, judge_test, make_references, merge_repeats
-from ci.verbs.lanes import upstream
-from ci.verbs.lanes.upstream import WRONG
+from ci.verbs import upstream
+from ci.verbs.upstream import WRONG
 
 RANDOM = np.random.default_rng(1)
 RIGHT = RANDOM.standard_normal((1, 4, 8)).astype(np.float32)

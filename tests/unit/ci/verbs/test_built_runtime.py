@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.verbs.lanes import built
-from ci.verbs.lanes.built import Built, compare_built, explain_apart, find_built, find_qnn
+from ci.verbs import built
+from ci.verbs.built import Built, compare_built, explain_apart, find_built, find_qnn
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.manifest.reader import read_toolchain
 

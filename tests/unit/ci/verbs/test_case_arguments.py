@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.report.schema import Case, Status
 from ci.report.write import read_report, report_data, write_report
-from ci.verbs.lanes import steps
-from ci.verbs.lanes.steps import check_arguments, keep_evidence, publish
+from ci.verbs import steps
 from ci.verbs.options import CASES, add_option, add_options, repeat_command
+from ci.verbs.steps import check_arguments, keep_evidence, publish
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError
 from tests.stand_ins.reports import make_report
@@ -114,7 +114,7 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
     assert told == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
     several = ["--soc", "a", "--soc", "b"]
     assert repeat("--no-cache", "--runner", "python", *several) == ["run"]
-    assert repeat(*several, suite="upstream") == ["run", *several]
+    assert repeat("--plain", *several, suite="upstream") == ["run", *several, "--plain"]
     assert repeat(ours=True) == ["run", "--policy", "default"]
     for name in (".git", "below"):
         (tmp_path / name).mkdir()

@@ -30,8 +30,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report, write_report
 from ci.upstream.suites import SUITES
-from ci.verbs import emulate
-from ci.verbs.lanes import built
+from ci.verbs import built, emulate
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.doctor import examine
@@ -74,7 +73,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, built.FINISHED):
         monkeypatch.setenv(name, "")
     made = Steps()
-    monkeypatch.setattr("ci.verbs.lanes.steps.record_baselines", lambda *_: [])
+    monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
     monkeypatch.setattr(emulate, "take_steps", made.take)
     monkeypatch.setattr(emulate, "require_packages", lambda *_: None)

@@ -18,8 +18,8 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.verbs import localise as verb
-from ci.verbs.lanes import onnx, trials
-from ci.verbs.lanes.trials import Tools
+from ci.verbs import onnx, trials
+from ci.verbs.trials import Tools
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend

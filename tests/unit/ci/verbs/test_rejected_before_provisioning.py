@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ci.__main__ import main
-from ci.verbs.lanes import onnx, steps
+from ci.verbs import onnx, steps
 from provisioning.documents import LIMIT_BYTES
 from provisioning.errors import ExitCode, UnfitError
 
@@ -121,12 +121,12 @@ LOWERING = ("torch", "executorch")
     [
         ("emulate", ["test-emulator", "--model", "mlp"], LOWERING),
         ("audit", ["audit", "--model", "mlp"], LOWERING),
-        ("lanes.trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
-        ("lanes.llm", ["test-llm"], LOWERING),
-        ("lanes.llm", ["test-llm", "--project", "."], LOWERING),
-        ("lanes.upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
-        ("lanes.onnx", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
-        ("lanes.trials", ["fuzz", "--frontend", "executorch"], LOWERING),
+        ("trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
+        ("llm", ["test-llm"], LOWERING),
+        ("llm", ["test-llm", "--project", "."], LOWERING),
+        ("upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
+        ("onnx", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
+        ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
     ],
 )
 def test_packages_that_a_verb_needs_are_looked_for_first(

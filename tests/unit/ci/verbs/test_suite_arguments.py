@@ -17,9 +17,9 @@ from ci.report.schema import Report, Status, Tool
 from ci.report.write import read_report
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.suites import SOURCE, SUITE, SUITES
+from ci.verbs import faults
+from ci.verbs import upstream as verb
 from ci.verbs.emulate import FAULTS
-from ci.verbs.lanes import faults
-from ci.verbs.lanes import upstream as verb
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
@@ -130,8 +130,8 @@ def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> Non
     report = read_report(tmp_path / "out" / "upstream")
     assert [one.model for one in report.cases] == ["C::test_b", "C::test_c"]
     assert report.remarks[0].startswith("2 tests of 4: ")
-    own = ["--sdk", str(tmp_path / "sdk"), "--suite", "upstream", "--source", "tree"]
-    assert shlex.split(report.command)[-8:] == ["--soc", "SM8750", *own]
+    own = ["--suite", "upstream", "--soc", "SM8750", "--source", "tree", "--sdk"]
+    assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
 
 
 def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) -> None:

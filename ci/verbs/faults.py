@@ -16,10 +16,10 @@ from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.upstream.suites import Suite
-from ci.verbs.lanes.steps import check_arguments, require_packages
-from ci.verbs.lanes.trials import open_bench
-from ci.verbs.lanes.upstream import check_suite_arguments, publish_suite
 from ci.verbs.options import repeat_command
+from ci.verbs.steps import check_arguments, require_packages
+from ci.verbs.trials import open_bench
+from ci.verbs.upstream import check_suite_arguments, publish_suite
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress

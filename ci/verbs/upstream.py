@@ -37,8 +37,8 @@ from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons,
 from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import OUTPUTS, SOURCE, SUITE, SUITES, Suite, choose_tests
-from ci.verbs.lanes.steps import check_arguments, require_packages, take_steps
 from ci.verbs.options import list_given, repeat_command
+from ci.verbs.steps import check_arguments, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome
@@ -380,7 +380,7 @@ def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
-    report = publishing.publish_run(report, directory, args, progress)
+    report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
     failed = [one for one in report.cases if one.status is Status.FAILED]
     lines = [f"{one.model}: {one.headline}" for one in failed]
     more = [f"and {len(lines) - SHOWN} more, see the report"] if len(lines) > SHOWN else []

@@ -26,10 +26,10 @@ from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, choose_options, find_library
+from ci.verbs import onnx
 from ci.verbs.environments import LOWERING, ONNX_TORCH
-from ci.verbs.lanes import onnx
-from ci.verbs.lanes.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
-from ci.verbs.lanes.steps import enter_environment, require_packages
+from ci.verbs.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
+from ci.verbs.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice, read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress

@@ -249,7 +249,7 @@ def publish(
     """Write the report and its evidence, publish it on the CI system, and return its table."""
     from ci.report.table import render_table, terminal_style
 
-    report = publishing.publish_run(report, directory, args, progress)
+    report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
     keep_evidence(report, directory / "evidence", args.policy, progress)
     if args.keep_artifacts:
         write_whole(args.keep_artifacts / "report.json", encode_report(report))

@@ -40,20 +40,9 @@ from ci.onnx.options import (
     parse_options,
     profile_options,
 )
-from ci.report.annotation import choose_case
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
 from ci.verbs import environments
-from ci.verbs.lanes.steps import (
-    check_arguments,
-    list_asked,
-    publish,
-    read_limits,
-    read_options,
-    require_packages,
-    select_asked,
-    take_steps,
-)
 from ci.verbs.options import (
     CASES,
     FLAG,
@@ -62,6 +51,16 @@ from ci.verbs.options import (
     add_options,
     name_mending,
     repeat_command,
+)
+from ci.verbs.steps import (
+    check_arguments,
+    list_asked,
+    publish,
+    read_limits,
+    read_options,
+    require_packages,
+    select_asked,
+    take_steps,
 )
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
@@ -213,7 +212,7 @@ def fit_shapes(
     fitted: dict[Source, Source] = {}
     names = name_models(spec.model for spec in specs)
     for spec in {spec.source: spec for spec in reversed(specs) if spec.is_file}.values():
-        again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
+        again = spec.name.choose(command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
         path, shapes = Path(spec.reference), spec.source.shapes
         with at_key(entry and f"models.{entry}.path"):

@@ -1,1 +1,0 @@
-"""The verbs that judge cases, and the code that they share."""
