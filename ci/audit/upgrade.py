@@ -14,7 +14,7 @@ from msgspec import Struct
 from ci.faults.expected import Rerun, show_end
 from ci.faults.known import ENDS
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
-from ci.report.comparison import SEEN_DB, compare_cycles
+from ci.report.comparison import SEEN_DB, compare_case, compare_reports
 from ci.report.document import Document, Row, Table
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.text import count, show_decibels
@@ -100,22 +100,19 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
             else f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
         )
-    both = {one.name for one, _ in pairs}
-    for one in (*old.cases, *new.cases):
-        if one.name not in both:
-            gone = one in old.cases
-            words = ("judged", "missing") if gone else ("missing", "judged")
-            yield note(str(one.name), "run", words, "worse" if gone else "other")
+    found = compare_reports(old, new)
+    yield from (note(str(one), "run", ("judged", "missing"), "worse") for one in found.missing)
+    yield from (note(str(one), "run", ("missing", "judged"), "other") for one in found.new)
     for before, now in pairs:
         yield from compare_cases(before, now)
 
 
 def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
-    subject = str(before.name)
-    if before.status is not now.status:
+    subject, found = str(before.name), compare_case(before, now, same_host=True)
+    if found.now is not found.before:
         words = [f"{one.status.value} {one.headline}".rstrip() for one in (before, now)]
-        worse = RANKS[now.status] > RANKS[before.status]
+        worse = RANKS[found.now] > RANKS[found.before]
         yield note(subject, "status", words, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
         yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
@@ -126,14 +123,15 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
             words = [f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)]
             apart = own - was if isfinite(own - was) else None
-            verdict: Verdict = "worse" if own < was else "better"
-            yield note(subject, what, words, verdict, apart)
-    if before.metric is not None and now.metric is not None and before.metric != now.metric:
+            yield note(subject, what, words, "worse" if own < was else "better", apart)
+    if found.metric:
         texts = (f"{before.metric:.4g}", f"{now.metric:.4g}")
-        yield note(subject, "metric", texts, "worse" if now.metric < before.metric else "better")
-    if (slower := compare_cycles(before, now)) is not None:
+        yield note(subject, "metric", texts, "worse" if found.metric < 0 else "better")
+    if found.cycles is not None:
         texts = (_show_cycles(before), _show_cycles(now))
-        yield note(subject, "cycles", texts, "worse" if slower > 0 else "better", slower)
+        yield note(
+            subject, "cycles", texts, "worse" if found.cycles > 0 else "better", found.cycles
+        )
     yield from _compare_figures(subject, before.footprint, now.footprint)
 
 
