@@ -500,22 +500,22 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
     assert find_suspect(long, fault) == ["first", "second", "third"]
 
 
-RIGHT_OUTPUT = Departure(operator="y", reached_db=60, predicted_db=60, faithful=True)
-
-
 @pytest.mark.parametrize(
-    ("outputs", "code"),
-    [((), 1), ((9.0,), 1), ((60.0,), 0), ((60.0, 9.0), 1), ((9.0, 60.0), 1)],
+    ("outputs", "wrong", "code"),
+    [((), False, 1), ((9.0,), True, 1), ((60.0,), False, 0), ((60.0, 9.0), True, 1)],
 )
-def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: int) -> None:
-    rows = [
-        Departure(operator="y", reached_db=db, predicted_db=60, faithful=db > 50) for db in outputs
-    ]
+def test_a_wrong_program_and_none_at_all_fail(
+    outputs: tuple[float, ...], wrong: bool, code: int
+) -> None:
     usual: dict[str, Any] = {"model": "net", "scheme": "fp16", "soc": "SM8650", "programs": 1}
-    wrong = any(one.wrong for one in rows)
-    case = Localised(outputs=tuple(rows), wrong=wrong, **usual)
-    assert choose_exit([case]) == code
-    good = Localised(outputs=(RIGHT_OUTPUT,), wrong=False, **usual)
+    rows = tuple(
+        Departure(operator="y", reached_db=db, predicted_db=60, faithful=db > 50) for db in outputs
+    )
+    assert Located(outputs=rows).is_wrong is wrong
+    case, good = (
+        Localised(outputs=one, wrong=Located(outputs=one).is_wrong, **usual)
+        for one in (rows, (Departure(operator="y", reached_db=60, predicted_db=60, faithful=True),))
+    )
     assert choose_exit([good, case]) == choose_exit([case, good]) == code
 
 
@@ -705,13 +705,18 @@ def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
             model="other",
             scheme="fp16",
             soc="SM8750",
-            outputs=(depart("y", 61, faithful=True),),
-            program_rows=rows(30),
             wrong=False,
             programs=3,
+            outputs=(depart("y", 61, faithful=True),),
+            program_rows=rows(30),
         ),
         Localised(
-            model="none", scheme="fp16", soc="SM8750", ended="no program", wrong=False, programs=1
+            model="none",
+            scheme="fp16",
+            soc="SM8750",
+            wrong=False,
+            programs=1,
+            ended="no program",
         ),
     ]
     place = Path(__file__).parent / "snapshots"

@@ -27,8 +27,7 @@ from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
-from ci.report.annotation import Level
-from ci.report.document import render_html, render_markdown, render_text
+from ci.report.document import render_markdown, render_text
 from ci.report.schema import Status, Tool
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -188,10 +187,10 @@ POSITIONS = (
 )
 
 
-def audit_positions(*socs: str, qnn: str = "2.49.40") -> Audit:
+def audit_positions(*socs: str) -> Audit:
     found = msgspec.structs.replace(WHOLE, steps=POSITIONS)
     specs = [CaseSpec("net", Scheme.FP16, soc) for soc in socs]
-    return Audit(cases=tuple(judge_case(one, POLICY, found, 0.5, qnn) for one in specs))
+    return Audit(cases=tuple(judge_case(one, POLICY, found, 0.5, "2.49.40") for one in specs))
 
 
 def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
@@ -199,17 +198,8 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     assert [one.status for one in audit.cases] == [Status.PASSED] * 2
     text = show(audit)
     assert text.count("known fault  net: broadcast-add-before-norm [nets/net.py:31]") == 1
-    assert "add of [2, 24, 64] and a constant [24, 64], then layer_norm" in text
-    assert "  fp16 on SM8650, SM8750" in text
-    assert "  fix: expand the constant" in text
-    assert "broadcast" in render_html(make_document(audit))
+    assert "  fp16 on SM8650, SM8750\n  fix: expand the constant" in text
     assert "### Known fault\n\n**net" in render_markdown(make_document(audit))
-    (annotation,) = make_annotations(audit)
-    assert (annotation.level, annotation.path, annotation.line) == (
-        Level.WARNING,
-        "nets/net.py",
-        31,
-    )
 
 
 def test_a_known_fault_is_of_the_versions_of_qnn_that_have_it() -> None:
@@ -293,6 +283,3 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
         *(f"{one.level.value} {one.plain()}\n" for one in make_annotations(audit)),
     ]
     check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", "".join(text))
-    page = render_html(make_document(audit))
-    for told in ("qnn 2.1, torch 2.3", "qnn-ci audit", "may refuse more"):
-        assert told in page

@@ -58,8 +58,12 @@ def see(now: Case) -> list[tuple[str, str]]:
     return [(one.what, one.verdict) for one in found]
 
 
+def take(**figures: Any) -> dict[str, Any]:
+    return {"footprint": replace(TAKEN, **figures)}
+
+
 def give(**figures: Any) -> Case:
-    return replace(CASE, footprint=replace(TAKEN, **figures))
+    return replace(CASE, **take(**figures))
 
 
 @pytest.mark.parametrize(
@@ -85,32 +89,20 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
     assert see(now) == seen
 
 
+LOST = ("spill_bytes", "0 bytes", "not known", "other", None)
+RED: dict[str, Any] = {"status": Status.FAILED, "findings": say("no op\nmore")}
+
+
 @pytest.mark.parametrize(
     ("old", "now", "row"),
     [
         ({"metric": 0.9}, {"metric": 0.8}, ("metric", "0.9", "0.8", "worse", None)),
         ({"sqnr_db": None, "max_abs": 0.0}, {}, ("SQNR", "exact", "30.0 dB", "worse", None)),
-        (
-            {},
-            {"footprint": replace(TAKEN, spill_bytes=None)},
-            ("spill_bytes", "10 bytes", "not known", "worse", None),
-        ),
-        (
-            {"footprint": replace(TAKEN, spill_bytes=0)},
-            {"footprint": replace(TAKEN, spill_bytes=None)},
-            ("spill_bytes", "0 bytes", "not known", "other", None),
-        ),
-        (
-            {},
-            {"footprint": replace(TAKEN, segment_align=4096)},
-            ("segment_align", "256", "4,096", "better", 15.0),
-        ),
+        ({}, take(spill_bytes=None), ("spill_bytes", "10 bytes", "not known", "worse", None)),
+        (take(spill_bytes=0), take(spill_bytes=None), LOST),
+        ({}, take(segment_align=4096), ("segment_align", "256", "4,096", "better", 15.0)),
         ({"sqnr_db": 0.0}, {"sqnr_db": 0.05}, ("SQNR", "0.0 dB", "0.1 dB", "better", 0.05)),
-        (
-            {},
-            {"status": Status.FAILED, "findings": say("no op\nmore")},
-            ("status", "passed", "failed no op", "worse", None),
-        ),
+        ({}, RED, ("status", "passed", "failed no op", "worse", None)),
     ],
 )
 def test_a_difference_has_both_figures_with_their_unit_and_the_change(
@@ -157,13 +149,6 @@ def test_the_worst_comes_first() -> None:
     assert (found.same, found.is_worse) == (1, True)
     (total,) = [one for one in found.totals if one.what == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
-    text = render_text(make_document(found), 120)
-    assert "old -> new: 5 worse, 1 better, 0 other, 1 case unchanged" in text
-    assert ["read_bytes", "6", "2,400", "6,000", "+150.0", "%", "1"] in map(
-        str.split, text.splitlines()
-    )
-    assert "-10.0 dB" in text
-    assert not any(line != line.rstrip() for line in text.splitlines())
 
 
 def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
@@ -226,7 +211,7 @@ def test_a_comparison_reads_as_its_snapshot() -> None:
 
 def test_what_kept_a_run_away_is_told() -> None:
     lost = upgrade.note("a==2", "run", ("judged", "exited with 2"), "worse")
-    for runs in ((None, None), (make_report([CASE]), None), (None, make_report([CASE]))):
+    for runs in ((None, None), (make_report([CASE]), None)):
         report = compare(("a==1", "a==2"), runs, [lost])
         assert report == UpgradeReport(old="a==1", new="a==2", differences=(lost,))
 

@@ -36,13 +36,6 @@ def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> No
 def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() -> None:
     page = render_html(replace(DOCUMENT, tables=(TABLE, replace(TABLE, title="More"))))
     assert "<script>alert" not in page
-    for part in (
-        '<span class="chip failed">failed</span>',
-        '<td class="n">81</td>',
-        'placeholder="model, status, nodes"',
-        "<del>- old</del>",
-        "<dt>why: </dt>",
-        "Known fault</h2>",
-    ):
-        assert part in page
+    parts = ("chip failed", '<td class="n">81</td>', "<del>- old</del>", "Known fault</h2>")
+    assert [one for one in parts if one not in page] == []
     assert (page.count('data-i="'), page.count('id="case-table"')) == (2, 1)
