@@ -24,7 +24,7 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
 from ci.report.text import count, name_models
-from ci.verbs.emulate import require_executorch
+from ci.verbs.built import require_executorch
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
 from ci.verbs.steps import (
     check_arguments,

@@ -14,6 +14,7 @@ from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
 from provisioning.documents import DocumentError, read_json
 from provisioning.elf.programs import is_loadable
+from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
 
@@ -76,6 +77,20 @@ def installed_executorch() -> str:
         return version("executorch")
     except PackageNotFoundError:
         return ""
+
+
+def require_executorch(wanted: str) -> None:
+    """Raise UnfitError if ``wanted`` is not empty and differs from the installed version of
+    ExecuTorch."""
+    installed = installed_executorch()
+    if wanted and not is_same(installed or "0", wanted):
+        raise UnfitError(
+            f"--executorch {wanted}: "
+            + (f"{installed} is installed" if installed else "executorch is not installed"),
+            why="only `./nox -s` creates an environment with that version; qnn-ci does not",
+            fix=f"run `./nox -s test_emulator -- --executorch {wanted}`, or install"
+            f" executorch=={wanted} in another environment",
+        )
 
 
 def follow_build(built: Built | None, sdk: str) -> str:

@@ -52,7 +52,7 @@ from ci.verbs.built import (
     explain_apart,
     find_built,
     follow_build,
-    installed_executorch,
+    require_executorch,
 )
 from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
 from ci.verbs.options import (
@@ -87,9 +87,8 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.command import HOW, TOOLS, WHAT, Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine, registry
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend, read_backends
-from provisioning.versions import is_same
 
 SESSION = "test_emulator"
 WHEEL_RUNNER = "cpp"
@@ -267,20 +266,6 @@ def check_device(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--soc {', '.join(unknown)}: the bundle is for {', '.join(socs)}",
             fix="stage a bundle for that SoC",
-        )
-
-
-def require_executorch(wanted: str) -> None:
-    """Raise UnfitError if ``wanted`` is not empty and differs from the installed version of
-    ExecuTorch."""
-    installed = installed_executorch()
-    if wanted and not is_same(installed or "0", wanted):
-        raise UnfitError(
-            f"--executorch {wanted}: "
-            + (f"{installed} is installed" if installed else "executorch is not installed"),
-            why="only `./nox -s` creates an environment with that version; qnn-ci does not",
-            fix=f"run `./nox -s test_emulator -- --executorch {wanted}`, or install"
-            f" executorch=={wanted} in another environment",
         )
 
 

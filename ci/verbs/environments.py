@@ -20,19 +20,25 @@ CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-tor
 EVERYTHING = "test"  # both engines, pytest and Sigstore
 
 
+# What an option needs, whatever else is typed: the first one counts. The others are for the verb.
+OF_OPTIONS = {"--list": CORE, "--known": CORE, "--calibrate": CORE, "--suite": EVERYTHING}
+
+
+def find_group(words: Sequence[str]) -> str:
+    """Return the group that an option requires, or "" if none of them was passed."""
+    typed = {word.partition("=")[0] for word in words}
+    return next((group for option, group in OF_OPTIONS.items() if option in typed), "")
+
+
 def choose_emulator(words: Sequence[str]) -> str:
     """Return the group for test-emulator: ExecuTorch's own tests need pytest."""
-    if "--list" in words:
-        return CORE
-    return EVERYTHING if any(word.startswith("--suite") for word in words) else LOWERING
+    return find_group(words) or LOWERING
 
 
 def choose_onnx(words: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    if "--list" in words:
-        return CORE
     try:
-        return ONNX if names_files(words) else ONNX_TORCH
+        return find_group(words) or (ONNX if names_files(words) else ONNX_TORCH)
     except UsageError:  # the verb reports it
         return ONNX
 
@@ -89,8 +95,8 @@ def choose_upgrade(words: Sequence[str]) -> str:
 def choose_estimate(words: Sequence[str]) -> str:
     """Return the group for estimate: fitting reports runs nothing; otherwise, the group of what
     lowers the models."""
-    if any(word.startswith("--calibrate") for word in words):
-        return CORE
+    if group := find_group(words):
+        return group
     given = [*find_values(words, "--frontend")]
     models = [*find_values(words, "--model")]
     if all(one.endswith(".onnx") for one in models) and models:
@@ -100,7 +106,7 @@ def choose_estimate(words: Sequence[str]) -> str:
 
 def choose_matrix(words: Sequence[str]) -> str:
     """Return the group for versions-matrix: with --known, nothing runs."""
-    return CORE if "--known" in words else ONNX_TORCH
+    return find_group(words) or ONNX_TORCH
 
 
 def choose_setup(words: Sequence[str]) -> str:

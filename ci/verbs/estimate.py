@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.cache import CompileJob, CompileResult, as_compiled, programs_home
+from ci.cases.cache import CompileJob, CompileResult, as_compiled
+from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR
 from ci.cases.spec import DEFAULT_SOC, CaseSpec
 from ci.facts.kinds import NOT_LOWERED
@@ -30,7 +31,7 @@ from ci.verbs.steps import (
     read_limits,
     select_asked,
 )
-from ci.verbs.trials import Tools, open_tools, prepare_onnx, prepare_torch
+from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -150,11 +151,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_limits(args, profile, progress)
     soc = choose_soc(device) if device else DEFAULT_SOC
     specs = select_asked(args, policy, lane, soc)
-    prepare = partial(prepare_onnx, policy=policy) if is_onnx else prepare_torch
-    specs, tools = prepare(args, specs, progress)
+    specs, tools = prepare_tools(args, specs, policy, progress, is_onnx=is_onnx)
+    options = Options(
+        policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
+    )
     own = read_own(args.policy)
     cases = []
-    for spec, result in simulate(specs, tools, args, progress):
+    for spec, result in simulate(options, tools, progress, offline=args.offline):
         found = judge_result(spec, result, device, own)
         trace = ""
         if args.trace and found.estimate.simulation:
@@ -207,26 +210,26 @@ def write_trace(artifact: Path, target: Path) -> str:
 
 
 def simulate(
-    specs: Sequence[CaseSpec], tools: Tools, args: argparse.Namespace, progress: Progress
+    options: Options, tools: Tools, progress: Progress, *, offline: bool
 ) -> Iterator[tuple[CaseSpec, CompileResult]]:
     """Provision, check the environment, and simulate one case after the other. Yield each case with
     its result. A case that cannot be simulated is refused with the reason."""
-    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, _):
-        for number, spec in enumerate(specs):
+    with open_setup(tools, options, progress, offline=offline) as setup:
+        for number, spec in enumerate(options.specs):
             progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme} {spec.soc}")
             if not choose_simulated(spec.soc):
                 yield spec, CompileResult(refused=NOT_LOWERED.find(explain_unsimulated(spec.soc)))
                 continue
-            folder = scratch / f"estimate-{number}"
+            folder = setup.work / f"estimate-{number}"
             folder.mkdir()
             job = CompileJob(
-                engine=engine,
+                engine=setup.engine,
                 spec=replace(spec, simulated=True),
-                cache=programs_home(),
+                cache=setup.cache,
                 log=folder / "lower.log",
-                use_cache=not args.no_cache,
+                use_cache=options.use_cache,
             )
-            ended = pool.run(job, job.log, args.timeout_s)
+            ended = setup.pool.run(job, job.log, options.timeout_s)
             yield spec, as_compiled(ended)
     progress.step("4/4 report")
 

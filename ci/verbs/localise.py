@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,7 +17,6 @@ from msgspec import Struct
 from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
 from ci.audit.localise_search import LEAST_OFF, Departure, Operator, Row
 from ci.cases.judged import Options
-from ci.cases.pipeline import Setup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
@@ -31,7 +31,7 @@ from ci.verbs.steps import (
     require_forward,
     select_asked,
 )
-from ci.verbs.trials import Tools, open_tools, prepare_onnx, prepare_torch
+from ci.verbs.trials import Tools, open_setup, prepare_tools
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -162,11 +162,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_values(args)
     args.strict_noise = True
     specs, policy, is_onnx = choose_cases(args, progress)
-    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci localise")
-    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
+    specs, tools = prepare_tools(
+        args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci localise"
+    )
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs), ONNX.suffix if is_onnx else ".py")
-    cases = localise(specs, policy, tools, args, progress)
+    options = Options(
+        policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
+    )
+    cases = localise(options, tools, args, progress)
     return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
 
 
@@ -201,33 +205,22 @@ def check_reproducer(file: Path, cases: int, suffix: str) -> None:
 
 
 def localise(
-    specs: Sequence[CaseSpec],
-    policy: EmulatorPolicy,
-    tools: Tools,
-    args: argparse.Namespace,
-    progress: Progress,
+    options: Options, tools: Tools, args: argparse.Namespace, progress: Progress
 ) -> list[Localised]:
     """Provision, check the environment, and localise one case after the other."""
-    options = Options(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
     found = []
-    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
-        names = name_models(spec.model for spec in specs)
-        for number, spec in enumerate(specs):
+    with open_setup(tools, options, progress, offline=args.offline) as shared:
+        names = name_models(spec.model for spec in options.specs)
+        for number, spec in enumerate(options.specs):
             progress.step(
                 f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most"
                 f" {args.limit} programs"
             )
-            setup = Setup(
-                options=options,
-                engine=engine,
-                runner=runner,
-                pool=pool,
-                work=scratch / f"localise-{number}",
-            )
+            setup = replace(shared, work=shared.work / f"localise-{number}")
             parts = (
-                OnnxParts(engine, setup.work / "model")
-                if isinstance(engine, OnnxEngine)
-                else TorchParts(cast(ExecutorchEngine, engine))
+                OnnxParts(setup.engine, setup.work / "model")
+                if isinstance(setup.engine, OnnxEngine)
+                else TorchParts(cast(ExecutorchEngine, setup.engine))
             )
             found.append(Localiser(spec, setup, parts, progress).run(args.limit, args.reproducer))
     progress.step("4/4 report")

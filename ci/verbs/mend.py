@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ci.cases.pipeline import Setup
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, write_rewritten
@@ -34,7 +33,7 @@ from ci.verbs.steps import (
     check_arguments,
     read_options,
 )
-from ci.verbs.trials import open_tools, prepare_onnx, prepare_torch
+from ci.verbs.trials import open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
@@ -85,19 +84,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     specs, policy, is_onnx = choose_cases(args, progress)
     known = check_output(args, specs)
-    prepare = partial(prepare_onnx, policy=policy, command="qnn-ci mend")
-    specs, tools = (prepare if is_onnx else prepare_torch)(args, specs, progress)
+    specs, tools = prepare_tools(
+        args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"
+    )
     deadline = time.monotonic() + 60 * args.minutes
-    options = read_options(args, SESSION, policy, find_faults=match_faults)
-    with open_tools(tools, specs, args, progress) as (pool, scratch, engine, runner):
+    options = read_options(args, SESSION, policy, specs=specs, find_faults=match_faults)
+    options = replace(options, files_directory=None)
+    with open_setup(tools, options, progress, offline=args.offline) as setup:
         progress.step("3/4 mend")
-        setup = Setup(
-            options=replace(options, files_directory=None),
-            engine=engine,
-            runner=runner,
-            pool=pool,
-            work=scratch / SESSION,
-        )
         found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
     written = write_mended(found, args, known, progress)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from ci.cases.engine import Engine, Runner
+from ci.cases.judged import Options
+from ci.cases.pipeline import Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.session import Phases, check_functions
@@ -147,54 +149,50 @@ class Tools:
     open: Callable[[Environment, Pool], tuple[Engine, Runner]]
 
 
-def prepare_torch(
-    args: argparse.Namespace, specs: list[CaseSpec], _: Progress
+def prepare_tools(
+    args: argparse.Namespace,
+    specs: list[CaseSpec],
+    policy: EmulatorPolicy,
+    progress: Progress,
+    *,
+    is_onnx: bool,
+    command: str = "",
 ) -> tuple[list[CaseSpec], Tools]:
-    """Return the cases of PyTorch models, and what judges them. Raises UnfitError for a missing
-    package."""
+    """Return the cases, those of .onnx files with fixed shapes, and what judges them. ``command``
+    is as for fit_shapes. Raises UnfitError for a missing package, and the same errors as
+    require_lane, fit_shapes and fit_schemes."""
+    if is_onnx:
+        engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
+        chosen = onnx.read_choice(args)
+        fitted, quantized = onnx.fit_shapes(specs, policy, progress, command)
+        cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
+        start = partial(onnx.prepare_runner, engine)
+        return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, start)
     require_packages(("torch", "executorch"), LOWERING)
     chosen = read_choice(args.sdk, args.adaptor)
 
-    def start(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
+    def start_torch(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
         parts = tuple(describe_toolchain(environment))
-        engine = ExecutorchEngine(name_toolchain(parts, environment))
-        return engine, make_runner(pool, args.timeout_s)
+        own = ExecutorchEngine(name_toolchain(parts, environment))
+        return own, make_runner(pool, args.timeout_s)
 
-    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, start)
-
-
-def prepare_onnx(
-    args: argparse.Namespace,
-    specs: list[CaseSpec],
-    progress: Progress,
-    *,
-    policy: EmulatorPolicy,
-    command: str = "",
-) -> tuple[list[CaseSpec], Tools]:
-    """Return the cases of .onnx files with fixed shapes, and what judges them. ``command`` is as
-    for fit_shapes. Raises the same errors as require_lane, fit_shapes and fit_schemes."""
-    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
-    chosen = onnx.read_choice(args)
-    fitted, quantized = onnx.fit_shapes(specs, policy, progress, command)
-    cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
-    start = partial(onnx.prepare_runner, engine)
-    return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, start)
+    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, start_torch)
 
 
 @contextmanager
-def open_tools(
-    tools: Tools, specs: Sequence[CaseSpec], args: argparse.Namespace, progress: Progress
-) -> Iterator[tuple[Pool, Path, Engine, Runner]]:
-    """Provision, check the environment and the users' functions, and start workers. Yield them with
-    a scratch directory, the engine and the runner. Raises the same errors as ``enter_environment``
-    and ``check_functions``."""
+def open_setup(
+    tools: Tools, options: Options, progress: Progress, *, offline: bool
+) -> Iterator[Setup]:
+    """Provision, check the environment and the users' functions, and start workers. Yield what the
+    cases share. Raises the same errors as ``enter_environment`` and ``check_functions``."""
     with enter_environment(
         tools.profile,
         Phases(progress),
-        offline=args.offline,
+        offline=offline,
         imports=tools.imports,
         choice=tools.choice,
     ) as (environment, scratch, _):
-        pool = scratch.open(environment.apply(os.environ))
-        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
-        yield pool, scratch.scratch, *tools.open(environment, pool)
+        pool, work = scratch.open(environment.apply(os.environ)), scratch.scratch
+        check_functions(options.specs, pool, work / "functions.log", options.timeout_s)
+        engine, runner = tools.open(environment, pool)
+        yield Setup(options=options, engine=engine, runner=runner, pool=pool, work=work)

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.audit.localise import OnnxParts, TorchParts
+from ci.cases.judged import Options
+from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import Scheme
@@ -23,6 +25,7 @@ from ci.verbs.trials import Tools
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
+from tests.build.setups import make_setup
 
 ONE = ["--model", "mlp", "--scheme", "fp16"]
 
@@ -45,12 +48,13 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
             return done[-1]
 
     @contextmanager
-    def enter(tools: Tools, _: Any, args: Namespace, __: Any) -> Iterator[Any]:
-        entered.append((tools, args.offline))
-        yield "pool", tmp_path, ENGINES[tools.profile.partition("-")[0]], "the runner"
+    def enter(tools: Tools, options: Options, _: Any, *, offline: bool) -> Iterator[Setup]:
+        entered.append((tools, offline))
+        engine = ENGINES[tools.profile.partition("-")[0]]
+        yield make_setup(tmp_path, engine, "the runner", "pool", options=options)
 
     entered.clear()
-    monkeypatch.setattr(verb, "open_tools", enter)
+    monkeypatch.setattr(verb, "open_setup", enter)
     monkeypatch.setattr(verb, "Localiser", Localiser)
     for module in (trials, onnx):
         monkeypatch.setattr(module, "require_packages", lambda *_: None)
