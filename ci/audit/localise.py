@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from ci.audit.localise_reproducer import write_reproducer
 from ci.audit.localise_search import (
+    MOST_SETS,
     Cut,
     Departure,
     Laboratory,
@@ -46,8 +47,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
-
-MOST_SETS = 4  # only a few input sets are used, because many programs run them
 
 
 class Parts(Protocol):

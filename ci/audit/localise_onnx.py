@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from ci.audit.localise_search import Cut, Operator, Row
+from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
@@ -291,8 +291,8 @@ def _rounds(node: Any) -> bool:
 
 @cache
 def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
-    """Return the graphs of a case's model, with its input sets. They are made once per process, and
-    their files are written to ``work``."""
+    """Return the graphs of a case's model, with at most MOST_SETS of its input sets. They are made
+    once per process, and their files are written to ``work``."""
     work.mkdir(parents=True, exist_ok=True)
     source = load_source(spec)
     plain = write_float(source, work / "float.onnx", spec.source.shapes)
@@ -301,4 +301,5 @@ def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
     if is_calibrated:
         model, choices = work / "quantized.onnx", spec.source.choices
         quantize_file(plain, model, spec.scheme.base, source.calibration, choices)
-    return OnnxGraphs(model, plain, source.evaluation, work, is_calibrated)
+    every = -(-len(source.evaluation) // MOST_SETS)
+    return OnnxGraphs(model, plain, source.evaluation[::every], work, is_calibrated)

@@ -21,7 +21,8 @@ T = TypeVar("T")
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
-MOST_REFUSED = 3  # after this many refusals, no more programs with additional outputs are tried
+MOST_REFUSED = 3  # in a row; then no more programs with additional outputs are tried
+MOST_SETS = 4  # only a few input sets are used, because many programs run them
 MOST_BYTES = 64 << 20  # additional outputs of one program, per input set
 
 
@@ -158,8 +159,8 @@ class Located(Struct, frozen=True, kw_only=True):
     """The results of a search, with numbers in dB from the worst input set.
 
     ``outputs`` are the outputs of the program, and ``program_rows`` the losses of its operators
-    against the model that was lowered. ``first`` is the first wrong operator. ``ended`` is why the
-    search stopped early.
+    against the model that was lowered. ``not_compared`` results were returned by no program.
+    ``first`` is the first wrong operator. ``ended`` is why the search stopped early.
 
     ``part`` contains the operators of the smallest part that is still wrong, and ``part_outputs``
     its outputs. ``mended_by`` is the change that makes the part right. The part is also right if it
@@ -171,6 +172,7 @@ class Located(Struct, frozen=True, kw_only=True):
     outputs: tuple[Departure, ...] = ()
     first: Operator | None = None
     program_rows: tuple[Row, ...] = ()
+    not_compared: int = 0
     part: tuple[Operator, ...] = ()
     part_outputs: tuple[Departure, ...] = ()
     cured_by: tuple[Operator, ...] = ()
@@ -188,8 +190,10 @@ class Located(Struct, frozen=True, kw_only=True):
 @dataclass
 class Search:
     """The search in one model. ``operators`` are in the graph's order. ``suspects`` are groups of
-    operators that are tried first. After the search, ``exposed`` are the outputs of a program that
-    returns all results, and ``smallest`` is the smallest part that is still wrong."""
+    operators that are tried first. ``proven`` are the results of those that are wrong by
+    themselves. ``refused`` counts refusals in a row of additional outputs. After the search,
+    ``exposed`` are the outputs of a program that returns all results, and ``smallest`` is the
+    smallest part that is still wrong."""
 
     operators: dict[str, Operator]
     outputs: tuple[str, ...]
@@ -200,25 +204,43 @@ class Search:
     smallest: Cut | None = field(default=None, init=False)
     wanted_db: float = field(default=0.0, init=False)
     refused: int = field(default=0, init=False)
+    proven: tuple[Departure, ...] = field(default=(), init=False)
 
     def run(self) -> Located:
-        """Return everything that is found before the limit of programs is reached. If the whole
-        model yields no program, the result contains only the reason."""
-        whole = Cut(tuple(self.operators), self.outputs)
-        trial = self.laboratory.measure(whole, "the whole model")
-        if trial.refused:
-            return Located(ended=f"the model has no program that runs: {trial.refused}")
-        found = Located(outputs=trial.outputs)
+        """Return everything that is found before the limit of programs is reached. The suspects are
+        tried before the whole model, which may take minutes. If the whole model yields no program,
+        the result contains only the reason."""
+        whole, found = Cut(tuple(self.operators), self.outputs), Located()
         try:
-            self.exposed = tuple(self.expose(whole, self.choose_exposed(whole)))
-            rows = rank_departures(self.operators, self.exposed)
-            first = self.find_first(self.exposed)
-            found = structs.replace(found, program_rows=tuple(rows), first=first)
+            suspect = self.find_suspect()
+            trial = self.laboratory.measure(whole, "the whole model")
+            if trial.refused:
+                return Located(ended=f"the model has no program that runs: {trial.refused}")
+            found = Located(outputs=trial.outputs)
+            asked = self.choose_exposed(whole)
+            self.exposed = tuple(self.expose(whole, asked))
+            known = [*self.proven, *self.exposed]
+            first = self.find_first(known)
+            found = structs.replace(
+                found,
+                first=first,
+                program_rows=tuple(rank_departures(self.operators, known)),
+                not_compared=len({*asked} - {one.operator for one in self.exposed}),
+            )
             if trial.worst is None and first is None:
                 return found
-            return self.shrink(found, self.choose_start(whole, trial, first))
+            return self.shrink(found, suspect or self.choose_start(whole, trial, first))
         except Spent as spent:
             return structs.replace(found, ended=str(spent))
+
+    def find_suspect(self) -> Cut | None:
+        """Return the first part of suspects that is wrong by itself, or None."""
+        for part in (self.close(names, ()) for names in self.suspects):
+            trial = self.laboratory.measure(part, "a known fault")
+            if trial.worst:
+                self.proven = trial.outputs
+                return part
+        return None
 
     def choose_exposed(self, cut: Cut) -> list[str]:
         """Return the operators of a part that compute and whose results it does not already
@@ -230,34 +252,38 @@ class Search:
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
         """Return how far a part's outputs and the results of these operators are from the model. If
         these results are too large for one program, or if QNN refuses that program, try two halves.
-        After MOST_REFUSED refusals, give up and leave out the rest."""
+        After MOST_REFUSED refusals in a row, leave out the rest. Each program runs the whole model,
+        so after a refusal, nothing behind a wrong result is tried, and nothing at all if a suspect
+        is proven."""
+        is_refused = False
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))
             trial = self.laboratory.measure(exposing, "all results exposed")
-            if not trial.refused:
+            is_refused = bool(trial.refused)
+            self.refused = self.refused + 1 if is_refused else 0
+            if not is_refused:
                 return list(trial.outputs)
-            self.refused += 1
-        if len(names) < 2:
+        if len(names) < 2 or (is_refused and self.proven):
             return []
         half = len(names) // 2
-        halves = [one for part in (names[:half], names[half:]) for one in self.expose(cut, part)]
+        halves = self.expose(cut, names[:half])
+        first = self.find_first(halves) if is_refused else None
+        order = [*self.operators]
+        if first is None or order.index(first.name) >= order.index(names[half]):
+            halves += self.expose(cut, names[half:])
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
         """Return the first operator in the graph's order whose result is wrong; None if there is
-        none."""
-        wrong = {one.operator for one in exposed if one.wrong}
-        return next((one for name, one in self.operators.items() if name in wrong), None)
+        none. If an operator occurs twice, its last result counts."""
+        known = {one.operator: one.wrong for one in exposed}
+        return next((one for name, one in self.operators.items() if known.get(name)), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part to shrink. The suspects are tried first, then everything that leads to
-        the first wrong operator. If none of these parts is wrong, return the whole model. If the
-        model is wrong only when it returns all results, the part returns them, too."""
-        for names in self.suspects:
-            part = self.close(names, ())
-            if self.laboratory.measure(part, "a known fault").worst:
-                return part
+        """Return the part to shrink: everything that leads to the first wrong operator or, if that
+        is right by itself, the whole model. If the model is wrong only when it returns all results,
+        the part returns them, too."""
         if first:
             cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
             if self.laboratory.measure(cone, f"up to {first}").worst:

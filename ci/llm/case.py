@@ -125,9 +125,13 @@ class LlmRun(CaseRun):
         faults += self.compare_prefill(forced, alone, runs)
         faults += self.judge_text(interface, step, runs.perplexity)
         advice = NO_ADVICE
-        if faults:
-            with self.notes.of("the layer at which keys or values depart first"):
-                advice = Advice(where=tuple(locate(forced, alone, runs, self.show)))
+        with self.notes.of("the layer at which keys or values depart first"):
+            departed, where = locate(forced, alone, runs, self.show)
+            if faults:
+                advice = Advice(where=where)
+            elif departed:
+                told = "the tokens and logits are as predicted, but not all keys and values"
+                self.evidence.warnings += (f"{told}: {'; '.join(where)}",)
         findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
         findings += map(TOKENS.find, faults[1:])
         self.note_figures(verdicts["forced"], forced, runs)
@@ -253,10 +257,12 @@ class LlmRun(CaseRun):
         return [PROOFLESS.find(told, advice=advise(fix=LOUDER))]
 
 
-def locate(forced: Generated, alone: Generated, runs: ReferenceRuns, show: Show) -> Iterator[str]:
-    """Yield, for each of the ways in which tokens are processed, what departs first from the model
-    that was lowered: the hidden state, keys or values of a layer. All of them are compared, because
-    each layer returns its keys and values."""
+def locate(
+    forced: Generated, alone: Generated, runs: ReferenceRuns, show: Show
+) -> tuple[bool, tuple[str, ...]]:
+    """Return whether keys or values depart from those of the model that was lowered, and for each
+    of the ways in which tokens are processed, what departs first: the hidden state, keys or values
+    of a layer. All of them are compared, because each layer returns its keys and values."""
     prompt, heads = len(runs.prompt), runs.interface.kv_heads
     ways = {
         "prefill": (forced, runs.model, slice(prompt)),
@@ -265,17 +271,15 @@ def locate(forced: Generated, alone: Generated, runs: ReferenceRuns, show: Show)
     }
     found = {name: find_departure(*way) for name, way in ways.items()}
     if not any(found.values()):
-        yield (
-            "all keys and values are right: the last layer is wrong after them, or the norm or"
-            " the output layer behind it"
-        )
-        return
+        right = "all keys and values are right: the last layer is wrong after them, or the norm or"
+        return False, (f"{right} the output layer behind it",)
+    texts = []
     for name, one in found.items():
-        if one is None:
-            yield f"{name}: all keys and values are right"
-        else:
-            text = show((ways[name][0].fed[one.token],))
-            yield f"{name}: {one.describe(heads, text)}"
+        told = "all keys and values are right"
+        if one is not None:
+            told = one.describe(heads, show((ways[name][0].fed[one.token],)))
+        texts.append(f"{name}: {told}")
+    return True, tuple(texts)
 
 
 def describe_speed(notes: RunNotes) -> str:

@@ -7,7 +7,7 @@ weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import Likeness, compare_float, describe_drop
 from provisioning.errors import UsageError
 
+# The bits of weights and caches to which the float32 model is rounded for comparison, by whether
+# the program's caches are integers. 10 bits have about the noise of a program in float16.
+COARSE = {True: (4, 8), False: (10, 10)}
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
 INTEGERS = ("uint8", "uint16")
 # ExecuTorch's scalar types, with numpy's names.
@@ -185,7 +188,7 @@ class Foreign:
     step_s: float  # the mean time of a decode step in seconds
     same: int | None = None  # how many tokens at the start equal those of the float32 model
     likeness: Likeness | None = None  # of the logits for the program's text
-    where: str = ""  # at which layer the keys or values become less like the float32 model's
+    where: tuple[str, ...] = ()  # at which layer the keys or values depart from the float32 model's
     faults: tuple[str, ...] = ()  # the reasons to reject the program
 
 
@@ -223,7 +226,8 @@ class ForeignJob:
             eos=told.get("get_eos_id"),
         )
         program = StaticProgram(self.path)
-        made = self.generate(interface, tokenizer, code_step(program.call, borders))
+        coded = borders[1].inputs[3] is not None
+        made = self.generate(interface, tokenizer, code_step(program.call, borders), is_coded=coded)
         step_s = program.finish()
         prompt = tokenizer.prompt(self.prompt)
         return (
@@ -231,10 +235,12 @@ class ForeignJob:
             tokenizer.decode((*prompt, *made.tokens)),
         )
 
-    def generate(self, interface: Interface, tokenizer: Tokenizer, step: Step) -> Foreign:
+    def generate(
+        self, interface: Interface, tokenizer: Tokenizer, step: Step, *, is_coded: bool = False
+    ) -> Foreign:
         """Generate tokens with prefill and decode, repeat the first of them with decode alone, and
-        compare them with float32 if there are weights. Raises UsageError if the prompt is too
-        long."""
+        compare them with float32 if there are weights. ``is_coded`` is true if the caches are
+        integers. Raises UsageError if the prompt is too long."""
         prompt = tokenizer.prompt(self.prompt)
         room = interface.context - len(prompt) - interface.prefill
         if room < 1:
@@ -255,17 +261,29 @@ class ForeignJob:
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         with needed("the comparison with float32"):
-            plain = eager_step(self.load(interface))
+            decoder = self.load(interface)
+            methods = dict.fromkeys((1, interface.prefill), decoder)
+            plain = eager_step(methods)
             float32 = run_forced(Loop(interface, plain), prompt, free.fed[len(prompt) :])
             text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
             same = count_same(free.tokens, text)
             likeness = compare_float(free.logits, float32.logits)
-            where = describe_drop(free, float32)
+        where: tuple[str, ...] = ()
+        if faults or likeness.agreement < 1:
+            with needed("the layer at which the program departs"):
+                coarse = coarse_step(methods, float32.caches, *COARSE[is_coded])
+                rounded = run_forced(Loop(interface, coarse), prompt, free.fed[len(prompt) :])
+                spans = {"prefill": slice(len(prompt)), "decode": slice(len(prompt), None)}
+                where = tuple(
+                    f"{name}: {describe_drop(free, float32, rounded, span)}"
+                    for name, span in spans.items()
+                    if free.caches[:, span].size
+                )
         return Foreign(free.tokens, after, 0.0, same, likeness, where, tuple(faults))
 
-    def load(self, interface: Interface) -> dict[int, Any]:
-        """Return the float32 decoder for each method, keyed by the number of tokens that the method
-        takes. Raises UsageError if the weights and the program have different dimensions."""
+    def load(self, interface: Interface) -> Any:
+        """Return the float32 decoder. Raises UsageError if the weights and the program have
+        different dimensions."""
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
 
@@ -278,8 +296,33 @@ class ForeignJob:
                     f"{path.name} does not contain the weights of {self.path.name}",
                     why=f"it has {name} = {own}, but the program has {name} = {wanted}",
                 )
-        decoder = make_decoder(config, weights, interface.context)
-        return {1: decoder, interface.prefill: decoder}
+        return make_decoder(config, weights, interface.context)
+
+
+def coarse_step(
+    methods: Mapping[int, Any], caches: Array, weight_bits: int, cache_bits: int
+) -> Step:
+    """Return the step of a decoder after rounding its weights, in place, to integers with a scale
+    for each row, and its keys and values to the range of ``caches`` (see Loop.read_caches)."""
+    import torch
+
+    with torch.no_grad():
+        for weight in methods[1].parameters():
+            if weight.dim() > 1:
+                most = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
+                scale = most / (2 ** (weight_bits - 1) - 1)
+                weight.copy_((weight / scale).round() * scale)
+    plain = eager_step(dict(methods))
+    lows = caches.min(axis=(1, 2, 3))
+    scales = np.maximum(np.ptp(caches, axis=(1, 2, 3)), 1e-12) / (2**cache_bits - 1)
+
+    def step(arrays: Sequence[Array]) -> list[Array]:
+        logits, *made = plain(arrays)
+        rows = zip(made, lows, scales, strict=True)
+        steps = [(np.rint((one - low) / scale), low, scale) for one, low, scale in rows]
+        return [logits, *((one * scale + low).astype(np.float32) for one, low, scale in steps)]
+
+    return step
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:

@@ -303,6 +303,8 @@ class DecoderLowering:
         perplexity = (one.perplexity(interface, eager), one.perplexity(float32, plain))
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
+        codings = borders[1].outputs[1:] if borders else ()
+        steps = [each.scale if each else 0.0 for each in codings]
         terms = read_terms(find_qnn_version())
         noise: list[Generated] = []
         noise_alone: list[Generated] = []
@@ -314,8 +316,8 @@ class DecoderLowering:
         return ReferenceRuns(
             interface,
             prompt,
-            Reference.of(free, noise),
-            Reference.of(alone, noise_alone),
+            Reference.of(free, noise, steps),
+            Reference.of(alone, noise_alone, steps),
             forced.logits,
             text.tokens,
             tuple(number for number in perplexity if number is not None),

@@ -17,6 +17,8 @@ from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
 from ci.models.tensors import BEST_DB
 
+# A wrong hidden state makes keys and values wrong. Their errors are within this factor.
+ALIKE = 4.0
 MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of max_above_noise_db
 
 
@@ -31,11 +33,16 @@ class Reference:
     cache_noise: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
 
     @classmethod
-    def of(cls, run: Generated, disturbed: Sequence[Generated]) -> Reference:
-        """Return the reference of a run, from ``disturbed`` runs that were fed the same tokens."""
+    def of(
+        cls, run: Generated, disturbed: Sequence[Generated], steps: Sequence[float] = ()
+    ) -> Reference:
+        """Return the reference of a run, from ``disturbed`` runs that were fed the same tokens.
+        ``steps`` are the quantization steps of the caches. An element that is near the edge of a
+        step may be rounded either way, even if no disturbed run shows it."""
         noise = [np.mean((one.logits - run.logits) ** 2, axis=1) for one in disturbed]
         caches = [np.mean((one.caches - run.caches) ** 2, axis=(2, 3)) for one in disturbed]
-        return cls(run, np.stack(noise), np.stack(caches))
+        least = np.square(steps or np.zeros(len(run.caches)))[:, None] / 12
+        return cls(run, np.stack(noise), np.maximum(np.stack(caches), least))
 
     def allowed(self) -> Array:
         """Return the largest mean square error that each step may have, see ``limit``."""
@@ -157,15 +164,23 @@ class Departure:
     def describe(self, heads: int, text: str) -> str:
         """Return what is wrong first. ``heads`` is the number of heads of keys and values, and
         ``text`` the text of the token."""
-        what = f"the {'keys' if self.keys else 'values'} of layer {self.layer}"
-        if self.keys and self.values:
-            source = f"layer {self.layer - 1}" if self.layer else "the embedding"
-            what = f"the hidden state that {source} returns (keys and values of layer {self.layer})"
+        what = name_place(self.layer, keys=self.keys, values=self.values)
         told = f" ({text!r})" if text.strip() else ""
         some = "s"[: len(self.heads) > 1] + " " + ", ".join(map(str, self.heads))
-        which = f", only in head{some} of {heads}" if len(self.heads) < heads else ""
+        is_some = len(self.heads) < heads and not (self.keys and self.values)
+        which = f", only in head{some} of {heads}" if is_some else ""
         above = f"{self.above_db:.1f} dB above the predicted noise"
         return f"first wrong in {what}, at token {self.token}{told}{which}: {above}"
+
+
+def name_place(layer: int, *, keys: bool, values: bool) -> str:
+    """Return where the fault is if the keys, the values or both of a layer are the first to be
+    wrong."""
+    if not (keys and values):
+        return f"the {'keys' if keys else 'values'} of layer {layer}"
+    source = f"layer {layer - 1}" if layer else "the embedding"
+    told = f"the hidden state that {source} returns, or in the norm behind it"
+    return f"{told} (keys and values of layer {layer})"
 
 
 def find_departure(run: Generated, reference: Reference, span: slice) -> Departure | None:
@@ -175,40 +190,45 @@ def find_departure(run: Generated, reference: Reference, span: slice) -> Departu
     count, layers = min(len(run.fed), right.shape[1]), len(right) // 2
     errors = (run.caches[:, :count] - right[:, :count]) ** 2
     errors = np.where(np.isfinite(errors), errors, np.inf).mean(axis=3)  # per head
-    allowed = limit(noise)[:, :count]
-    wrong = errors.mean(axis=2) > allowed
+    ratios = errors / np.maximum(limit(noise)[:, :count, None], 1e-30)
+    whole = ratios.mean(axis=2)
     for layer in range(layers):
         pair = [layer, layers + layer]
-        tokens = np.flatnonzero(wrong[pair].any(axis=0))
-        tokens = tokens[(tokens >= (span.start or 0)) & (tokens < (span.stop or count))]
-        if tokens.size:
-            token = int(tokens[0])
-            ratios = errors[pair, token] / np.maximum(allowed[pair, token, None], 1e-30)
-            worst = max(float(ratios.mean(axis=1).max()), 1e-30)
-            keys, values = (bool(one) for one in wrong[pair, token])
-            heads = np.flatnonzero((ratios > 1).any(axis=0))
-            above = 10 * math.log10(worst) + MARGIN_DB
+        first, *_ = span.indices(count)
+        wrong = np.flatnonzero((whole[pair, span] > 1).any(axis=0))
+        if wrong.size:
+            token = first + int(wrong[0])
+            peaks = whole[pair, span].max(axis=1)
+            keys, values = (bool(one) for one in peaks >= peaks.max() / ALIKE)
+            heads = np.flatnonzero((ratios[pair, token] > 1).any(axis=0))
+            above = 10 * math.log10(float(whole[pair, token].max())) + MARGIN_DB
             return Departure(layer, token, keys, values, tuple(map(int, heads)), above)
     return None
 
 
-def describe_drop(run: Generated, float32: Generated) -> str:
-    """Return at which layer the keys or values become less like the float32 model's than before it.
-    The likeness is the SQNR after a fit of scale and offset, because a program that others lowered
-    does not contain the scales of its caches."""
+def describe_drop(run: Generated, float32: Generated, rounded: Generated, span: slice) -> str:
+    """Return at which layer the keys, the values or both are much less like the float32 model's
+    than those of ``rounded``, the float32 model with coarse weights and caches. The likeness is the
+    SQNR of the tokens in ``span`` after a fit of scale and offset, because a program that others
+    lowered contains neither the scales of its caches nor its predicted noise."""
     layers = len(run.caches) // 2
-    pairs = [
-        [fit_sqnr(run.caches[row], float32.caches[row]) for row in (layer, layers + layer)]
-        for layer in range(layers)
-    ]
-    before, drops = max(pairs[0]), list[tuple[float, str]]()
-    for layer, pair in enumerate(pairs):
-        for kind, reached in zip(("keys", "values"), pair, strict=True):
-            told = f"the {kind} of layer {layer}: from {before:.1f} dB before to {reached:.1f} dB"
-            drops.append((before - reached, told))
-        before = min(pair)
-    _, greatest = max(drops, key=lambda one: one[0])
-    return f"the SQNR against float32 falls most at {greatest} (after a fit of scale and offset)"
+    for layer in range(layers):
+        pair = [layer, layers + layer]
+        right = float32.caches[pair, span]
+        made, expected = (
+            [fit_sqnr(*each) for each in zip(one.caches[pair, span], right, strict=True)]
+            for one in (run, rounded)
+        )
+        lost = np.subtract(expected, made)
+        worst = int(lost.argmax())
+        if lost[worst] > MARGIN_DB:
+            keys, values = (bool(one) for one in lost >= lost[worst] - decibels(ALIKE, 1))
+            told = f"an SQNR of {made[worst]:.1f} dB against float32"
+            return (
+                f"first wrong in {name_place(layer, keys=keys, values=values)}: {told}, but"
+                f" {expected[worst]:.1f} dB with coarse rounding"
+            )
+    return f"no keys or values are more than {MARGIN_DB:g} dB worse than with coarse rounding"
 
 
 def fit_sqnr(made: Array, right: Array) -> float:

@@ -18,7 +18,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, make_report, run_session
 from ci.cases.spec import CaseSpec, match_all
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
-from ci.facts.finding import NO_ADVICE, Advice
+from ci.facts.finding import Advice
 from ci.facts.kinds import NO_OUTPUTS, TOKENS
 from ci.judging.verdict import CaseFigures
 from ci.llm import tiny
@@ -420,7 +420,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         else ("without --weights, only obvious faults in the tokens and logits are detected",),
     )
     status = Status.FAILED if faults else Status.PASSED
-    advice = Advice(where=(foreign.where,)) if foreign.where else NO_ADVICE
+    advice = Advice(where=foreign.where)
     findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
     findings += map(TOKENS.find, faults[1:])
     case = make_case(spec, known, status=status, findings=findings, runner=NAME)

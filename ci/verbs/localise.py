@@ -96,6 +96,9 @@ def _render(case: Localised) -> Iterator[str]:
 
 
 def _conclude(case: Localised) -> Iterator[str]:
+    if case.not_compared:
+        total = count(case.not_compared, "result")
+        yield f"  not compared: {total}, because QNN refuses programs that return so many of them"
     if case.first:
         yield f"  first wrong operator: {case.first}"
     elif case.wrong and case.program_rows:

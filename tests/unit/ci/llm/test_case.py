@@ -97,6 +97,24 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert case.warnings == ()
 
 
+def test_wrong_keys_that_change_no_token_are_a_warning(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    last = len(own.runs.model.run.fed) - 1
+
+    def step(arrays: Sequence[Array]) -> Sequence[Array]:
+        logits, *caches = right(arrays)
+        caches[1] = caches[1] + (int(arrays[2][0, -1]) == last)  # no later token reads them
+        return [logits, *caches]
+
+    case = judge(step).case
+    assert (case.status, len(case.warnings)) == (Status.PASSED, 1)
+    assert (
+        f"decode after prefill: first wrong in the keys of layer 1, at token {last}"
+        in (case.warnings[0])
+    )
+
+
 def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, right: Step) -> None:
     lost = Retyped("output", "result", "u16", "u8")
     case = judge(right, retyped=[lost]).case

@@ -256,9 +256,8 @@ def test_a_text_is_as_long_as_the_context_has_room_for(own: Tiny, right: Step) -
 
 
 def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(own: Tiny) -> None:
-    made = make_job().load(own.interface)
-    assert set(made) == {1, SIZE}
-    for count, decoder in made.items():
+    decoder = make_job().load(own.interface)
+    for count in (1, SIZE):
         assert decoder(*example_inputs(own.config, CONTEXT, count))[0].shape == (1, count, 57)
     for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
         number = getattr(own.interface, name)

@@ -15,6 +15,7 @@ from ci.llm import decoder as decoders
 from ci.llm.case import locate
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
+from ci.llm.foreign import coarse_step
 from ci.llm.generation import Loop, eager_step, run_decode, run_free
 from ci.llm.verdict import describe_drop, find_departure, judge_forced, judge_free
 from ci.report.schema import ControlKind
@@ -103,12 +104,13 @@ def spoil_a_value_head(decoder: Decoder) -> None:
 
 LAST = "all keys and values are right: the last layer is wrong after them"
 KEYS = "first wrong in the keys of layer 1, at token "
-HIDDEN = "first wrong in the hidden state that layer 0 returns (keys and values of layer 1)"
+HIDDEN = "first wrong in the hidden state that layer 0 returns, or in the norm behind it (keys and"
 SPOILT: Mapping[str, tuple[Callable[[Decoder], None], str]] = {
     "key heads": (swap_key_heads, KEYS),
     "a value head": (spoil_a_value_head, "first wrong in the values of layer 1, at token "),
     "one head": (spoil_a_value_head, ", only in head 1 of 2: "),
     "feed-forward": (scale("layers.0.feed_forward.w2.weight"), HIDDEN),
+    "the norm of a layer": (scale("layers.1.attention_norm.weight"), HIDDEN),
     "embedding": (scale("tok_embeddings.weight"), HIDDEN),  # the norm removes the factor
     "the first layer's keys": (scale("layers.0.attention.wk.weight"), "the keys of layer 0"),
     "the last layer": (scale("layers.1.feed_forward.w2.weight"), LAST),
@@ -147,20 +149,32 @@ def test_nothing_departs_in_a_right_program(own: Tiny) -> None:
 
 
 @pytest.mark.parametrize("codes", [0.01, 0.05])
-def test_the_layer_at_which_a_foreign_program_departs_is_named(codes: float, own: Tiny) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (swap_key_heads, "first wrong in the keys of layer 1: "),
+        (scale("layers.0.ffn_norm.weight"), f"{HIDDEN} values of layer 1): "),
+        (lambda _: None, "no keys or values are more than 10 dB worse"),
+    ],
+)
+def test_the_layer_at_which_a_foreign_program_departs_is_named(
+    spoil: Callable[[Decoder], None], told: str, codes: float, own: Tiny
+) -> None:
     """Its caches are integers of an unknown scale."""
     wrong, right = make(own), own.runs.model.run
-    swap_key_heads(wrong)
+    spoil(wrong)
     made = own.force(own.step(wrong))
     coded = replace(made, caches=np.rint(made.caches / codes + 128))
-    assert "falls most at the keys of layer 1: from " in describe_drop(coded, right)
-    assert "from 60.0 dB before to 60.0 dB" in describe_drop(right, right)
+    decoder = make(own)
+    rounded = own.force(coarse_step({1: decoder, PREFILL: decoder}, right.caches, 8, 8))
+    for span in (slice(len(own.runs.prompt)), slice(len(own.runs.prompt), None)):
+        assert describe_drop(coded, right, rounded, span).startswith(told)
 
 
 def locate_first(own: Tiny, modules: dict[int, Any]) -> list[str]:
     step = eager_step(modules)
     alone = run_decode(Loop(own.interface, step), own.runs.alone.run.fed)
-    return [*locate(own.force(step), alone, own.runs, own.tokenizer.decode)]
+    return [*locate(own.force(step), alone, own.runs, own.tokenizer.decode)[1]]
 
 
 def test_nine_in_ten_steps_have_a_margin_above_the_noise(own: Tiny) -> None:
