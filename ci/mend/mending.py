@@ -32,7 +32,7 @@ from ci.mend.search import (
 )
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
-from ci.mend.trials import Attempt, OnnxTrials, TorchTrials
+from ci.mend.trials import Attempt, Trials
 from ci.models.lowering_options import QUANTIZING, Observer
 from ci.models.schemes import FINER, ONNX, Scheme
 from ci.models.source_lines import find_suite_model
@@ -246,7 +246,7 @@ class Mending:
         tasks = [
             partial(
                 self.setup.pool.run,
-                (OnnxTrials if key[0].endswith(ONNX.suffix) else TorchTrials)(*key, tuple(recipes)),
+                Trials(*key, tuple(recipes)),
                 self.setup.work / f"survey-{self.rounds}-{number}.log",
                 self.left_s,
                 fresh=True,

@@ -14,6 +14,7 @@ from ci.facts.finding import Place
 from ci.mend.different import Different
 from ci.mend.rewrite import Change
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
+from ci.models.schemes import ONNX
 from ci.models.user_models import Source
 from provisioning.errors import describe_exception
 
@@ -52,32 +53,30 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class TorchTrials:
-    """A job that applies recipes to a PyTorch model, each to the original one."""
+class Trials:
+    """A job that applies recipes to a PyTorch model or an .onnx file, each to the original one."""
 
     reference: str
     source: Source
     recipes: tuple[tuple[str, ...], ...]
 
     def __call__(self) -> list[Attempt]:
+        lane: RewriteLane = "onnx" if self.reference.endswith(ONNX.suffix) else "torch"
+        rows = {one.name: one for one in read_rewrites(lane)}
+        with TemporaryDirectory() as scratch:
+            proof = self.open_file(Path(scratch)) if lane == "onnx" else self.open_module()
+            return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+
+    def open_module(self) -> Proof:
+        """Load a PyTorch model."""
         from ci.mend.proof import RewriteProof
         from ci.models.model import load_digested
 
         model, _ = load_digested(self.reference, self.source)
-        proof = RewriteProof(model.module, model.evaluation)
-        rows = {one.name: one for one in read_rewrites("torch")}
-        return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+        return RewriteProof(model.module, model.evaluation)
 
-
-@dataclass(frozen=True)
-class OnnxTrials:
-    """A job that applies recipes to an .onnx file, each to the original one."""
-
-    reference: str
-    source: Source
-    recipes: tuple[tuple[str, ...], ...]
-
-    def __call__(self) -> list[Attempt]:
+    def open_file(self, scratch: Path) -> Proof:
+        """Load an .onnx file. Rewritten models are written to ``scratch``."""
         from ci.mend.onnx_files import OnnxFile
         from ci.mend.onnx_proof import OnnxProof
         from ci.onnx.models import external_files, read_model
@@ -86,10 +85,7 @@ class OnnxTrials:
         path, shapes = Path(self.reference), self.source.shapes
         model = read_model(path, shapes)
         source = from_file(path, model, external_files(path, shapes), self.source)
-        rows = {one.name: one for one in read_rewrites("onnx")}
-        with TemporaryDirectory() as scratch:
-            proof = OnnxProof(OnnxFile(path, shapes), source.evaluation, Path(scratch))
-            return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+        return OnnxProof(OnnxFile(path, shapes), source.evaluation, scratch)
 
 
 def mend_module(name: str, module: Any, sets: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from ci.mend.different import Different
 from ci.mend.onnx_files import OnnxFile
 from ci.mend.onnx_proof import OnnxProof
-from ci.mend.trials import OnnxTrials
+from ci.mend.trials import Trials
 from ci.models.user_models import Source
 from ci.onnx.models import describe_shape
 from ci.onnx.session import open_reference
@@ -130,9 +130,7 @@ def test_a_batch_that_varies_still_varies(
     path = tmp_path / "net.onnx"
     model = write_model(path, body, f"float[{shape}] x", out)
     sizes = [*map(int, shape.split(",")[1:])]
-    (attempt,) = OnnxTrials(
-        str(path), Source(str(path), shapes=(("x", (1, *sizes)),)), ((rewrite,),)
-    )()
+    (attempt,) = Trials(str(path), Source(str(path), shapes=(("x", (1, *sizes)),)), ((rewrite,),))()
     assert (attempt.fault, len(attempt.changes)) == ("", 1)
     OnnxFile(path, (("x", (1, *sizes)),)).write([rewrite], tmp_path / "new.onnx")
     made = onnx.load(tmp_path / "new.onnx")
@@ -158,7 +156,7 @@ def test_another_size_or_a_batch_that_the_model_itself_fixes_becomes_fixed(
     body = body.replace("{", "{ k = Constant<value = int64[6] {1, 2, 2, 2, 2, 4}>()", 1)
     write_model(path, body, f"float[{ports}] x", "n,4,n")
     source = Source(str(path), shapes=(("x", fixed),))
-    (attempt,) = OnnxTrials(str(path), source, ((rewrite,),))()
+    (attempt,) = Trials(str(path), source, ((rewrite,),))()
     assert (attempt.fault, len(attempt.changes)) == ("", 1)
     OnnxFile(path, source.shapes).write([rewrite], tmp_path / "new.onnx")
     made = onnx.load(tmp_path / "new.onnx")
@@ -209,5 +207,5 @@ def test_branches_functions_and_constants_behind_other_nodes_work(tmp_path: Path
     }
     <domain: "own", opset_import: ["" : 17]> Twice (a) => (b) { b = Add(a, a) }"""
     write_model(path, body, "float[1,4,6] x", "1,4,6", more=', "own" : 1')
-    (attempt,) = OnnxTrials(str(path), Source(str(path)), (("scale-batch-norm",),))()
+    (attempt,) = Trials(str(path), Source(str(path)), (("scale-batch-norm",),))()
     assert (attempt.fault, [one.nodes for one in attempt.changes]) == ("", [("n",)])
