@@ -30,7 +30,7 @@ from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 
 PAGE, LARGE_PAGE = 4096, 16384
-NOT_EXTRACTED_FROM, DECLARED_FROM = 23, 31  # API levels
+DECLARED_FROM = 31  # API level
 WIDE = frozenset({"arm64-v8a", "x86_64"})  # ABIs whose devices may have pages of 16 KiB
 MOST_NAMED = 8
 RPC = "libcdsprpc.so"

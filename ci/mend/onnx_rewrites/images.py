@@ -14,7 +14,7 @@ from ci.mend.onnx_rewrites.graph import Array, Graph, read, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10
-SMALL_KERNEL, WIDE_KERNEL = 2, 3
+SMALL_KERNEL = 2
 FEW_CHANNELS = 8  # below it, QNN computes a depthwise kernel of 2 x 2 wrongly in 8 bits
 
 

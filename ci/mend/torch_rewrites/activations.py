@@ -56,8 +56,8 @@ def softplus_by_series(edit: Editor) -> None:
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
         x, factor = node.args[0], 1.0
         if node.target is aten.softplus.default:
-            factor = float(argument(node, 1, "beta", 1.0))
-            if argument(node, 2, "threshold", 20.0) < LEAST_THRESHOLD or factor <= 0:
+            factor = float(argument(node, "beta"))
+            if argument(node, "threshold") < LEAST_THRESHOLD or factor <= 0:
                 continue  # torch returns x above the threshold, where softplus is not yet x
         elif node.target is aten.log_sigmoid.default:
             factor = -1.0
@@ -182,7 +182,7 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
     if low is None or not 0 < low < 9e-7:
         return
     clamped = (
-        edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, 2, "max"))
+        edit.call(aten.clamp.default, floor.args[0], 1e-6, argument(floor, "max"))
         if (floor.target is aten.clamp.default)
         else edit.call(floor.target, floor.args[0], 1e-6)
     )
@@ -193,7 +193,7 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
 def _floor_of(node: Node) -> float | None:
     """Return the lowest value of a node that limits a tensor from below."""
     if node.target in {aten.clamp.default, aten.clamp_min.default}:
-        low = argument(node, 1, "min")
+        low = argument(node, "min")
         return low if isinstance(low, float) else None
     if node.target is aten.add.Tensor and isinstance(node.args[1], float) and not node.kwargs:
         return node.args[1]

@@ -115,10 +115,10 @@ def mask_after_softmax(edit: Editor) -> None:
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
         kept = _find_kept(edit, node)
-        other = node.kwargs.get("enable_gqa") or argument(node, 4, "dropout_p", 0.0)
+        other = argument(node, "enable_gqa") or argument(node, "dropout_p")
         if other or kept is None or not kept.any(-1).all():
             continue
-        scale = node.kwargs.get("scale")
+        scale = argument(node, "scale")
         scale = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
         turned = edit.call(aten.transpose.int, key, -2, -1)
         scores = edit.call(aten.matmul.default, query, turned)
@@ -163,8 +163,8 @@ def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
 
 def _find_kept(edit: Editor, node: Node) -> Tensor | None:
     """Return which scores of an attention its constant mask keeps."""
-    mask = argument(node, 3, "attn_mask")
-    if argument(node, 5, "is_causal", False):
+    mask = argument(node, "attn_mask")
+    if argument(node, "is_causal"):
         return torch.ones(shape_of(node)[-2], shape_of(node.args[1])[-2]).tril().bool()
     return _read_kept(edit.value(mask))
 

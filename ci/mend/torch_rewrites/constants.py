@@ -27,7 +27,7 @@ def fold_constants(edit: Editor) -> None:
 @rewrites("put-constant-first", aten.cat.default)
 def put_constant_first(edit: Editor, node: Node) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
-    operands, axis = node.args[0], argument(node, 1, "dim", 0)
+    operands, axis = node.args[0], argument(node, "dim")
     stored = edit.value(operands[-1])
     if len(operands) < 2 or stored is None or not is_uniform(stored):
         return
@@ -62,10 +62,8 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
 def pad_by_concatenation(edit: Editor, node: Node) -> None:
     """Write a padding with a constant as a concatenation."""
     operand, counts = node.args[0], node.args[1]
-    is_pad = node.target is aten.pad.default
-    mode = argument(node, 2, "mode", "constant") if is_pad else "constant"
-    value = argument(node, 3 if is_pad else 2, "value") or 0.0
-    if mode != "constant" or min(counts) < 0 or not any(counts):
+    mode, value = argument(node, "mode"), argument(node, "value") or 0.0
+    if mode not in {None, "constant"} or min(counts) < 0 or not any(counts):
         return
     new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
     edit.replace(node, new, "torch.cat([constant, x, constant], dim)")

@@ -24,14 +24,8 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
     a kernel reaches all rows."""
     weight = edit.value(node.args[1])
-    stride, padding, extra, dilation = (
-        per_axis(argument(node, place, name, usual), len(shape_of(node.args[1])) - 2)
-        for place, name, usual in (
-            (3, "stride", 1),
-            (4, "padding", 0),
-            (5, "output_padding", 0),
-            (7, "dilation", 1),
-        )
+    stride, padding, extra, dilation = read_numbers(
+        node, "stride", "padding", "output_padding", "dilation"
     )
     if weight is None or any(one != 1 for one in dilation):
         return
@@ -47,9 +41,7 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
         counts = [count for one in reversed(added) for count in (0, one)]
         extra = [more - count for more, count in zip(extra, added, strict=True)]
         longer = edit.constant(torch.nn.functional.pad(weight, counts))
-        groups = argument(node, 6, "groups", 1)
-        rest = longer, argument(node, 2, "bias"), stride, padding, extra, groups
-        new = edit.call(node.target, node.args[0], *rest)
+        new = edit.call_again(node, weight=longer, output_padding=extra)
         edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
 
 
@@ -57,18 +49,15 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
 def spread_kernel(edit: Editor, node: Node) -> None:
     """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
     weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-    dilation = per_axis(argument(node, 7, "dilation", 1), len(kernel))
+    (dilation,) = read_numbers(node, "dilation")
     if weight is None or all(one == 1 for one in dilation):
         return
     sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
     spread = weight.new_zeros(*weight.shape[:2], *sizes)
     places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
     spread[places] = weight
-    names = (("bias", None), ("stride", 1), ("padding", 0), ("output_padding", 0))
-    given = [argument(node, place, *one) for place, one in enumerate((*names, ("groups", 1)), 2)]
-    numbers = [per_axis(one, len(kernel)) for one in given[1:4]]
-    rest = given[0], *numbers, given[4]
-    new = edit.call(node.target, node.args[0], edit.constant(spread), *rest)
+    ones = [1] * len(kernel)
+    new = edit.call_again(node, weight=edit.constant(spread), dilation=ones)
     edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
 
 
@@ -76,7 +65,7 @@ def spread_kernel(edit: Editor, node: Node) -> None:
 def surround_kernel(edit: Editor, node: Node) -> None:
     """Surround the kernel of a convolution by zeros until it is longer than the padding."""
     weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-    stride, padding, dilation, groups = _read_numbers(node, len(kernel))
+    padding, dilation = read_numbers(node, "padding", "dilation")
     rings = [
         max(math.ceil(pad / step) - (size - 1), 0)
         for size, pad, step in zip(kernel, padding, dilation, strict=True)
@@ -87,8 +76,7 @@ def surround_kernel(edit: Editor, node: Node) -> None:
     steps = zip(padding, rings, dilation, strict=True)
     padding = [pad + count * step for pad, count, step in steps]
     longer = edit.constant(torch.nn.functional.pad(weight, counts))
-    rest = argument(node, 2, "bias"), stride, padding, dilation, groups
-    new = edit.call(node.target, node.args[0], longer, *rest)
+    new = edit.call_again(node, weight=longer, padding=padding)
     edit.replace(node, new, "zeros around the kernel, and as much more padding")
 
 
@@ -97,13 +85,13 @@ def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
     """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
     row and column are zeros."""
     weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
-    numbers, groups = [[2, 2], [0, 0], [1, 1]], argument(node, 6, "groups", 1)
-    if weight is None or groups < 2 or tuple(weight.shape[1:]) != (1, 2, 2) or not even:
+    if weight is None or argument(node, "groups") < 2 or not even:
         return
-    if [*_read_numbers(node, 2)[:3]] == numbers:
+    if tuple(weight.shape[1:]) != (1, 2, 2):
+        return
+    if read_numbers(node, "stride", "padding", "dilation") == [[2, 2], [0, 0], [1, 1]]:
         wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
-        rest = argument(node, 2, "bias"), [2, 2], [1, 1], [1, 1], groups
-        new = edit.call(node.target, node.args[0], wide, *rest)
+        new = edit.call_again(node, weight=wide, padding=[1, 1])
         edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
@@ -113,12 +101,12 @@ def copy_shared_bias(edit: Editor) -> None:
     input of the first call."""
     known = set()
     for node in edit.find(*ABSORBING):
-        bias = argument(node, 2, "bias")
+        bias = argument(node, "bias")
         if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
             continue
         if bias.target in known:
             own = edit.constant(edit.value(bias))
-            new = edit.call(node.target, *node.args[:2], own, *node.args[3:], **node.kwargs)
+            new = edit.call_again(node, bias=own)
             edit.replace(node, new, "a layer with the same weights and its own bias for each call")
         known.add(bias.target)
 
@@ -126,17 +114,14 @@ def copy_shared_bias(edit: Editor) -> None:
 @rewrites("multiply-single", aten.linear.default)
 def multiply_single(edit: Editor, node: Node) -> None:
     """Write a linear layer of a single feature as a product and a sum."""
-    operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, 2, "bias")
+    operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, "bias")
     if weight is not None and weight.shape[1] == 1:
         new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
         new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
         edit.replace(node, new, "x * weight + bias")
 
 
-def _read_numbers(node: Node, axes: int) -> tuple[list[int], list[int], list[int], int]:
-    """Return the stride, the padding, the dilation and the groups of a convolution."""
-    stride, padding, dilation = (
-        per_axis(argument(node, place, name, usual), axes)
-        for place, name, usual in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-    )
-    return stride, padding, dilation, argument(node, 6, "groups", 1)
+def read_numbers(node: Node, *names: str) -> list[list[int]]:
+    """Return arguments of a convolution that have a number for each axis of the image."""
+    axes = len(shape_of(node.args[1])) - 2
+    return [per_axis(argument(node, name), axes) for name in names]

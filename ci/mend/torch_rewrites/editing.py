@@ -96,6 +96,17 @@ class Editor:
             node.meta["val"] = target(*tree_map(value_of, args), **tree_map(value_of, kwargs))
         return self._mark(node)
 
+    def call_again(self, node: Node, **changed: Any) -> Node:
+        """Insert a call like ``node`` with some of its arguments changed."""
+        arguments = node.target._schema.arguments
+        args, known = [*node.args], [one.name for one in arguments]
+        while len(args) <= max(map(known.index, changed)):
+            args.append(argument(node, known[len(args)]))
+        for name, value in changed.items():
+            args[known.index(name)] = value
+        rest = {name: one for name, one in node.kwargs.items() if name not in known[: len(args)]}
+        return self.call(node.target, *args, **rest)
+
     def constant(self, value: Tensor) -> Node:
         """Store a tensor in the module, and return a node that reads it."""
         taken = {name for name, _ in self.module.named_buffers()}
@@ -237,9 +248,14 @@ def shape_of(node: Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def argument(node: Node, place: int, name: str, default: Any = None) -> Any:
-    """Return an argument of a call, given by place or by name."""
-    return node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+def argument(node: Node, name: str) -> Any:
+    """Return an argument of a call, or its default. Return None if the operator has no argument
+    with this name."""
+    for place, one in enumerate(node.target._schema.arguments):
+        if one.name == name:
+            default = node.kwargs.get(name, one.default_value)
+            return node.args[place] if place < len(node.args) else default
+    return None
 
 
 def is_idle(node: Node) -> bool:
@@ -310,9 +326,9 @@ def _find_written(module: GraphModule) -> set[Node]:
     written: set[Node] = set()
     for node in module.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        for place, one in enumerate(schema.arguments if schema else ()):
+        for one in schema.arguments if schema else ():
             if one.alias_info and one.alias_info.is_write:
-                changed = argument(node, place, one.name)
+                changed = argument(node, one.name)
                 if isinstance(changed, Node):
                     written.add(base.get(changed, changed))
     return written | {node for node, origin in base.items() if origin in written}

@@ -69,13 +69,13 @@ def flatten_rms_norm(edit: Editor) -> None:
 def flatten_layer_norm(edit: Editor, node: Node) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
     length, shape = math.prod(node.args[1]), shape_of(node)
-    given = argument(node, 2, "weight"), argument(node, 3, "bias")
+    given = argument(node, "weight"), argument(node, "bias")
     stored = [edit.value(one) for one in given]
     if len(node.args[1]) < 2 or [one is None for one in given] != [one is None for one in stored]:
         return
     flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
     factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
-    eps = argument(node, 4, "eps", 1e-5)
+    eps = argument(node, "eps")
     made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
     made = edit.call(aten.reshape.default, made, [*shape])
     edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
@@ -84,18 +84,17 @@ def flatten_layer_norm(edit: Editor, node: Node) -> None:
 @rewrites("write-variance", aten.var, aten.std)
 def write_variance(edit: Editor, node: Node) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
-    names = [one.name for one in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     operand, shape = node.args[0], shape_of(node.args[0])
-    axes = normal_axes(given.get("dim") or range(len(shape)), len(shape))
-    lost = given.get("correction", given.get("unbiased", True))
-    count, lost = math.prod(shape[axis] for axis in axes), 1 if lost is None else lost
+    axes = normal_axes(argument(node, "dim") or range(len(shape)), len(shape))
+    numbers = argument(node, "correction"), argument(node, "unbiased"), 1
+    count = math.prod(shape[axis] for axis in axes)
+    lost = next(one for one in numbers if one is not None)
     if count <= lost:
         return
     mean = edit.call(aten.mean.dim, operand, [*axes], True)
     new = edit.call(aten.sub.Tensor, operand, mean)
     new = edit.call(aten.mul.Tensor, new, new)
-    new = edit.call(aten.mean.dim, new, [*axes], given.get("keepdim", False))
+    new = edit.call(aten.mean.dim, new, [*axes], bool(argument(node, "keepdim")))
     if lost:
         new = edit.call(aten.mul.Tensor, new, count / (count - lost))
     if "std" in str(node.target):
@@ -133,10 +132,10 @@ def scale_batch_norm(edit: Editor, node: Node) -> None:
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
     for node in edit.find(aten.rms_norm.default):
         operand, sizes = node.args[:2]
-        eps = argument(node, 3, "eps")
+        eps = argument(node, "eps")
         eps = torch.finfo(value_of(node).dtype).eps if eps is None else eps
         if len(sizes) == 1:
-            yield RmsNorm(node, operand, argument(node, 2, "weight"), eps)
+            yield RmsNorm(node, operand, argument(node, "weight"), eps)
     for node in edit.find(aten.rsqrt.default):
         found, result = _match_mean_of_squares(edit, node.args[0]), edit.user(node)
         if found is None or result is None or result.target is not aten.mul.Tensor:
@@ -167,7 +166,7 @@ def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | Non
     if not isinstance(mean, Node) or mean.target is not aten.mean.dim or isinstance(eps, Node):
         return None
     square = edit.source(mean.args[0])
-    if argument(mean, 2, "keepdim", False) is not True or not isinstance(square, Node):
+    if argument(mean, "keepdim") is not True or not isinstance(square, Node):
         return None
     rank = len(shape_of(square))
     if not mean.args[1] or normal_axes(mean.args[1], rank) != (rank - 1,):

@@ -34,8 +34,8 @@ def pad_before_pool(edit: Editor, node: Node) -> None:
     multiplied by the factor that the other number of counted elements makes."""
     axes, operand, shape = AXES[node.target], node.args[0], shape_of(node.args[0])
     kernel = per_axis(node.args[1], axes)
-    stride = per_axis(argument(node, 2, "stride") or kernel, axes)
-    padding = per_axis(argument(node, 3, "padding", 0), axes)
+    stride = per_axis(argument(node, "stride") or kernel, axes)
+    padding = per_axis(argument(node, "padding"), axes)
     sizes, made = shape[-axes:], shape_of(node)[-axes:]
     after = [  # a negative number: elements that no window reaches
         max((count - 1) * step + window - size - pad, 0)
@@ -104,7 +104,7 @@ def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
 def separate_maximum(edit: Editor, node: Node) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
     largest = node.target is aten.max.dim
-    axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, 2, "keepdim", False)
+    axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, "keepdim")
     for user in [one for one in node.users if one.users]:
         if user.args[1] == 0:
             kind = aten.amax.default if largest else aten.amin.default
@@ -181,10 +181,10 @@ def slice_windows(edit: Editor) -> None:
 def convolve_tall_pool(edit: Editor, node: Node) -> None:
     """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
     kernel = per_axis(node.args[1], 2)
-    stride = per_axis(argument(node, 2, "stride") or kernel, 2)
-    padding = per_axis(argument(node, 3, "padding", 0), 2)
+    stride = per_axis(argument(node, "stride") or kernel, 2)
+    padding = per_axis(argument(node, "padding"), 2)
     shape = shape_of(node.args[0])
-    divisor = argument(node, 6, "divisor_override") or math.prod(kernel)
+    divisor = argument(node, "divisor_override") or math.prod(kernel)
     if stride != [1, 1] or any(padding) or len(shape) != 4:
         return
     channels = shape[1]

@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.fx import Node
 
 from ci.mend.axes import merge_axes, plan_product, split_order
-from ci.mend.torch_rewrites.editing import Editor, aten, is_fixed, is_idle, rewrites, shape_of
+from ci.mend.torch_rewrites.editing import (
+    Editor,
+    argument,
+    aten,
+    is_fixed,
+    is_idle,
+    rewrites,
+    shape_of,
+)
 
 MOST_AXES = 5  # that QNN takes
 VIEWS = {
@@ -73,7 +81,7 @@ def repeat_by_expand(edit: Editor) -> None:
         edit.replace(node, new, "x.unsqueeze(2).expand(...).flatten(1, 2) for key and value")
     for node in edit.find(aten.repeat_interleave.self_int):
         operand, times = node.args[:2]
-        axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
+        axis = argument(node, "dim")
         shape = shape_of(operand)
         if axis is None:
             shape, axis = (math.prod(shape),), 0
@@ -240,9 +248,9 @@ def find_part(node: Node) -> tuple[int, int, int]:
     source, place = node.args
     shape = shape_of(source.args[0])
     if source.target is aten.unbind.int:
-        axis = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
+        axis = argument(source, "dim")
         return axis % len(shape), place, 1
-    axis = source.args[2] if len(source.args) > 2 else source.kwargs.get("dim", 0)
+    axis = argument(source, "dim")
     sizes = [one.shape[axis] for one in source.meta["val"]]
     return axis % len(shape), sum(sizes[:place]), sizes[place]
 
