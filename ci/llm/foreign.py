@@ -188,7 +188,7 @@ class Foreign:
     step_s: float  # the mean time of a decode step in seconds
     same: int | None = None  # how many tokens at the start equal those of the float32 model
     likeness: Likeness | None = None  # of the logits for the program's text
-    where: tuple[str, ...] = ()  # at which layer the keys or values depart from the float32 model's
+    where: tuple[str, ...] = ()  # the first layers with wrong keys or values, in prefill and decode
     faults: tuple[str, ...] = ()  # the reasons to reject the program
 
 
@@ -275,9 +275,10 @@ class ForeignJob:
                 rounded = run_forced(Loop(interface, coarse), prompt, free.fed[len(prompt) :])
                 spans = {"prefill": slice(len(prompt)), "decode": slice(len(prompt), None)}
                 where = tuple(
-                    f"{name}: {describe_drop(free, float32, rounded, span)}"
+                    f"{name}: {found}"
                     for name, span in spans.items()
                     if free.caches[:, span].size
+                    and (found := describe_drop(free, float32, rounded, span))
                 )
         return Foreign(free.tokens, after, 0.0, same, likeness, where, tuple(faults))
 

@@ -412,15 +412,19 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         share = f"{likeness.agreement:.0%} of the program's tokens equal the float32 model's"
         faults.append(f"{share}, but at least {least:.0%} are required")
     notes = RunNotes(run_ms=foreign.step_s * 1000)
+    warnings = () if faults else foreign.where
+    where = foreign.where
+    if not likeness:
+        warnings = ("without --weights, only obvious faults in the tokens and logits are detected",)
+    elif not where:
+        where = ("no keys or values are far worse than those of float32 with coarse rounding",)
     known = Evidence(
         figures=CaseFigures(equal=likeness.agreement if likeness else None),
         run=Run(notes=notes),
-        warnings=()
-        if likeness
-        else ("without --weights, only obvious faults in the tokens and logits are detected",),
+        warnings=warnings,
     )
     status = Status.FAILED if faults else Status.PASSED
-    advice = Advice(where=foreign.where)
+    advice = Advice(where=where)
     findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
     findings += map(TOKENS.find, faults[1:])
     case = make_case(spec, known, status=status, findings=findings, runner=NAME)

@@ -161,6 +161,10 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     assert bool(result.case.warnings) is (agreement is None)
     assert (result.case.equal, result.case.run_ms) == (agreement, 100)
     assert ("the first 2 equal those of float32" in result.noted) is (agreement is not None)
+    if agreement is not None:
+        case = judge_program(SPEC, replace(foreign, where=("layer 1",)), "a story", 0.75).case
+        wheres = [one.where for one in case.findings][:1] or [case.warnings]
+        assert wheres == [("layer 1",)]
 
 
 # -- the tiny decoder as a program of others ------------------------------------------------------

@@ -154,7 +154,7 @@ def test_nothing_departs_in_a_right_program(own: Tiny) -> None:
     [
         (swap_key_heads, "first wrong in the keys of layer 1: "),
         (scale("layers.0.ffn_norm.weight"), f"{HIDDEN} values of layer 1): "),
-        (lambda _: None, "no keys or values are more than 10 dB worse"),
+        (lambda _: None, ""),
     ],
 )
 def test_the_layer_at_which_a_foreign_program_departs_is_named(
@@ -168,7 +168,8 @@ def test_the_layer_at_which_a_foreign_program_departs_is_named(
     decoder = make(own)
     rounded = own.force(coarse_step({1: decoder, PREFILL: decoder}, right.caches, 8, 8))
     for span in (slice(len(own.runs.prompt)), slice(len(own.runs.prompt), None)):
-        assert describe_drop(coded, right, rounded, span).startswith(told)
+        found = describe_drop(coded, right, rounded, span)
+        assert found[: len(told) or None] == told
 
 
 def locate_first(own: Tiny, modules: dict[int, Any]) -> list[str]:
