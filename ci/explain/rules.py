@@ -242,12 +242,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         """Return one of the rule's texts with ``values`` for its braces."""
         return text.format_map(values) if self.family else text
 
-    def matches_line(self, line: str) -> bool:
-        """Return whether the rule matches a line."""
-        low, literals = line.lower().encode(), self.literals
-        found = not literals or any(one in low for one in literals)
-        return found and self.find(line) is not None
-
 
 class _File(Struct, forbid_unknown_fields=True):
     rule: tuple[Rule, ...]

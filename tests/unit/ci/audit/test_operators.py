@@ -167,13 +167,6 @@ def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
     assert (annotation.path, annotation.line) == ("nets/net.py", 22)
 
 
-def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
-    evil = Found({("a", NOWHERE): 1}, (Fallback("aten.x", "::error::\x1b[31mred"),), (), 1)
-    text = show(Audit(cases=(judge(evil),)))
-    assert "\x1b" not in text
-    assert not any(line.startswith("::") for line in text.splitlines())
-
-
 POSITIONS = (
     Step(
         "add",
@@ -208,7 +201,6 @@ def test_a_known_fault_is_of_the_versions_of_qnn_that_have_it() -> None:
     for qnn, faults in (("2.48.40", 0), ("2.49.40", 1), ("", 1)):  # in an unknown one it may be
         spec = CaseSpec("net", Scheme.FP16, "SM8650")
         assert len(judge_case(spec, POLICY, found, qnn=qnn).known_faults) == faults
-    assert len(judge_case(spec, POLICY, found).known_faults) == 1
 
 
 def make_fault(number: int) -> KnownFault:
@@ -278,8 +270,5 @@ def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
     )
     tools = (Tool(name="qnn", version="2.1"), Tool(name="torch", version="2.3"))
     audit = Audit(cases=cases, toolchain=tools, command="qnn-ci audit")
-    text = [
-        show(audit),
-        *(f"{one.level.value} {one.plain()}\n" for one in make_annotations(audit)),
-    ]
-    check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", "".join(text))
+    told = "".join(f"{one.level.value} {one.plain()}\n" for one in make_annotations(audit))
+    check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", show(audit) + told)
