@@ -271,8 +271,8 @@ def repeat_policy(args: argparse.Namespace) -> list[str]:
 
 
 def rank(option: Option) -> int:
-    """Return the place of an option in a command that repeats it."""
-    return ORDER.index(option.flag)
+    """Return the place of an option in a command that repeats it. Others come last."""
+    return ORDER.index(option.flag) if option.flag in ORDER else len(ORDER)
 
 
 def repeat_command(args: argparse.Namespace) -> str:
