@@ -37,7 +37,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
     def visits(self) -> int:
         """Return how often a round visits the block: more often if it has many forms."""
         forms = math.prod(map(len, self.choices.values()))
-        return 1 + int(math.log10(forms))
+        return 1 + int(math.log2(forms))
 
 
 class Blocks(Struct, frozen=True, forbid_unknown_fields=True):

@@ -152,7 +152,7 @@ class Search:
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
         """Try graphs in parallel, with one worker per job, and return an iterator over the results.
-        All workers start at once. A worker compiles ``bundle`` graphs together, or the number in
+        All workers start at once. A worker compiles ``bundle`` graphs together, or
         ci.faults.trial.BUNDLE if it is 0. Graphs without a result at the time ``until`` are
         UNTRIED."""
         size = -(-len(items) // self.jobs) or 1

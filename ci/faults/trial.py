@@ -19,7 +19,7 @@ from ci.faults.results import LATE, UNJUDGED, UNTRIED, Item, Result
 from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
-BUNDLE = {"onnx": 8, "executorch": 16}  # the number of graphs that are compiled together
+BUNDLE = 8  # the number of graphs that are compiled together
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
 MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
@@ -90,9 +90,9 @@ class Trial:
         self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
     ) -> Iterator[Result]:
         """Yield the result of each graph, in order. ``bundle`` graphs are tried at a time, by
-        default the number in BUNDLE. Graphs without a result at ``deadline`` (a time of
+        default BUNDLE. Graphs without a result at ``deadline`` (a time of
         time.monotonic) are UNTRIED."""
-        left, size = list(items), bundle or BUNDLE[self.frontend]
+        left, size = list(items), bundle or BUNDLE
         for start in range(0, len(left), size):
             yield from self.run_bundle(left[start : start + size], deadline)
 

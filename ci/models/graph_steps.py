@@ -65,6 +65,11 @@ def measure_step(
     - ``stride``: the kernel size, for a pooling operator that specifies no stride
     - ``unreached``: how many rows at the end of a transposed convolution's result no kernel
       reaches, along its worst axis, or 0
+    - ``depthwise``: 1 if a convolution has a group for each of several input channels
+    - ``surplus``: the output padding of a depthwise transposed convolution minus its padding, plus
+      1, or 0 if it has no output padding
+    - ``factor``: the magnitude of a constant operand with one element
+    - ``uniform``: 1 if an operand is a constant with several elements, all equal
     - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
       the padded input, along its worst axis, or 0
     - ``floor``: the value below which the result of a clamp does not fall, or the largest magnitude
@@ -79,12 +84,7 @@ def measure_step(
     """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
-        kernel = max(operands[1].shape[2:], default=0)
-        reach = (kernel - 1) * max(found.get("dilation", (1.0,)), default=1.0) + 1
-        beyond = max(found.get("padding", (0.0,)), default=0.0) - reach + 1
-        found |= {"kernel": (float(kernel),), "beyond": (max(beyond, 0.0),)}
-        if "output_padding" in found:
-            found["unreached"] = (_find_unreached(operands[1].shape[2:], found),)
+        found |= dict(_measure_convolution(operands, found))
     elif "kernel_size" in found and not found.get("stride"):
         found["stride"] = found["kernel_size"]
     if any(found.get("ceil_mode", ())) and operands:
@@ -101,7 +101,7 @@ def measure_step(
     factors = found.get("scale_factors") or [after / before for after, before in sizes if before]
     if any(one % 1 for one in factors):
         found["uneven"] = (1.0,)
-    found |= dict(_measure_norm(operands))
+    found |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
@@ -109,6 +109,34 @@ def measure_step(
         height, width = operands[0].shape[2:]
         found |= {"height": (float(height),), "width": (float(width),)}
     return found
+
+
+def _measure_convolution(
+    operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    kernel = max(operands[1].shape[2:], default=0)
+    reach = (kernel - 1) * max(numbers.get("dilation", (1.0,)), default=1.0) + 1
+    beyond = max(numbers.get("padding", (0.0,)), default=0.0) - reach + 1
+    yield "kernel", (float(kernel),)
+    yield "beyond", (max(beyond, 0.0),)
+    added = numbers.get("output_padding", ())
+    if "output_padding" in numbers:
+        yield "unreached", (_find_unreached(operands[1].shape[2:], numbers),)
+    channels = operands[0].shape[1] if len(operands[0].shape) > 2 else 1
+    if channels > 1 and max(numbers["groups"], default=1) == channels:
+        yield "depthwise", (1.0,)
+        padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
+        yield "surplus", (max((1 + more - given for more, given in padded if more), default=0.0),)
+
+
+def _measure_constants(
+    operands: Sequence[Operand],
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    for one in operands:
+        if one.constant and math.prod(one.shape) == 1:
+            yield "factor", (one.magnitude,)
+        elif one.uniform:
+            yield "uniform", (1.0,)
 
 
 def _measure_norm(operands: Sequence[Operand]) -> Iterator[tuple[str, tuple[float, ...]]]:

@@ -44,7 +44,7 @@ def test_every_block_can_be_judged_in_every_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("frontend", FRONTENDS)
 def test_a_search_visits_each_block_first_and_then_other_sizes(frontend: Frontend) -> None:
     blocks = read_blocks(frontend)
-    cells = [choose_cell(3, number, frontend)[0] for number in range(12 * len(blocks) * 2)]
+    cells = [choose_cell(3, number, frontend)[0] for number in range(12 * len(blocks) * 4)]
     assert {one.block for one in cells[: len(blocks)]} == set(blocks)
     assert {*cells} == {Cell(name, size) for name, (_, sizes) in blocks.items() for size in sizes}
     again = [choose_cell(3, number, frontend)[0] for number in range(40)]
