@@ -13,16 +13,17 @@ from ci.llm import tiny
 from ci.llm.lowering import LlmEngine
 from ci.verbs import llm
 from provisioning.errors import ExitCode
-from tests.integration.llm.test_families import FAMILIES, write_trained
+from tests.integration.llm.test_families import write_trained
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
 WAYS = ("prefill", "decode after prefill", "decode alone")
 
 
+# Per fault, the schemes in which it is far above the noise, and what is wrong first.
 FAULTS = {
-    "heads:{}": "the keys of layer {}",
-    "ffn_norm:{}": "the hidden state that layer {} returns, or in the norm behind it",
+    "heads:2": (("fp16", "16a8w"), "the keys of layer 2"),
+    "ffn_norm:1": (("fp16",), "the hidden state that layer 1 returns, or in the norm behind it"),
 }
 
 
@@ -35,7 +36,7 @@ def test_swapped_key_heads_of_a_layer_are_named(
     assert told == [[f"{way}: first wrong in the keys of layer 1" for way in WAYS]]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "smollm3", "phi3", "granite"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_wrong_layer_of_each_family_is_named(
     fault: str,
@@ -44,16 +45,15 @@ def test_the_wrong_layer_of_each_family_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two of the three ways are enough in 16 bits: a wrong norm is near the limit there."""
     monkeypatch.chdir(tmp_path)
     write_trained(tmp_path, family)
     place = str(Path(tiny.__file__).parent / "tokenizer.bin")
     words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
-    schemes = ["--scheme", "fp16", "--scheme", "16a8w"]
-    found = run_wrong(fault.format(2), [*words, *schemes], monkeypatch, capsys)
-    wanted = f"first wrong in {FAULTS[fault].format(2)}"
-    counts = [sum(wanted in one for one in where) for where in found]
-    assert [counts[0], min(counts[1], 2)] == [3, 2]
+    schemes, wanted = FAULTS[fault]
+    words += [word for scheme in schemes for word in ("--scheme", scheme)]
+    found = run_wrong(fault, words, monkeypatch, capsys)
+    assert len(found) == len(schemes)
+    assert all(f"first wrong in {wanted}" in told for where in found for told in where)
 
 
 def run_wrong(
