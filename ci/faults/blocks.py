@@ -19,7 +19,7 @@ from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
 
 PLACE = re.compile(r"\{([^{}]+)\}")
-MOST_TRIES = 30
+MOST_TRIES, MOST_SMALL = 30, 7
 Sizes = Mapping[str, tuple[int, ...]]
 
 
@@ -38,6 +38,11 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
         """Return how often a round visits the block: more often if it has many forms."""
         forms = math.prod(map(len, self.choices.values()))
         return 1 + int(math.log2(forms))
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether the graph has so many lines that it takes long to try."""
+        return self.graph.count("\n") > MOST_SMALL
 
 
 class Blocks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,15 +83,16 @@ def choose_cell(seed: int, number: int, frontend: Frontend) -> tuple[Cell, rando
     """Return the cell for the graph with this ``number``, and the random numbers for its form.
 
     The search goes through the cells in rounds. Each round visits every block once, in a random
-    order, and then visits blocks with many forms again. A block has another size class at each
-    visit, until it had all of them."""
+    order, and then visits blocks with many forms again, small ones first. A block has another size
+    class at each visit, until it had all of them."""
     blocks = {name: row[0] for name, row in read_blocks(frontend).items()}
     size_of_round = sum(one.visits for one in blocks.values())
     turn, place = divmod(number, size_of_round)
     dice = random.Random(f"{seed} round {turn}")  # noqa: S311 - repeatable
     first = dice.sample(sorted(blocks), len(blocks))
     again = [(name, n) for name in blocks for n in range(1, blocks[name].visits)]
-    name, visit = [*((name, 0) for name in first), *dice.sample(again, len(again))][place]
+    again = sorted(dice.sample(again, len(again)), key=lambda one: blocks[one[0]].is_large)
+    name, visit = [*((name, 0) for name in first), *again][place]
     visit += turn * blocks[name].visits
     sizes = sorted(read_blocks(frontend)[name][1])
     cycle, at = divmod(visit, len(sizes))
