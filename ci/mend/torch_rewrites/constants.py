@@ -46,8 +46,8 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
     if len(shape) < 3 or shape[0] < 2:
         return
     for place, given in enumerate(node.args[:2]):
-        stored = edit.value(given)
-        if stored is None or shape_of(node.args[1 - place]) != shape:
+        stored, other = edit.value(given), node.args[1 - place]
+        if stored is None or not isinstance(other, Node) or shape_of(other) != shape:
             continue
         if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
             continue

@@ -136,6 +136,7 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 4), lambda x: torch.sub(torch.ones(1, 3, 4), x, alpha=2)),
         (0, (2, 3, 4), lambda x: x + torch.ones(4)),
         (0, (1, 3, 4), lambda x: x + torch.ones(3, 4)),
+        (0, (2, 3, 4), lambda x: x + torch.ones(2, 3, 4)[0].expand(2, 3, 4) * 0.5),
     ],
     "concatenate-padding": [
         (1, (2, 3, 4, 5), lambda x: F.pad(x, (0, 1, 2, 0), value=6.0)),
