@@ -3,7 +3,6 @@ of everything that was tried, and each change at its source line."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -145,6 +144,7 @@ def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRec
     )
 
 
+SHOWN = 3  # places of one change
 HEAD = ("case", "step", "verdict", "SQNR dB", "metric", "on CPU", "size", "ms")
 AXES = (
     "Up: SQNR against float32. Right: cost. Green passes, red fails, the ring marks the chosen"
@@ -191,12 +191,17 @@ def _show_figures(step: JudgedRecipe) -> tuple[str, ...]:
 
 
 def _explain(one: MendedCase) -> Iterator[tuple[str, str]]:
-    alike = [structs.replace(each, nodes=() if each.place else each.nodes) for each in one.changes]
-    for change, times in Counter(alike).items():
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for change in one.changes:
         place = change.place
         where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
-        yield where, change.rewrite + (f", {times} times" if times > 1 else "")
-        yield from (("-", change.before), ("+", change.after))
+        alike.setdefault((change.rewrite, change.before, change.after), []).append(where)
+    for (rewrite, before, after), every in alike.items():
+        places = [*dict.fromkeys(every)]
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        times = f", {len(every)} times" if len(every) > 1 else ""
+        yield f"{', '.join(places[:SHOWN])}{more}", f"{rewrite}{times}"
+        yield from (("-", before), ("+", after))
     if one.changes:
         differ = f"differ by at most {one.difference:.1g} of their range"
         yield "", f"float32 outputs {differ if one.difference else 'are equal up to rounding'}"

@@ -99,6 +99,20 @@ def separate_activation(edit: Editor, node: Node) -> None:
     edit.replace(node, new, f"{word}(x.mT).mT")
 
 
+@rewrites("silu-by-tanh", aten.silu.default, aten.mul.Tensor)
+def silu_by_tanh(edit: Editor, node: Node) -> None:
+    """Write SiLU, also as x * sigmoid(x), with tanh."""
+    x = node.args[0]
+    if node.target is aten.mul.Tensor:
+        gates = [one for one in node.all_input_nodes if one.target is aten.sigmoid.default]
+        x = next((one.args[0] for one in gates if {*node.args} == {one, one.args[0]}), None)
+        if x is None:
+            return
+    half = edit.call(aten.tanh.default, edit.call(aten.mul.Tensor, x, 0.5))
+    gate = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, half, 0.5), 0.5)
+    edit.replace(node, edit.call(aten.mul.Tensor, x, gate), "x * (0.5 * torch.tanh(0.5 * x) + 0.5)")
+
+
 @rewrites("name-gelu")
 def name_gelu(edit: Editor) -> None:
     """Write GELUs that are written out with erf or tanh as one operator. They are recognized by

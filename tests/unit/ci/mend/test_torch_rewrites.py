@@ -301,6 +301,10 @@ ROWS: dict[str, list[Row]] = {
         (0, (4,), nn.Sequential(nn.Linear(4, 3), nn.Tanh())),
         (0, (2, 4), lambda x: torch.tanh(x * x)),
     ],
+    "silu-by-tanh": [
+        (2, (2, 4), lambda x: (y := x.abs(), F.silu(x) + torch.sigmoid(y) * y)[1]),
+        (0, (2, 4), lambda x: x * torch.sigmoid(x.abs())),
+    ],
     "exp-of-power": [
         (2, (64,), lambda x: 2**x + 0.5**x),
         (1, (64,), torch.exp2),
