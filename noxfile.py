@@ -448,10 +448,14 @@ def unit(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, group: str, *folders: str) -> None:
     """Run pytest with the programs of an environment first on PATH. ``folders`` are left out if the
-    user's arguments name files or folders of tests."""
+    user's arguments name files or folders of tests, from the root or from the user's directory."""
     started.append(session.name)
     python = make_environment(session, group)
     words = [*(session.posargs or PARALLEL)]
+    caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
+    for place, word in enumerate(words):
+        if "tests" in word and (caller / word.partition("::")[0]).exists():
+            words[place] = f"{caller / word}"
     if not any(Path(word.partition("::")[0]).exists() for word in words if "tests" in word):
         words += folders
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

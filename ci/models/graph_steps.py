@@ -311,13 +311,15 @@ class _Reader:
 
     def _measure_mask(self, node: Any) -> float:
         """Return the largest magnitude that an attention adds to its scores, or 0 if it is unknown.
-        A boolean or causal mask adds minus infinity."""
+        A boolean or causal mask adds minus infinity, unless it is a constant that blocks nothing."""
         import torch
 
         given = {**dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)), **node.kwargs}
         mask = given.get("attn_mask")
-        is_boolean = mask is not None and mask.meta["val"].dtype == torch.bool
-        if given.get("is_causal") or is_boolean:
+        if mask is not None and mask.meta["val"].dtype == torch.bool:
+            known = self.values.get(_look_through(mask))
+            return LARGEST if known is None or not bool(known.all()) else 0.0
+        if given.get("is_causal"):
             return LARGEST
         return self._describe(mask).magnitude if mask is not None else 0.0
 

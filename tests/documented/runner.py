@@ -131,7 +131,7 @@ def spell(text: str, run: Run, place: Place) -> str:
     if not run.below:
         return text
     # Paths of files are relative to the directory in which the reader is.
-    words = text.split(" ")
+    words = text.replace("$(./nox", "$(../nox").split(" ")
     return " ".join(
         f"../{word.removeprefix('./')}" if is_above(word, run, place) else word for word in words
     )

@@ -84,6 +84,7 @@ FILL = {
     "cd REPOSITORY": "cd executorch-qnn-ci",
     "/path/to/clone": "{clone}",
     "[NAME...]": "qnn-runtime",
+    "staging=DIR": "staging=libs",
     "NAME... --to": "emulator --to",
     "NAME...": "qnn-runtime libatomic",
     "path NAME": "path qnn-runtime",
@@ -145,6 +146,7 @@ NO_ENGINE = "no Docker engine answers"
 ROWS = (
     Row("test_onnx -- --policy mended", "1 passed, 0 failed", given=(readers.red_onnx, MEND_ONNX)),
     Row("--policy mended/qnn.toml", "1 passed, 0 failed", given=(readers.red_net, MEND)),
+    Row("^docker image prune", "This will remove all images", needs=("docker",)),
     Row("docker_|image", NO_ENGINE, 3),
     # -- test_emulator, from special cases to the suite --
     Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
@@ -194,6 +196,7 @@ ROWS = (
         "-s mend .*lost.py:positions",
         "expand-constant green ... 0 of 1 cases green before, 1 after",
     ),
+    Row("-s mend$", "32 of 32 cases green before, 32 after", slow=10),
     Row("-s mend", "0 of 1 cases green before, 1 after", given=(readers.red_net,)),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
     Row("fuzz", "graphs", slow=45),

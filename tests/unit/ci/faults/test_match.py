@@ -291,6 +291,7 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (attend(BLOCKED * 30), "8a8w", []),
         (attend(), "8a8w", []),
         (attend(is_causal=True), "fp16", []),
+        (attend(BLOCKED <= 0), "16a8w", []),  # blocks nothing
     ],
 )
 def test_numbers_of_an_operator_are_part_of_a_pattern(
