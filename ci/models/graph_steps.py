@@ -311,7 +311,8 @@ class _Reader:
 
     def _measure_mask(self, node: Any) -> float:
         """Return the largest magnitude that an attention adds to its scores, or 0 if it is unknown.
-        A boolean or causal mask adds minus infinity, unless it is a constant that blocks nothing."""
+        A boolean or causal mask adds minus infinity, unless it is a constant that blocks
+        nothing."""
         import torch
 
         given = {**dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)), **node.kwargs}
