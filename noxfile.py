@@ -454,8 +454,9 @@ def run_tests(session: nox.Session, group: str, *folders: str) -> None:
     words = [*(session.posargs or PARALLEL)]
     caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
     for place, word in enumerate(words):
-        if "tests" in word and (caller / word.partition("::")[0]).exists():
-            words[place] = f"{caller / word}"
+        path, *test = word.split("::", 1)
+        if "tests" in word and (caller / path).exists():
+            words[place] = "::".join([os.path.relpath(caller / path, ROOT), *test])
     if not any(Path(word.partition("::")[0]).exists() for word in words if "tests" in word):
         words += folders
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -448,8 +448,13 @@ def test_nox_ends_with_the_code_of_the_first_failure(
 
 
 @pytest.mark.parametrize(
-    ("given", "is_place"),
-    [((), False), (("-k", "docs"), False), (("-x", "tests/unit/test_pins.py::test_one[a]"), True)],
+    ("given", "is_place", "folder"),
+    [
+        ((), False, "."),
+        (("-k", "docs"), False, "."),
+        (("-x", "tests/unit/test_pins.py::test_one[a]"), True, "."),
+        (("../tests/unit/test_pins.py::test_one[a]",), True, "docs"),
+    ],
 )
 def test_tests_run_with_their_environment_first_on_the_path(
     linux: ModuleType,
@@ -457,8 +462,10 @@ def test_tests_run_with_their_environment_first_on_the_path(
     tmp_path: Path,
     given: tuple[str, ...],
     is_place: bool,
+    folder: str,
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(ROOT / folder))
     monkeypatch.chdir(ROOT)
     session = Recorder(tmp_path, "unit", *given)
     make(linux, session, "unit")
@@ -466,7 +473,8 @@ def test_tests_run_with_their_environment_first_on_the_path(
     (ran,) = session.ran
     programs = tmp_path / ".nox/unit/bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
-    words = (*(given or linux.PARALLEL), *(() if is_place else ("tests/unit",)))
+    typed = [word.removeprefix("../") for word in given]
+    words = (*(typed or linux.PARALLEL), *(() if is_place else ("tests/unit",)))
     report = f"--junit-xml={ROOT}/reports/unit/junit.xml"
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
 
