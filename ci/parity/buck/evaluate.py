@@ -2,9 +2,8 @@
 
 A world is one of the builds that build files are written for: Meta's ``fbcode``, Meta's ``xplat``,
 ``oss`` (open source), or ``switched``. In ``switched``, each read_config() switch has the opposite
-of its default. Time and the depth of calls are limited, so a file whose evaluation never ends is
-reported as not evaluated. A file that ends the interpreter, such as one with thousands of nested
-brackets, ends the worker process.
+of its default. Time, depth and, in the worker process, memory are limited, so a file whose
+evaluation never ends is reported as not evaluated.
 """
 
 from __future__ import annotations
@@ -189,6 +188,8 @@ class Evaluator:
     ) -> tuple[sl.Module, tuple[str, ...]]:
         key = (path, unknown)
         if key not in self.parsed:
+            if is_too_deep(text):
+                raise NotEvaluatedError(path, "is nested too deeply")
             # The empty line stands for the header, so that errors have the same line as below.
             loads = tuple(self._parse(path, "\n" + text).loads())
             taken = {name for load in loads for name in load.symbols}
@@ -356,3 +357,53 @@ def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     if cell in {"", "root", layout.project}:
         found.append(folder)
     return [path.strip("/") for path in found]
+
+
+# Nesting depth: the parser recurses, and a stack overflow would end the whole reader
+
+DEEPEST = 200
+LONGEST_CHAIN = 1000
+NESTING = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""'
+    r"|'''(?:[^'\\]|\\.|'(?!''))*'''"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*'"
+    r"|\#[^\n]*"
+    r"|(?P<line>\n[ \t]*)"
+    r"|(?P<open>[\[({])"
+    r"|(?P<close>[\])}])"
+    r"|(?P<next>,)"
+    r"|(?P<chain>\b(?:and|or|not|if|elif|lambda)\b|[-+*/%~.|&<>=]+)",
+    re.DOTALL,
+)
+
+
+def is_too_deep(text: str) -> bool:
+    """Return whether brackets, blocks or chains of operators are nested deeper than people write
+    them.
+    """
+    chains = [0]
+    indents, branches = [0], 0
+    for match in NESTING.finditer(text):
+        kind = match.lastgroup
+        if kind == "open":
+            chains[-1] += 1
+            chains.append(0)
+        elif kind == "close" and len(chains) > 1:
+            chains.pop()
+        elif kind == "next":
+            chains[-1] = 0
+        elif kind == "chain":
+            word = match.group()
+            chains[-1] += len(word)
+            branches += word == "elif"
+        elif kind == "line" and len(chains) == 1:
+            chains = [0]
+            indent = len(match.group()) - 1
+            while indents[-1] > indent:
+                indents.pop()
+            if indent > indents[-1]:
+                indents.append(indent)
+        if len(chains) + len(indents) > DEEPEST or max(sum(chains), branches) > LONGEST_CHAIN:
+            return True
+    return False

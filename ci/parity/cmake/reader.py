@@ -14,6 +14,7 @@ from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
+from ci.parity.cmake.regex import forget_slow
 from ci.parity.cmake.state import Sources, State
 from ci.parity.facts import (
     CMakeFacts,
@@ -37,6 +38,7 @@ class StaticReader:
         self.tree = tree
         self.paths = sorted(path for path in tree.files if is_list_file(path))
         tree.read_all(self.paths)
+        forget_slow()
         self.sources = Sources(tree)
         self.words = ListWords(self.sources)
         self.lists: list[str] = []

@@ -1,4 +1,5 @@
-"""Match CMake's regular expressions with Python's module re.
+"""Match CMake's regular expressions with Python's module re. There is a time limit, because a match
+can take forever.
 
 CMake's expressions have no character classes such as ``\\d``, no repetition counts such as ``{2}``,
 and no escapes in brackets (see CMake's manual, string(REGEX)).
@@ -7,20 +8,32 @@ and no escapes in brackets (see CMake's manual, string(REGEX)).
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 
 from ci.parity.cmake.values import is_unknown
 
+LIMIT_S = 0.5
+MOST_SLOW = 10
 REPEATS = frozenset("*+?")
 PART = re.compile(r"\\(.)|(\[\^?\]?[^\]]*\])|([{}])|(\(\?)|(.)", re.DOTALL)
 REFERENCE = re.compile(r"\\(.)", re.DOTALL)
+_slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """It is unknown whether a regular expression matches: the expression is invalid, or the
-    expression or the text is unknown.
+    """It is unknown whether a regular expression matches: the expression is invalid or too slow, or
+    the expression or the text is unknown.
     """
+
+
+def forget_slow() -> None:
+    """Forget which expressions were slow, before another tree is read."""
+    _slow.clear()
 
 
 @lru_cache(maxsize=1024)
@@ -47,9 +60,16 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
 def search(pattern: str, text: str) -> re.Match[str] | None:
     """Return the first match of a pattern in a text, or None. Raises UnknownMatchError."""
     compiled = compile_regex(pattern)
-    if compiled is None or is_unknown(text) or is_unknown(pattern):
+    if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
         raise UnknownMatchError
-    return compiled.search(text)
+    if len(_slow) >= MOST_SLOW:
+        raise UnknownMatchError
+    try:
+        with limited():
+            return compiled.search(text)
+    except UnknownMatchError:
+        _slow.add(pattern)
+        raise
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
@@ -91,3 +111,24 @@ def fill(replacement: str, match: re.Match[str]) -> str:
         return (match.group(number) or "") if number <= match.re.groups else ""
 
     return REFERENCE.sub(put, replacement)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise UnknownMatchError if the block takes too much CPU time. There is no limit outside the
+    main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGVTALRM, stop_match)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def stop_match(_number: int, _frame: FrameType | None) -> None:
+    """Handle the timer's signal. Raises UnknownMatchError."""
+    raise UnknownMatchError

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.parity.buck.evaluate import is_too_deep
 from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document
@@ -66,9 +67,10 @@ def reasons(report: ParityReport) -> str:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file may take a fifth of a second or 10,000 commands."""
+    """A file may take a fifth of a second or 10,000 commands, and an expression a tenth."""
     monkeypatch.setattr("ci.parity.buck.evaluate.FILE_LIMIT_S", 0.2)
     monkeypatch.setattr("ci.parity.cmake.interpreter.MOST_STEPS", 10_000)
+    monkeypatch.setattr("ci.parity.cmake.regex.LIMIT_S", 0.1)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -120,14 +122,74 @@ def test_cmake_that_does_not_evaluate_is_named(
     assert all(row.place.path for row in result.not_evaluated)
 
 
+def deep(text: str) -> dict[str, str]:
+    """A tree with one more package."""
+    return {**GOOD, "bad/BUCK": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 30_000 + "]" * 30_000 + "\n",
+        "x = " + "-" * 30_000 + "1\n",
+        "x = " + "+".join(["1"] * 30_000) + "\n",
+        "x = str" + "()" * 30_000 + "\n",
+        "def f():\n if 1:\n  pass\n" + " elif 1:\n  pass\n" * 30_000,
+        "def f():\n" + "".join(" " * i + "if 1:\n" for i in range(1, 3000)) + " " * 3000 + "pass\n",
+    ],
+    ids=["brackets", "signs", "sum", "calls", "elif", "indent"],
+)
+def test_deep_starlark_does_not_end_the_reader(
+    text: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    assert "is nested too deeply" in reasons(report(deep(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"x = {quote}{'[' * 999}{quote}" for quote in ('"', "'", '"""', "'''")),
+        f'x = "{"[" * 99}\\"{"[" * 99}\\\\" + "{"[" * 99}"',
+        f'x = """{"[" * 99}"{"[" * 99}\n""{"[" * 99}"""',
+        f"x = 1 # {'[' * 999}",
+        "x = [" + "1 + 1, " * 999 + "]",
+        "x = 1 + 1\n" * 999,
+        "def f():\n  pass\n" * 999,
+        "]" * 999,
+    ],
+)
+def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
+    assert not is_too_deep(text)
+
+
 @pytest.mark.usefixtures("hurried")
-def test_many_alternatives_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        'string(REGEX REPLACE "(a+)+$" "" X "{}")',
+        'if("{}" MATCHES "(a+)+$")\n  set(X 1)\nendif()',
+        'set(X "{}")\nlist(TRANSFORM X APPEND x REGEX "(a|a)*$")',
+        f"if(O)\n  set(X a)\nelse()\n  set(X b)\nendif()\nstring(CONCAT Y {'${X} ' * 18})",
+    ],
+    ids=["replace", "if", "selector", "alternatives"],
+)
+def test_an_endless_expression_ends(
+    command: str, pairs: Callable[..., set[tuple[str, str]]]
+) -> None:
     begun = time.process_time()
-    branches = "if(O)\n  set(X a)\nelse()\n  set(X b)\nendif()\n"
-    text = f"{branches}string(CONCAT Y {'${X} ' * 18})\n"
+    text = command.replace("{}", "a" * 60 + "!") + "\n"
 
     assert pairs({**GOOD, "CMakeLists.txt": text + GOOD["CMakeLists.txt"]}) == set()
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.usefixtures("hurried")
+def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    begun = time.process_time()
+    rows = (f'string(REGEX MATCH "(a+)+{n}$" X "{"a" * 60}!")\n' for n in range(1000))
+
+    assert pairs({**GOOD, "CMakeLists.txt": "".join(rows) + GOOD["CMakeLists.txt"]}) == set()
+    assert time.process_time() - begun < 10
 
 
 def test_endless_patterns_of_a_glob_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
