@@ -64,6 +64,22 @@ def test_a_refusal_is_known_of_a_whole_combination(
     assert with_rows(lenient).find_unmet(model, scheme, soc, choices) == ""
 
 
+@pytest.mark.parametrize(
+    ("choices", "log"),
+    [
+        ("online_prepare", "Error code 30010. Try verifying binary with online-prepare format."),
+        ("weight_sharing", "Shared weights buffer isn't supported on this platform"),
+    ],
+)
+def test_a_program_that_only_a_device_loads_is_unsupported_on_the_host(
+    choices: str, log: str
+) -> None:
+    """QNN's lines are in the log; the finding has the cause that explains them, and the signal."""
+    asked = partial(DEFAULT.expects_refusal, "mlp", Scheme.A8W8, "SM8650", choices=choices)
+    assert "x86-64" in asked(say("run: libQnnSystem cannot read the context binary"), log=log)
+    assert asked(say("run: the process was killed by SIGSEGV without a result")) == ""
+
+
 def test_the_first_advice_that_fits_is_given() -> None:
     rows = (
         Advice(pattern="x", fix="one"),
