@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Place
 from ci.facts.kinds import NOISE, NOT_LOWERED, UNRECORDED
 from ci.mend.mending import Mended
 from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
@@ -16,6 +17,7 @@ from ci.mend.report import choose_exit, describe_case, make_document
 from ci.mend.search import Recipe, Search, Step
 from ci.mend.source import Factory, make_source, read_source
 from ci.mend.table import suggest_mending
+from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -202,6 +204,13 @@ def test_cases_are_shown_with_their_steps(tmp_path: Path) -> None:
     text = render_text(make_document(cases), 100)
     assert "1 of 3 cases green before, 2 after" in text
     assert "still red: output 0 is wrong" in text
+    silu = AppliedChange(rewrite="r", nodes=("n",), place=None, before="F.silu(x)", after="x * g")
+    places = [Place(file="a.py", line=line) for line in (1, 1, 2, 3, 4, 5, 6)]
+    changed = tuple(structs.replace(silu, place=one) for one in places)
+    many = [structs.replace(cases[0], changes=changed)]
+    shown = render_text(make_document(many), 100)
+    assert "a.py:1, a.py:2, a.py:3 and 3 more: r, 7 times" in shown
+    assert shown.count("F.silu(x)") == 1
     page = render_html(make_document(cases))
     assert page.count("<circle") == 3  # before, after, and the ring around the chosen one
     assert "r: 40.0 dB, 39.1 KiB" in page
