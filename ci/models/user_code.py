@@ -79,11 +79,7 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 def list_callables(module: ModuleType) -> list[str]:
     """Return the names of a module's functions and classes, without private ones."""
-    return [
-        name
-        for name, one in vars(module).items()
-        if callable(one) and not isinstance(one, ModuleType) and name[:1] != "_"  # torch is both
-    ]
+    return [name for name, one in vars(module).items() if callable(one) and name[:1] != "_"]
 
 
 def import_file(path: Path) -> ModuleType:

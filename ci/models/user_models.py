@@ -332,9 +332,10 @@ def find_function(path: Path, function: str) -> bool | None:
 
 
 def list_defined(body: Sequence[ast.stmt]) -> list[str]:
-    """Return the names of the functions and classes that statements define or import."""
+    """Return the names of the functions and classes that statements define or import from
+    modules."""
     defined = [one.name for one in body if isinstance(one, DEFINITIONS)]
-    imports = [one for one in body if isinstance(one, ast.Import | ast.ImportFrom)]
+    imports = [one for one in body if isinstance(one, ast.ImportFrom)]
     return [*defined, *(name for one in imports for name in _list_bound(one))]
 
 

@@ -82,6 +82,7 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
         select_cases(SUITE_SCHEMES, SOCS, **selection)  # type: ignore[arg-type]
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
     assert "factory_of_a_class" not in caught.value.fix
+    assert "nets" not in caught.value.fix  # a module
 
 
 FILE = """

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -323,12 +323,3 @@ def test_what_a_factory_changes_in_python_and_numpy_is_undone(place: Path) -> No
     assert user_code.call_function(f"{place}/strict.py:make") == "error"
     sys.modules.pop("model_strict")
     assert (warnings.filters[:], np.geterr(), sys.stdout, sys.stderr) == before
-
-
-def test_modules_that_a_file_imports_are_none_of_its_functions() -> None:
-    class Torch(ModuleType):
-        def __call__(self) -> None: ...
-
-    own = ModuleType("net")
-    vars(own).update(torch=Torch("torch"), make=dict, Net=int, _hidden=list, number=1)
-    assert user_code.list_callables(own) == ["make", "Net"]
