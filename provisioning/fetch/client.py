@@ -25,7 +25,6 @@ from provisioning.console.process import run_process
 from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import ToolError, UnfitError
 from provisioning.fetch.transfer import (
-    ChangedError,
     Head,
     PermanentError,
     TransferPolicy,
@@ -184,14 +183,14 @@ class Client:
 
         The response's validator must be ``validator`` or missing, since a response to If-Range need
         not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises
-        ChangedError if the server now has a different file, PermanentError if it sends too many
-        bytes, and TransientError if the body ends early.
+        PermanentError if the server now has a different file or sends too many bytes, and
+        TransientError if the body ends early.
         """
         headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
         with self.get(url, headers) as (head, body):
             is_other = head.validator not in {"", validator} or head.total != total
             if head.status != 206 or head.range_start != start or is_other:
-                raise ChangedError("the file changed during the download")
+                raise PermanentError("the file changed during the download")
             if head.length > end - start:
                 raise PermanentError("the server sent more than was requested")
             for data in body:

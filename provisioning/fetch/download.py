@@ -8,7 +8,6 @@ import errno
 import glob
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from provisioning.documents import open_regular
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
-from provisioning.fetch.ranges import MIN_FILE_BYTES, Spread, is_worth_it, split_spans
 from provisioning.fetch.transfer import (
     BusyError,
     Head,
@@ -139,7 +137,6 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
                     f"{target.name}: {error}; starting over, since this download was resumed"
                 )
                 part.restart()
-                part.can_spread = False
                 sha256 = _fill(url, part, pin, bar, options)
         except PermanentError as error:
             if not part.size or isinstance(error, MismatchError | NoRoomError):
@@ -258,48 +255,14 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
             bar.done = 0
         else:
             part.was_resumed = True
-        before, waited_s, asked = part.size, 0.0, time.monotonic()
         most = _check_size(head, part, pin)
         for data in body:
-            waited_s += time.monotonic() - asked
             part.append(data)
             bar.advance(len(data))
             if part.size > most:
                 most = _check_size(head, part, pin)
-            if _may_spread(part, pin) and is_worth_it(
-                pin.size_bytes - part.size, part.size - before, waited_s
-            ):
-                break
-            asked = time.monotonic()
-        else:
-            check_whole(head, position, part, pin)
-            return max(head.length, head.total) >= 0
-    _spread(url, part, pin, client.policy, bar)
-    if part.size < pin.size_bytes:
-        raise TransientError("the download over several connections failed")
-    return True
-
-
-def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar) -> None:
-    def take(_: int, data: bytes) -> None:
-        part.append(data)
-        bar.advance(len(data))
-
-    before, part.was_resumed = part.size, True
-    size_bytes, validator = pin.size_bytes, part.validator
-    pieces = split_spans([(before, size_bytes)])
-    try:
-        Spread(url, pieces, take, size_bytes=size_bytes, validator=validator, policy=policy).run()
-    finally:
-        part.can_spread = part.size > before
-
-
-def _may_spread(part: PartFile, pin: Pin) -> bool:
-    """Return whether a file may be downloaded over several connections: it is large, its hash is
-    known, and its URL supports resuming.
-    """
-    is_large = pin.size_bytes >= MIN_FILE_BYTES and bool(pin.sha256)
-    return is_large and part.can_spread and bool(part.validator)
+        check_whole(head, position, part, pin)
+        return max(head.length, head.total) >= 0
 
 
 def _check_size(head: Head, part: PartFile, pin: Pin) -> float:

@@ -40,7 +40,6 @@ class PartFile:
         self.restarts = 0
         self.validator = ""
         self.was_resumed = False
-        self.can_spread = True
         self.fd = open_part(self.path)
         self._read_back()
 

@@ -1,30 +1,21 @@
-"""Fetch byte ranges of a remote file.
-
-RemoteFile fetches some ranges into a sparse local file, with few requests.
-
-Spread fetches a file over several connections. It is meant for large pinned files on servers that
-limit each connection. Pieces arrive out of order and wait in memory, in a bounded window. They are
-written in order, so that a download can be resumed if its process is killed.
-"""
+"""Fetch byte ranges of a remote file into a sparse local file, with few requests."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import open_part
 from provisioning.fetch.transfer import (
-    ChangedError,
     MismatchError,
     PermanentError,
     TransferPolicy,
@@ -37,153 +28,7 @@ MERGE_GAP_BYTES = 4096
 MOST_GAP_BYTES = 4 << 20
 FEW_SPANS = 8
 USUAL_BYTES_S = 8 << 20
-PIECE_BYTES = 1 << 20
 OPEN_ATTEMPTS = 2
-ABORT_S = 0.02
-WINDOW_PIECES = 48
-FIRST_CONNECTIONS, STEP_CONNECTIONS, MOST_CONNECTIONS = 4, 2, 8
-ROUND_S = 0.4
-MIN_FILE_BYTES = 16 << 20
-PROBE_S = 0.25
-FAST_BYTES_S = 32 << 20
-GAIN = 1.15
-
-
-def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
-    """Return whether more connections may help to download ``left_bytes`` if ``came_bytes`` arrived
-    in ``seconds``.
-    """
-    is_slow = came_bytes < FAST_BYTES_S * seconds
-    return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
-
-
-class Spread:
-    """Downloads ``url``, a file of ``size_bytes`` with ``validator``, in pieces, and adapts the
-    number of connections to their throughput. ``take`` is called with the offset and bytes of each
-    piece, in order; ``taken`` counts these calls.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        pieces: Sequence[Span],
-        take: Callable[[int, bytes], None],
-        *,
-        size_bytes: int,
-        validator: str,
-        policy: TransferPolicy,
-    ) -> None:
-        self.url, self.pieces, self.size_bytes = url, pieces, size_bytes
-        self.validator, self.policy, self.take = validator, policy, take
-        self.changed = Condition()
-        self.waiting = list(range(len(pieces)))
-        self.taken = 0
-        self.arrived: dict[int, bytes] = {}
-        self.clients: dict[Thread, Client] = {}
-        self.wanted, self.most, self.refusals = FIRST_CONNECTIONS, MOST_CONNECTIONS, 0
-        self.came_bytes = 0
-        self.failure: TransientError | PermanentError | None = None
-        self.is_over = False
-
-    def run(self) -> None:
-        """Download until all pieces were passed to ``take``, every connection has failed, or the
-        server's file has changed.
-
-        Raises OSError, and TransientError if pieces are missing and the last failure was transient.
-        """
-        try:
-            self._connect(FIRST_CONNECTIONS)
-            self._gather()
-        finally:
-            with self.changed:
-                self.is_over = True
-                self.changed.notify_all()
-            for thread, client in self.clients.items():
-                while thread.is_alive():
-                    client.abort()  # repeated, since it may have been connecting
-                    thread.join(ABORT_S)
-        if isinstance(self.failure, TransientError) and self.taken < len(self.pieces):
-            raise self.failure
-
-    def _connect(self, count: int) -> None:
-        for _ in range(count):
-            client = Client(self.policy)
-            thread = Thread(target=self._work, args=(client,), daemon=True)
-            self.clients[thread] = client
-            thread.start()
-
-    def _count(self) -> int:
-        """Return the number of working connections."""
-        return sum(thread.is_alive() for thread in self.clients)
-
-    def _gather(self) -> None:
-        """Pass pieces to ``take`` in order. Every ROUND_S seconds, add connections if the last ones
-        increased the throughput.
-        """
-        best, since, before = 0.0, time.monotonic(), 0
-        while self.taken < len(self.pieces) and not isinstance(self.failure, ChangedError):
-            with self.changed:
-                self.changed.wait_for(lambda: self.taken in self.arrived, 0.05)
-                data = self.arrived.pop(self.taken, None)
-                self.changed.notify_all()
-            if data is not None:
-                self.take(self.pieces[self.taken][0], data)
-                self.taken += 1
-            elif not self._count():
-                return
-            if (elapsed_s := time.monotonic() - since) >= ROUND_S:
-                rate = (self.came_bytes - before) / elapsed_s
-                if rate > GAIN * best:
-                    self.wanted += STEP_CONNECTIONS
-                if self.refusals < MOST_CONNECTIONS and self.waiting:
-                    self._connect(min(self.most, self.wanted) - self._count())
-                best, since, before = max(best, rate), time.monotonic(), self.came_bytes
-
-    def _work(self, client: Client) -> None:
-        with closing(client):
-            while (index := self._claim()) >= 0:
-                try:
-                    data = self._fetch(client, *self.pieces[index])
-                except (TransientError, PermanentError) as error:
-                    self._give_back(index, error)
-                    return
-                with self.changed:
-                    self.arrived[index] = data
-                    self.changed.notify_all()
-
-    def _claim(self) -> int:
-        """Return the index of the next piece to download, -1 if there is none."""
-        with self.changed:
-            while self.waiting and not self.is_over:
-                if self.waiting[0] < self.taken + WINDOW_PIECES:
-                    return self.waiting.pop(0)
-                self.changed.wait(0.5)
-        return -1
-
-    def _give_back(self, index: int, error: TransientError | PermanentError) -> None:
-        """Put the piece ``index`` back into the queue after a failure, and allow one connection
-        fewer, but at least two.
-        """
-        with self.changed:
-            insort(self.waiting, index)
-            self.refusals += 1
-            self.most = max(2, min(self.most, self._count() - 1))
-            if not isinstance(self.failure, ChangedError):
-                self.failure = error
-            self.changed.notify_all()
-
-    def _fetch(self, client: Client, start: int, end: int) -> bytes:
-        data = bytearray()
-        total, validator = self.size_bytes, self.validator
-        with closing(
-            client.get_range(self.url, start, end, total=total, validator=validator)
-        ) as body:
-            for piece in body:
-                data += piece
-                self.came_bytes += len(piece)
-                if self.is_over:
-                    raise PermanentError("it is no longer needed")
-        return bytes(data)
 
 
 class NoRangesError(PermanentError):
@@ -221,15 +66,6 @@ def plan_spans(
     merged = merge_spans(spans, int(gap_bytes))
     cost_s = len(merged) * round_trip_s + sum(end - start for start, end in merged) / bytes_s
     return merged if cost_s < 0.9 * size_bytes / bytes_s else [(0, size_bytes)]
-
-
-def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Span]:
-    """Split spans into pieces of at most ``most_bytes``."""
-    return [
-        (at, min(at + most_bytes, end))
-        for start, end in spans
-        for at in range(start, end, most_bytes)
-    ]
 
 
 class RemoteFile:
@@ -290,7 +126,7 @@ class RemoteFile:
         self._have((head.range_start, at))
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Fetch these spans, over several connections if a single one is slow.
+        """Fetch these spans.
 
         Raises PermanentError, and CostlyError if the whole file would take less time.
         """
@@ -298,34 +134,10 @@ class RemoteFile:
         wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
         if wanted == [(0, self.size)]:
             raise CostlyError(f"{len(missing)} parts would take longer than the whole file")
-        pieces, total = split_spans(wanted), sum(end - start for start, end in wanted)
+        total = sum(end - start for start, end in wanted)
         with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
-            began, came = time.monotonic(), 0
-            while pieces and not is_worth_it(total - came, came, time.monotonic() - began):
-                start, end = pieces.pop(0)
-                self._fetch_span((start, end), bar)
-                came += end - start
-            if pieces:
-                self._fetch_together(pieces, bar)
-
-    def _fetch_together(self, pieces: list[Span], bar: Bar) -> None:
-        """Fetch pieces over several connections, and the rest over one. Raises PermanentError."""
-
-        def take(start: int, data: bytes) -> None:
-            os.pwrite(self.fd, data, start)
-            self._have((start, start + len(data)))
-            bar.advance(len(data))
-
-        size_bytes, validator, policy = self.size, self.validator, self.policy
-        spread = Spread(
-            self.url, pieces, take, size_bytes=size_bytes, validator=validator, policy=policy
-        )
-        with suppress(TransientError):
-            spread.run()
-        if isinstance(spread.failure, ChangedError):
-            raise spread.failure
-        for span in pieces[spread.taken :]:
-            self._fetch_span(span, bar)
+            for span in wanted:
+                self._fetch_span(span, bar)
 
     def _fetch_span(self, span: Span, bar: Bar | None = None) -> None:
         at = [span[0]]

@@ -41,10 +41,6 @@ class PermanentError(Exception):
     """A failure that a retry of the same URL would repeat."""
 
 
-class ChangedError(PermanentError):
-    """The file changed after its first bytes were downloaded."""
-
-
 class BusyError(PermanentError):
     """The server asked for a longer delay than ``patience_s`` of the policy; other URLs are tried
     first.

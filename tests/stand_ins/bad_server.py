@@ -177,36 +177,6 @@ def slow(seconds: float) -> Fault:
     return fault
 
 
-def limited(bytes_s: float, *, most: int = 99, wrong_after: int = 1 << 60) -> Fault:
-    """Served well, at a rate a connection, to ``most`` at once; others get 429.
-
-    Bytes from ``wrong_after`` on are other ones, where a range with an end is asked for.
-    """
-
-    def fault(handler: Handler, data: bytes) -> None:
-        if handler.server.busy >= most:
-            handler.head(429, 0)
-            return
-        handler.server.busy += 1
-        handler.server.peak = max(handler.server.peak, handler.server.busy)
-        try:
-            start, end = handler.span(data) or (0, len(data))
-            where = f"bytes {start}-{end - 1}/{len(data)}"
-            is_part = bool(handler.asked.range)
-            extra = {"Content_Range": where} if is_part else {}
-            handler.head(206 if is_part else 200, end - start, ETag=etag(data), **extra)
-            step = int(bytes_s / 20)
-            for at in range(start, end, step):
-                piece = data[at : min(at + step, end)]
-                is_wrong = is_part and at >= wrong_after
-                handler.body(bytes(len(piece)) if is_wrong else piece)
-                time.sleep(len(piece) / bytes_s)
-        finally:
-            handler.server.busy -= 1
-
-    return fault
-
-
 def drip(count: int, pause_s: float) -> Fault:
     """A byte now and then, then the end."""
 
@@ -338,7 +308,7 @@ class BadServer(ThreadingHTTPServer):
         self.requests: list[Asked] = []
         self.scheme = "http"
         self.usual: Fault = serve
-        self.busy = self.peak = 0
+        self.busy = 0
 
     def handle_error(self, *_: Any) -> None:
         pass

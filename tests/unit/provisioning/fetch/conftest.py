@@ -27,5 +27,5 @@ def server(only_server: BadServer, monkeypatch: pytest.MonkeyPatch) -> BadServer
     only_server.files.clear()
     only_server.faults.clear()
     only_server.requests.clear()
-    only_server.busy = only_server.peak = 0
+    only_server.busy = 0
     return only_server

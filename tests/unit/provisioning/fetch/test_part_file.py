@@ -39,7 +39,6 @@ def state(part: PartFile) -> tuple[bytes, str, int, bool]:
     assert part.size == len(data)
     assert part.digest.hexdigest() == hashlib.sha256(data).hexdigest()
     assert json.loads(part.record.read_bytes()) == {"validator": part.validator}
-    assert part.can_spread
     return data, part.validator, part.restarts, part.was_resumed
 
 
