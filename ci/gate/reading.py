@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.gate.dependencies.sessions import describe_sessions, load
-from ci.gate.dependencies.tree import (
+from ci.gate.dependencies import (
     READ,
     FileFacts,
     Graph,
     TreeFiles,
+    describe_sessions,
     list_changed_parts,
+    load,
     parse_file,
 )
 from ci.gate.plan import MODELS, POLICY

@@ -87,10 +87,10 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of gate.toml. ``package``: the prefix that imports and includes put before the
-    tree's paths. One of every ``every_nth`` commits of ``branch`` runs everything. ``workflows``
-    and ``jobs``: globs of workflows and of the names of jobs in them, which are sessions, too.
+    tree's paths. One of every ``every_nth`` commits of ``branch`` runs everything.
     ``command`` runs a session, whose name and arguments are appended. ``recorded`` is the content
-    of ``record``, a file next to the rules. ``words`` and ``unread`` no longer have an effect.
+    of ``record``, a file next to the rules. ``workflows``, ``jobs``, ``words`` and ``unread`` no
+    longer have an effect.
     """
 
     branch: str

@@ -11,8 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ci.gate.dependencies.sessions import SessionInputs
-from ci.gate.dependencies.tree import Reach
+from ci.gate.dependencies import Reach, SessionInputs
 from ci.gate.rules import Recorded
 from ci.report.schema import CaseName
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ci.gate.dependencies.tree import FileFacts
+from ci.gate.dependencies import FileFacts
 from ci.gate.reading import compare_keys, read_facts
 from ci.gate.rules import GateRules, Recorded, read_rules
 from ci.gate.schema import Change, Difference, Kind, TreeFacts

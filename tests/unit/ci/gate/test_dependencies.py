@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.dependencies.sessions import SessionInputs, close_groups, list_jobs, parse_noxfile
-from ci.gate.dependencies.tree import (
+from ci.gate.dependencies import (
     FileFacts,
     Reach,
+    SessionInputs,
     TreeFiles,
+    close_groups,
     list_changed_keys,
     list_changed_parts,
     parse_file,
+    parse_noxfile,
     parse_python,
 )
 from ci.gate.plan import count_due, make_plan
@@ -117,7 +119,7 @@ def test_groups_are_closed_over_what_they_include() -> None:
     assert close_groups({"a"}, {}) == ("a",)
 
 
-def test_a_session_starts_with_its_record_its_rule_and_its_job() -> None:
+def test_a_session_starts_with_its_record_and_its_rule() -> None:
     sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
     found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
     starts = {path for path, parent in found["wheels"].reach.parents.items() if not parent}
@@ -135,75 +137,6 @@ def test_the_sessions_of_a_noxfile() -> None:
     assert [*parse_noxfile(NOXFILE)][:3] == ["test_emulator", "tests", "unit"]
     text = "@other\n@nox.session\ndef one(session): ...\ndef two(session): ...\nthree = 3\n"
     assert [*parse_noxfile(text)] == ["one"]
-
-
-WORKFLOW = """
-jobs:
-  test-qnn:
-    with:
-      script: |
-        bash .ci/test.sh
-        CMAKE_ARGS="-DEXECUTORCH_BUILD_QNN=ON" pip install .
-        python -m executorch.examples.lower
-  lint: {with: {script: "bash .ci/lint.sh"}}
-"""
-CMAKE = """
-if(EXECUTORCH_BUILD_QNN AND NOT EXECUTORCH_BUILD_MPS)
-  add_subdirectory(${CMAKE_CURRENT_SOURCE_DIR}/backends/qnn)
-endif()
-if(EXECUTORCH_BUILD_XNNPACK)
-  add_subdirectory(backends/xnnpack)
-elseif(EXECUTORCH_BUILD_MPS)
-  add_subdirectory(backends/mps)
-endif()
-# add_subdirectory(docs)
-if(EXECUTORCH_BUILD_MLX OR EXECUTORCH_BUILD_VULKAN)
-  add_subdirectory(backends/mlx)
-else()
-  add_subdirectory(runtime)
-endif()
-"""
-PYBIND = """
-set_overridable_option(EXECUTORCH_BUILD_XNNPACK ON)
-if(CMAKE_SYSTEM_NAME STREQUAL "Darwin" OR DEFINED ENV{BUILD_MLX})
-  set_overridable_option(EXECUTORCH_BUILD_MLX ON)
-endif()
-set_overridable_option(EXECUTORCH_BUILD_VULKAN OFF)
-"""
-JOB = {
-    ".github/workflows/pull.yml": WORKFLOW,
-    ".github/workflows/broken.yml": "a: [",
-    ".github/workflows/list.yml": "[1]",
-    ".ci/test.sh": 'source "$(dirname $0)/utils.sh"\npytest examples/qnn\n',
-    ".ci/utils.sh": "../lone.py",
-    ".ci/lint.sh": "",
-    "CMakeLists.txt": CMAKE,
-    "CMakePresets.json": "{}",
-    "setup.py": 'run(["--preset", "pybind"])',
-    "tools/cmake/preset/pybind.cmake": PYBIND,
-    "tools/cmake/preset/default.cmake": 'define_overridable_option(A "an option" BOOL ${IS_ON})',
-    **{f"backends/{name}/CMakeLists.txt": "" for name in ("qnn", "xnnpack", "mps", "mlx")},
-    "backends/xnnpack/source.cpp": "",
-    "runtime/CMakeLists.txt": "add_subdirectory(core)",
-    "runtime/core/CMakeLists.txt": "",
-    "examples/qnn/run.py": "",
-    "examples/lower.py": "",
-    "lone.py": "",
-    "other.py": "",
-}
-
-
-def test_a_job_runs_its_scripts_and_what_cmake_builds_with_their_options_and_presets() -> None:
-    rules = replace(FOREIGN, workflows=(".github/workflows/*.yml",), jobs=("*qnn*",))
-    (found,) = list_jobs(TreeFiles(JOB, {}, rules), JOB.__getitem__, rules)
-    unused = {path for path in JOB if path.startswith((".github/", "backends/m"))}
-    assert found == ("test-qnn", {*JOB} - unused - {".ci/lint.sh", "other.py"})
-    mps = JOB | {".ci/utils.sh": "cmake -DEXECUTORCH_BUILD_MPS=ON --env BUILD_MLX=1"}
-    ((_, files),) = list_jobs(TreeFiles(mps, {}, rules), mps.__getitem__, rules)
-    built = {path.split("/")[1] for path in files if path.startswith("backends/")}
-    assert built == {"qnn", "xnnpack", "mps", "mlx"}
-    sessions = read_facts(MemoryTree(JOB), rules, {}).sessions
-    assert sessions["test-qnn"].known
 
 
 @pytest.mark.parametrize(

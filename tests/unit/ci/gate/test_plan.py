@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from ci.gate.dependencies.sessions import SessionInputs
-from ci.gate.dependencies.tree import Reach
+from ci.gate.dependencies import Reach, SessionInputs
 from ci.gate.plan import NO_CHANGE, NOTHING, make_plan
 from ci.gate.rules import GateRules, Rule, SessionRule
 from ci.gate.schema import Change, Difference, Kind, Plan, TreeFacts
