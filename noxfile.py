@@ -356,7 +356,8 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     group = ask_ci("--environment", verb, *words)
     if group in LARGE:
         fetch_library(session, group)
-    executorch = choose_executorch(session) if verb in {"test-emulator", "audit"} else ""
+    lowers = verb in {"test-emulator", "test-upstream", "audit"}
+    executorch = choose_executorch(session) if lowers else ""
     lowering = find_environment(session, "lowering") / "bin" / "python"
     if verb == "doctor" and lowering.exists() and "--python" not in " ".join(words):
         words = (*words, "--python", str(lowering))  # the doctor itself needs no torch
@@ -373,9 +374,15 @@ def ask_ci(*words: str) -> str:
 def test_emulator(session: nox.Session) -> None:
     """Lower models, run them on the HTP emulator, and judge their outputs.
 
-    With ``--suite``, run ExecuTorch's own tests or the graphs with known faults instead.
+    With ``--suite faults``, run the graphs with known faults instead.
     """
     run_verb(session, "test-emulator", *session.posargs)
+
+
+@nox.session(default=False)
+def test_upstream(session: nox.Session) -> None:
+    """Run ExecuTorch's own QNN tests on the HTP emulator, and judge their outputs, too."""
+    run_verb(session, "test-upstream", *session.posargs)
 
 
 @nox.session(default=False)

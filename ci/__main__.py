@@ -10,6 +10,7 @@ from pathlib import Path
 import provisioning.__main__
 from ci.verbs.environments import (
     DEVICE,
+    EVERYTHING,
     LOWERING,
     choose_emulator,
     choose_estimate,
@@ -20,6 +21,7 @@ from ci.verbs.environments import (
     choose_onnx,
     choose_setup,
     choose_upgrade,
+    find_suite_verb,
 )
 from provisioning.console.command import Verb, find_verb, order_words, run_program
 
@@ -38,8 +40,16 @@ VERBS: dict[str, Verb] = {
         examples=(
             "--model mlp --scheme 8a8w",
             "--model net.py:factory --soc SM8750 --keep-artifacts kept",
-            "--suite upstream --filter '*relu*'",
+            "--suite faults --filter 'broadcast-*'",
         ),
+        find_successor=find_suite_verb,
+    ),
+    "test-upstream": Verb(
+        "ci.verbs.upstream",
+        "run ExecuTorch's own QNN tests on the emulator, and judge their outputs",
+        "test_upstream",
+        environment=EVERYTHING,
+        examples=("--filter '*relu*'", "--suite upstream-rework --resume"),
     ),
     "test-onnx": Verb(
         "ci.verbs.onnx",

@@ -19,9 +19,6 @@ from provisioning.errors import UnfitError, UsageError
 # the installed executorch package, if there is one.
 SUITE, SOURCE = "QNN_CI_SUITE", "QNN_CI_SUITE_SOURCE"
 QUALCOMM = "backends/qualcomm/tests"
-# What can be judged again: the kept outputs, or wrong ones instead of them.
-OUTPUTS = "outputs"
-JUDGED = (OUTPUTS, "zeros", "noise")
 
 
 @dataclass(frozen=True)

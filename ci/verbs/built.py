@@ -88,8 +88,8 @@ def require_executorch(wanted: str) -> None:
             f"--executorch {wanted}: "
             + (f"{installed} is installed" if installed else "executorch is not installed"),
             why="only `./nox -s` creates an environment with that version; qnn-ci does not",
-            fix=f"run `./nox -s test_emulator -- --executorch {wanted}`, or install"
-            f" executorch=={wanted} in another environment",
+            fix=f"run the same session with `./nox -s`, or install executorch=={wanted} in another"
+            " environment",
         )
 
 

@@ -46,7 +46,6 @@ from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
-from ci.upstream.suites import JUDGED, OUTPUTS, SUITES
 from ci.verbs.built import (
     compare_built,
     explain_apart,
@@ -57,17 +56,14 @@ from ci.verbs.built import (
 from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
 from ci.verbs.options import (
     CASES,
-    DIR,
     FILE,
     FLAG,
     MANY,
-    Settings,
     add_option,
     add_options,
     least,
     list_given,
     name_mending,
-    name_path,
     repeat_command,
 )
 from ci.verbs.steps import (
@@ -80,7 +76,6 @@ from ci.verbs.steps import (
     select_asked,
     take_steps,
 )
-from ci.verbs.user_policy import OURS
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
@@ -116,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plan", WHAT, "run only the cases in this plan.json", **FILE, of_cases=True)
     shard = "run only part I of N of the cases, as in 2/3"
-    add("--shard", WHAT, shard, default="", metavar="I/N", of_tests=True)
+    add("--shard", WHAT, shard, default="", metavar="I/N", of_cases=True)
     add_options(parser, "--plain")
     untested = "accept versions that are not in manifests/pairs.toml; the report notes this"
     add("--try-unsupported", TOOLS, untested, **FLAG, again=str)
@@ -140,45 +135,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         again=str,
         needs=ON_DEVICE,
     )
-    add_suite_arguments(parser)
-
-
-def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for running ExecuTorch's test suites."""
-    add = partial(add_option, parser, group="ExecuTorch's own QNN test suites")
-    suite = "run a test suite from ExecuTorch's wheel, or the known faults, instead of cases"
-    add("--suite", text=suite, choices=[*SUITES, FAULTS], again=str)
-    names = "run only tests with a matching name"
-    add("--filter", text=names, **MANY, metavar="GLOB", needs="--suite")
-    # Without --suite, it is accepted, because other sessions of the same nox call may need it.
-    source = "run the tests of this ExecuTorch checkout instead of the wheel's"
-    add("--source", text=source, **DIR, again=name_path, of_suite=True, of_tests=True)
-    of_suite: Settings = {"needs": "--suite", "of_tests": True}
-    add("--resume", text="continue an interrupted run", **FLAG, **of_suite)
-    repeat = "run each test N times, to find flaky tests"
-    add("--repeat", text=repeat, type=int, default=1, metavar="N", check=least(1), **of_suite)
-    add(
-        "--judge-again",
-        text="run nothing; judge the kept outputs again, or zeros or noise instead of them",
-        nargs="?",
-        const=OUTPUTS,
-        choices=JUDGED,
-        **of_suite,
-    )
+    suite = "run the known faults instead of cases"
+    add("--suite", WHAT, suite, choices=[FAULTS], again=str)
+    names = "run only known faults with a matching name"
+    add("--filter", WHAT, names, **MANY, metavar="GLOB", needs="--suite")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    if args.suite:  # its policy is another one, which is never searched for
-        args.policy = None if args.policy == OURS else args.policy
-        require_executorch(args.executorch)
-    if args.suite == FAULTS:
+    if args.suite:
         from ci.verbs.faults import run_faults
 
         return run_faults(args, progress)
-    if args.suite:
-        from ci.verbs.upstream import run_suite
-
-        return run_suite(args, progress)
     return execute_cases(args, progress)
 
 

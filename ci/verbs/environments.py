@@ -18,6 +18,7 @@ from provisioning.errors import UsageError
 # `onnx` has no torch, which .onnx files do not need.
 CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
 EVERYTHING = "test"  # both engines, pytest and Sigstore
+UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
 # What an option needs, whatever else is typed: the first one counts. The others are for the verb.
@@ -30,9 +31,15 @@ def find_group(words: Sequence[str]) -> str:
     return next((group for option, group in OF_OPTIONS.items() if option in typed), "")
 
 
+def find_suite_verb(words: Sequence[str]) -> str:
+    """Return the verb that runs the test suites which arguments of test-emulator name, or ''."""
+    return "test-upstream" if {*find_values(words, "--suite")} & {*UPSTREAM} else ""
+
+
 def choose_emulator(words: Sequence[str]) -> str:
-    """Return the group for test-emulator: ExecuTorch's own tests need pytest."""
-    return find_group(words) or LOWERING
+    """Return the group for test-emulator: the known faults need both engines, and the message that
+    names another verb needs no packages."""
+    return CORE if find_suite_verb(words) else find_group(words) or LOWERING
 
 
 def choose_onnx(words: Sequence[str]) -> str:

@@ -15,17 +15,19 @@ from ci.facts.kinds import UNRECORDED
 from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.report.schema import Case, Report, Status, Tool, summarize
-from ci.upstream.suites import Suite
-from ci.verbs.options import repeat_command
+from ci.verbs.built import require_executorch
+from ci.verbs.options import list_given, repeat_command
 from ci.verbs.steps import check_arguments, require_packages
 from ci.verbs.trials import open_bench
-from ci.verbs.upstream import check_suite_arguments, publish_suite
+from ci.verbs.upstream import publish_suite
+from ci.verbs.user_policy import OURS
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
 SUITE = "faults"
+SELECTING = ("--model", "--scheme", "--plan")  # they select cases; --filter selects faults
 NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
@@ -33,8 +35,17 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the known faults that --filter selects, and report each fault whose result differs from
     the one recorded in faults.toml. Raises UsageError if --filter matches no fault, and for options
     that do not apply to faults."""
+    args.policy = None if args.policy == OURS else args.policy  # it is never searched for
+    require_executorch(args.executorch)
     check_arguments(args, SUITE)
-    check_suite_arguments(args, Suite(SUITE, ()))
+    if given := [one.flag for one in list_given(args) if one.of_cases]:
+        instead = "; choose faults with --filter" * (given[0] in SELECTING)
+        raise UsageError(
+            f"{given[0]} cannot be used with --suite {SUITE}",
+            fix=f"leave out {given[0]}{instead}",
+        )
+    if len(args.soc) > 1:
+        raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     faults = [
         one
         for one in read_faults(args.policy)
@@ -69,7 +80,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=cases,
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
-        command=repeat_command(args),
+        command=" ".join([repeat_command(args), *(["--soc", soc] if args.soc else [])]),
         remarks=(*remarks, *count_ends(runs)),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)

@@ -34,19 +34,16 @@ class Option:
     ``check`` raises UsageError for a value that no run can use. Its first argument is the option's
     flag. ``again`` returns the value that repeats a run; without it, an option is not repeated,
     because it selects cases or changes no result. With ``always``, the default is repeated, too.
-    With ``of_suite``, the option is repeated only with --suite. ``needs`` names the option without
-    which this one has no effect. An option with ``of_cases`` has none with --suite, and one with
-    ``of_tests`` has none on the known faults.
+    ``needs`` names the option without which this one has no effect. An option with ``of_cases`` has
+    none with --suite.
     """
 
     argument: argparse.Action
     check: Callable[[str, Any], None] | None = None
     again: Callable[[Any], str] | None = None
     always: bool = False
-    of_suite: bool = False
     needs: str = ""
     of_cases: bool = False
-    of_tests: bool = False
 
     @property
     def flag(self) -> str:
@@ -60,8 +57,7 @@ class Option:
     def repeat(self, args: argparse.Namespace) -> list[str]:
         """Return the words that repeat the option in a command."""
         value = getattr(args, self.argument.dest)
-        is_meant = not self.of_suite or bool(getattr(args, "suite", ""))
-        if not (self.again and is_meant and (self.always or self.is_given(args))):
+        if not (self.again and (self.always or self.is_given(args))):
             return []
         if value is True:
             return [self.flag]
@@ -109,7 +105,7 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
     "--soc": (
         WHAT,
         "the name of an SoC, or a glob; repeatable; default: {}",
-        {**MANY, "again": str, "of_suite": True},
+        MANY,
     ),
     "--shape": (
         WHAT,
@@ -140,7 +136,7 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
     "--offline": (HOW, "use only what is already provisioned", FLAG),
     "--jobs": (
         HOW,
-        f"number of cases to run at a time; default: QNN_CI_JOBS or {count_cores()}",
+        f"number of {{}} to run at a time; default: QNN_CI_JOBS or {count_cores()}",
         {
             "type": int,
             "default": lambda: os.environ.get("QNN_CI_JOBS") or count_cores(),
@@ -200,6 +196,7 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
     },
 }
 GAPS = {
+    "--jobs": "cases",
     "--model": "file.py:factory, or file.onnx",
     "--policy": "your models and limits",
     "--soc": DEFAULT_SOC,
@@ -211,12 +208,6 @@ CASES = (  # of a verb that judges cases
     *(*SELECTION, *RUN, *PARALLEL),
     *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
     *("--base", "--sarif"),
-)
-ORDER = (  # in which a command repeats options
-    *("--suite", "--soc", "--source", "--plain", "--try-unsupported", "--direct", "--backend"),
-    *("--runner", "--device", "--any", "--bundle", "--starts", "--prompt", "--text"),
-    *("--max-perplexity", "--tokens", "--context", "--prefill", "--log-level"),
-    *("--sdk", "--adaptor", "--option", "--shape"),
 )
 MEANINGS = {one.name for one in fields(Option)}
 
@@ -270,16 +261,10 @@ def repeat_policy(args: argparse.Namespace) -> list[str]:
     return ["--policy", name_path(args.policy)] if args.policy else []
 
 
-def rank(option: Option) -> int:
-    """Return the place of an option in a command that repeats it. Others come last."""
-    return ORDER.index(option.flag) if option.flag in ORDER else len(ORDER)
-
-
 def repeat_command(args: argparse.Namespace) -> str:
     """Return the command line of this call without the options that select cases, as typed at the
     root of a repository."""
-    options = sorted((one for one in args.options if one.again), key=rank)
-    words = [word for one in options for word in one.repeat(args)]
+    words = [word for one in args.options for word in one.repeat(args)]
     return " ".join([args.program, *map(shlex.quote, [*repeat_policy(args), *words])])
 
 

@@ -1,5 +1,5 @@
-"""``test-emulator --suite``: run ExecuTorch's own QNN tests on the emulator, and judge each by its
-own assertions and by this project's gate."""
+"""``test-upstream``: run ExecuTorch's own QNN tests on the emulator, and judge each by its own
+assertions and by this project's gate."""
 
 from __future__ import annotations
 
@@ -36,12 +36,22 @@ from ci.upstream.expectations import Checked, Expectations, UpstreamPolicy, read
 from ci.upstream.journal import Entry, Header, kept_directory, read_comparisons, read_journal
 from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
-from ci.upstream.suites import OUTPUTS, SOURCE, SUITE, SUITES, Suite, choose_tests
-from ci.verbs.options import list_given, repeat_command
+from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
+from ci.verbs.built import require_executorch
+from ci.verbs.options import (
+    DIR,
+    FLAG,
+    MANY,
+    add_option,
+    add_options,
+    least,
+    name_path,
+    repeat_command,
+)
 from ci.verbs.steps import check_arguments, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import Outcome
+from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
@@ -162,9 +172,8 @@ def check_all(
 IMPORTS = ("ci.upstream.worker",)
 ROOMS = ("models", "cases", "executorch", "upstream")
 SHOWN = 40
-SELECTING = ("--model", "--scheme", "--plan")  # they select cases; --filter selects tests
-
-
+OUTPUTS = "outputs"
+# What can be judged again: the kept outputs, or wrong ones instead of them.
 WRONG: dict[str, Wrong | None] = {
     OUTPUTS: None,
     "zeros": np.zeros_like,
@@ -172,13 +181,46 @@ WRONG: dict[str, Wrong | None] = {
 }
 
 
-def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = partial(add_option, parser)
+    suite = "the test suite in ExecuTorch's wheel; default: upstream"
+    add("--suite", WHAT, suite, choices=[*SUITES], default="upstream", again=str, always=True)
+    names = "run only tests with a matching name; repeatable"
+    add("--filter", WHAT, names, **MANY, metavar="GLOB")
+    soc = "the SoC, for the suite upstream; the other suites set theirs; default: SM8650"
+    add_options(parser, "--soc", text=soc, again=str)
+    shard = "run only part I of N of the tests, as in 2/3"
+    add("--shard", WHAT, shard, default="", metavar="I/N")
+    source = "run the tests of this ExecuTorch checkout instead of the wheel's"
+    add("--source", WHAT, source, **DIR, again=name_path)
+    known = "the known failures; default: manifests/policies/upstream.toml"
+    add_options(parser, "--policy", text=known, type=user_path)
+    add_options(parser, "--timeout-s", text="time limit for each test, in seconds")
+    add_options(parser, "--jobs", "--offline", gaps={"--jobs": "tests"})
+    add("--resume", HOW, "continue an interrupted run", **FLAG)
+    repeat = "run each test N times, to find flaky tests"
+    add("--repeat", HOW, repeat, type=int, default=1, metavar="N", check=least(1))
+    add(
+        "--judge-again",
+        RESULTS,
+        "run nothing; judge the kept outputs again, or zeros or noise instead of them",
+        nargs="?",
+        const=OUTPUTS,
+        choices=[*WRONG],
+    )
+    add_options(parser, "--reports", gaps={"--reports": "the suite's directory"})
+    add_options(parser, "--base", "--sarif", "--executorch", "--sdk", "--adaptor")
+    parser.set_defaults(list=False, keep_artifacts=None)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run a suite, or judge its kept outputs again. Raises UsageError, and the same errors as
     ``take_steps``."""
     suite = SUITES[args.suite]
     directory = args.reports / suite.name
+    require_executorch(args.executorch)
     check_arguments(args, suite.name)
-    check_suite_arguments(args, suite)
+    check_suite(args, suite)
     policy = read_expectations(args.policy)
     if args.judge_again:
         known = read_journal(directory)
@@ -204,24 +246,15 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
     return publish_suite(report, directory, args, progress)
 
 
-def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
-    """Raise UsageError for options that do not apply to the suite, and for values of --soc or
-    --source that it cannot use."""
-    tests = not suite.places  # the known faults
-    given = [one for one in list_given(args) if one.of_cases or (tests and one.of_tests)]
-    for one in given:
-        instead = "; choose tests with --filter" if one.flag in SELECTING else ""
-        raise UsageError(
-            f"{one.flag} cannot be used with --suite {suite.name}",
-            fix=f"leave out {one.flag}{instead}",
-        )
+def check_suite(args: argparse.Namespace, suite: Suite) -> None:
+    """Raise UsageError for values of --soc or --source that the suite cannot use."""
     if suite.fixed_soc and args.soc:
         raise UsageError(
             f"--soc cannot be used with --suite {suite.name}",
             why="the tests of this suite set the SoC themselves",
         )
     if len(args.soc) > 1:
-        raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
+        raise UsageError("a suite accepts only one --soc", fix="run the suite once per SoC")
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")

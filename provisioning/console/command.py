@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -108,7 +109,8 @@ class Verb:
     If ``session`` ends in ``_``, the first argument after the verb completes its name.
     ``environment`` is the dependency group in pyproject.toml with the packages that the verb needs,
     or a function that returns it for the verb's arguments. ``core`` is enough for every --help,
-    which shows ``examples`` of the arguments.
+    which shows ``examples`` of the arguments. ``find_successor`` returns the verb that arguments of
+    earlier releases belong to now, or '' for all other arguments.
     """
 
     module: str
@@ -116,6 +118,7 @@ class Verb:
     session: str = ""
     environment: str | Callable[[Sequence[str]], str] = "core"
     examples: tuple[str, ...] = ()
+    find_successor: Callable[[Sequence[str]], str] = lambda _: ""
 
     def choose_environment(self, words: Sequence[str]) -> str:
         """Return the dependency group for a call with the arguments ``words``."""
@@ -260,6 +263,11 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
             f"unknown verb {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the verbs"
+        )
+    if successor := verbs[name].find_successor(words[1:]):
+        raise UsageError(
+            f"{successor} runs this now, not {name}",
+            fix=f"run `qnn-ci {successor} {shlex.join(words[1:])}`",
         )
     parser = make_parser(caller, verbs, name)
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]

@@ -272,9 +272,7 @@ def test_parity_and_plan_of_an_executorch_checkout(clone: Traveller) -> None:
 
 
 def test_upstream_s_tests_of_relu_pass_by_both_gates(clone: Traveller) -> None:
-    said = clone.type(
-        "./nox -s test_emulator -- --suite upstream --filter '*FloatingPointOperator*relu*'"
-    )
+    said = clone.type("./nox -s test_upstream -- --filter '*FloatingPointOperator*relu*'")
     assert "5 tests of 564: 4 passed by both; 1 passed by theirs, failed by ours" in said
     assert "cause changes-its-input: 1\nfailures without a known cause: 0 of 1" in said
 

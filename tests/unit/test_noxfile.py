@@ -254,7 +254,9 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
 @pytest.mark.parametrize(
     ("name", "words", "group"),
     [
-        ("test_emulator", ("--suite", "qnn"), "test"),
+        ("test_emulator", ("--suite", "faults"), "test"),
+        ("test_emulator", ("--suite", "upstream"), "core"),
+        ("test_upstream", (), "test"),
         ("test_emulator", ("--model", "suite"), "lowering"),
         ("fuzz", ("--frontend", "executorch"), "lowering"),
         ("test_onnx", (), "onnx-torch"),

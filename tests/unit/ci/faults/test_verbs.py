@@ -185,7 +185,7 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
         assert any(f"{name}: not run" in one for one in report.remarks) == (name not in installed)
     assert [one.name for one in report.summary.phases] == list(installed)
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
-    assert report.command.endswith(" --suite faults --soc SM8750 --adaptor wheel")
+    assert report.command.endswith(" --adaptor wheel --suite faults --soc SM8750")
     assert main([*words, "zzz"]) == ExitCode.USAGE
 
 

@@ -102,7 +102,7 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
             "./nox -s test_emulator -- --policy my--suite.toml",
             "--model 'a b' --scheme fp16 --soc S",
         ),
-        ("./nox -s upstream -- --suite ops --soc S", "--filter 'a b'"),
+        ("./nox -s test_upstream -- --suite ops --soc S", "--filter 'a b'"),
     ],
 )
 def test_a_command_for_one_case_selects_it(command: str, more: str) -> None:

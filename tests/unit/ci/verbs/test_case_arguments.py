@@ -107,14 +107,13 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
 
     def repeat(*words: str, **own: Any) -> list[str]:
         args = parser.parse_args(words)
-        vars(args).update({"suite": "", **own})
+        vars(args).update(own)
         return shlex.split(repeat_command(args))
 
     told = repeat("--policy", str(tmp_path / "a b.toml"), "--plain", "--runner", "sh 'x'")
     assert told == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
     several = ["--soc", "a", "--soc", "b"]
     assert repeat("--no-cache", "--runner", "python", *several) == ["run"]
-    assert repeat("--plain", *several, suite="upstream") == ["run", *several, "--plain"]
     assert repeat(ours=True) == ["run", "--policy", "default"]
     for name in (".git", "below"):
         (tmp_path / name).mkdir()

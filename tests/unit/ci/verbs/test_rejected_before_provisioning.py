@@ -124,7 +124,7 @@ LOWERING = ("torch", "executorch")
         ("trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
         ("llm", ["test-llm"], LOWERING),
         ("llm", ["test-llm", "--project", "."], LOWERING),
-        ("upstream", ["test-emulator", "--suite", "upstream"], (*LOWERING, "pytest")),
+        ("upstream", ["test-upstream"], (*LOWERING, "pytest")),
         ("onnx", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
     ],
@@ -151,7 +151,7 @@ def test_packages_that_a_verb_needs_are_looked_for_first(
     "words",
     [
         ["test-emulator", "--model", "mlp"],
-        ["test-emulator", "--suite", "upstream"],
+        ["test-upstream"],
         ["test-emulator", "--suite", "faults"],
         ["audit", "--model", "mlp"],
         ["test-llm"],

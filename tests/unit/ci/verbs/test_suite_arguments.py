@@ -1,5 +1,5 @@
-"""What a call of test-emulator --suite passes on to upstream's tests, and the report of their
-entries. No test runs."""
+"""What a call of test-upstream passes on to upstream's tests, and the report of their entries. No
+test runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import main
+from ci.__main__ import VERBS, main
 from ci.report.schema import Report, Status, Tool
 from ci.report.write import read_report
 from ci.upstream.journal import Entry, Ran
@@ -82,7 +82,9 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
 
 
 def run(*words: str, name: str = "upstream") -> int:
-    return main(["test-emulator", "--suite", name, *words])
+    if name == FAULTS:
+        return main(["test-emulator", "--suite", name, *words])
+    return main(["test-upstream", "--suite", name, *words])
 
 
 def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
@@ -199,21 +201,12 @@ def test_a_suite_is_judged_again_only_after_a_run(
         ("upstream-rework", ["--soc", "SM8350"], "--soc cannot be used"),
         ("upstream", ["--source", "gone"], "has no"),
         ("upstream", ["--repeat", "0"], "--repeat 0"),
-        ("upstream", ["--plain"], "--plain cannot be used"),
-        ("upstream", ["--runner", "./x"], "--runner cannot be used"),
-        *(
-            ("upstream", ["--backend", one.value], "--backend cannot be used")
-            for one in Backend
-            if one is not Backend.HTP
-        ),
-        ("upstream", ["--keep-artifacts", "kept"], "--keep-artifacts cannot be used"),
-        ("upstream", ["--list"], "--list cannot be used"),
-        ("upstream", ["--bundle", "b"], "--bundle cannot be used"),
         *(
             (FAULTS, [*words], f"{words[0]} cannot be used with --suite faults")
             for words in (
                 *(("--model", "mlp"), ("--record",), ("--runner", "cpp"), ("--shard", "1/2")),
-                *(("--source", "."), ("--resume",), ("--repeat", "2"), ("--judge-again",)),
+                *(("--plain",), ("--keep-artifacts", "kept"), ("--list",), ("--bundle", "b")),
+                *(("--backend", one.value) for one in Backend if one is not Backend.HTP),
             )
         ),
         (FAULTS, ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
@@ -231,3 +224,18 @@ def test_what_a_suite_cannot_use_is_refused(
 def test_a_suite_runs_with_the_executorch_that_is_asked_for(suite: Suite, name: str) -> None:
     assert run("--executorch", "1.0.7", name=name) == ExitCode.ENVIRONMENT
     assert not suite.steps
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("option", ["--suite {}", "--suite={}"])
+def test_the_old_command_names_the_new_one_and_needs_no_packages(
+    suite: Suite, name: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--filter", "*re lu*", *option.format(name).split(), "--judge-again", "zeros"]
+    assert VERBS["test-emulator"].choose_environment(words) == "core"
+    assert main(["test-emulator", *words]) == ExitCode.USAGE
+    fix = capsys.readouterr().err.partition("fix: run `")[2].partition("`")[0]
+    assert shlex.split(fix)[-len(words) - 1 :] == ["test-upstream", *words]
+    assert not suite.steps
+    assert main(shlex.split(fix)[-len(words) - 1 :]) == ExitCode.USAGE  # it has no journal
+    assert "run the suite first" in capsys.readouterr().err
