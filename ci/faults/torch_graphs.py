@@ -215,8 +215,14 @@ def _pow(x: Tensor, *y: Tensor, base: float | None = None, exponent: float = 1) 
 
 
 def _recur(x: Tensor, *weights: Tensor, cell: str) -> Tensor:
-    """Return all states of a GRU or LSTM, whose batch is the first axis of ``x``."""
-    state = torch.zeros(1, x.shape[0], weights[1].shape[1], device=x.device)
+    """Return all states of a GRU or LSTM, whose batch is the first axis of ``x``. Raises
+    ValueError for shapes that do not fit, for which torch could end the process."""
+    size = weights[1].shape[-1]
+    rows = size * (3 if cell == "gru" else 4)
+    fit = [(rows, x.shape[-1]), (rows, size), (rows,), (rows,)]
+    if x.dim() != 3 or [tuple(one.shape) for one in weights] not in (fit[:2], fit):
+        raise ValueError("the weights do not fit the cell")
+    state = torch.zeros(1, x.shape[0], size, device=x.device)
     given: Any = state if cell == "gru" else (state, state)
     made: Tensor = getattr(torch, cell)(
         x, given, weights, len(weights) > 2, 1, 0.0, False, False, True

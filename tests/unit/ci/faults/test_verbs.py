@@ -305,11 +305,20 @@ def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> 
         assert outcome.exit_code == code
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = input(2, 4)\ny = mean(x, dims=[1])\nreturn y\n",
+        "x = input(2, 9, 8)\ny = gru(x, constant(96, 8), constant(64, 32))\nreturn y\n",
+        "x = input(2, 8)\ny = lstm(x, constant(16, 8), constant(16, 4))\nreturn y\n",
+        "x = input(2, 9, 8)\ny = gru(x, constant(6, 8), constant(6, 2), constant(6))\nreturn y\n",
+    ],
+)
 def test_a_graph_that_cannot_be_computed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "graph.txt"
-    file.write_text("x = input(2, 4)\ny = mean(x, dims=[1])\nreturn y\n", encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(has_planted))
     with pytest.raises(UsageError, match="cannot compute"):
         call(fuzz, "--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
