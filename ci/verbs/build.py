@@ -25,7 +25,9 @@ from ci.verbs.options import add_options
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import (
+    FLAG,
     HOW,
+    MANY,
     TOOLS,
     WHAT,
     Outcome,
@@ -50,72 +52,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group_options(parser, WHAT)
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=user_path, help="an ExecuTorch checkout (default: EXECUTORCH_ROOT)")
-    add(
-        "--profile",
-        default="",
-        help="a profile to use instead of the target's, for example with another NDK",
-    )
+    text = "a profile to use instead of the target's, for example with another NDK"
+    add("--profile", default="", help=text)
     add = group_options(parser, HOW)
     add("--jobs", type=int, default=0, help="number of parallel compilers (default: one per core)")
-    add("--clean", action="store_true", help="remove the earlier build first")
-    add("--release", action="store_true", help="set CMAKE_BUILD_TYPE to Release")
-    add("--dry-run", action="store_true", help="check, print the commands, and build nothing")
-    add(
-        "--check",
-        action="store_true",
-        help="check everything except Python packages, and build nothing",
-    )
+    add("--clean", **FLAG, help="remove the earlier build first")
+    add("--release", **FLAG, help="set CMAKE_BUILD_TYPE to Release")
+    add("--dry-run", **FLAG, help="check, print the commands, and build nothing")
+    add("--check", **FLAG, help="check everything except Python packages, and build nothing")
     tools = group_options(parser, TOOLS)
-    tools(
-        "--python",
-        action="append",
-        type=user_program,
-        default=[],
-        help="the Python to use: path, command or version; repeatable for target aot",
-    )
+    text = "the Python to use: path, command or version; repeatable for target aot"
+    tools("--python", type=user_program, **MANY, help=text)
     aot = group_options(parser, "for target aot")
-    aot(
-        "--install",
-        choices=PLACES,
-        default=PLACES[0],
-        help="where to install the adaptor",
-    )
-    aot(
-        "--no-proof",
-        action="store_true",
-        help="do not lower a model with the new adaptor",
-    )
-    add("--no-doctor", action="store_true", help="build even if the doctor reports errors")
+    aot("--install", choices=PLACES, default=PLACES[0], help="where to install the adaptor")
+    aot("--no-proof", **FLAG, help="do not lower a model with the new adaptor")
+    add("--no-doctor", **FLAG, help="build even if the doctor reports errors")
     what = group_options(parser, WHAT)
-    what(
-        "--with",
-        dest="extras",
-        action="append",
-        default=[],
-        help="also build an extra, such as llama",
-    )
-    what(
-        "-D",
-        dest="defines",
-        action="append",
-        default=[],
-        help="an additional CMake option, NAME=VALUE",
-    )
-    add(
-        "--parity",
-        choices=("on", "strict", "off"),
-        default="on",
-        help="differences between Buck and CMake: show them, fail on them, or skip the check",
-    )
+    what("--with", dest="extras", **MANY, help="also build an extra, such as llama")
+    what("-D", dest="defines", **MANY, help="an additional CMake option, NAME=VALUE")
+    text = "differences between Buck and CMake: show them, fail on them, or skip the check"
+    add("--parity", choices=("on", "strict", "off"), default="on", help=text)
     add_options(parser, "--sdk", "--executorch")
     direct = group_options(parser, "for target direct")
     direct("--soc", default="", help="the SoC, such as SM8750")
-    direct(
-        "--dsp-type",
-        type=int,
-        default=3,
-        help="0 for LPAI (aDSP), 3 for HTP (cDSP)",
-    )
+    direct("--dsp-type", type=int, default=3, help="0 for LPAI (aDSP), 3 for HTP (cDSP)")
     add_options(parser, "--reports", gaps={"--reports": "build_TARGET/"})
 
 

@@ -16,7 +16,7 @@ import msgspec
 from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FLAG, MANY, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding
@@ -155,20 +155,11 @@ LEAST = 40  # columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "app",
-        type=user_path,
-        metavar="APK|AAR|DIR",
-        help="an APK, a set of APKs (.apks, .xapk), an AAR, or one of these unpacked",
-    )
-    parser.add_argument(
-        "--soc",
-        action="append",
-        default=[],
-        metavar="SOC",
-        help="an SoC that the app must run on, such as SM8650; repeatable",
-    )
-    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
+    text = "an APK, a set of APKs (.apks, .xapk), an AAR, or one of these unpacked"
+    parser.add_argument("app", type=user_path, metavar="APK|AAR|DIR", help=text)
+    text = "an SoC that the app must run on, such as SM8650; repeatable"
+    parser.add_argument("--soc", metavar="SOC", **MANY, help=text)
+    parser.add_argument("--strict", **FLAG, help="treat warnings as errors")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -9,7 +9,7 @@ import msgspec
 from ci.inspect.compat import Answer, Verdict, judge_compat
 from ci.inspect.files import inspect_file, read_runtime
 from ci.report.text import show_row
-from provisioning.console.command import Outcome, nonempty_word, user_path
+from provisioning.console.command import FILE, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.targets import find_soc
@@ -22,21 +22,11 @@ CODES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        type=user_path,
-        metavar="FILE",
-        help="a .pte, a context binary or an ONNX context model",
-    )
-    parser.add_argument(
-        "--runtime",
-        type=nonempty_word,
-        metavar="RUNTIME",
-        help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN version",
-    )
-    parser.add_argument(
-        "--soc", default="", type=str.upper, metavar="SOC", help="the SoC to run on, such as SM8750"
-    )
+    parser.add_argument("file", **FILE, help="a .pte, a context binary or an ONNX context model")
+    text = "a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN version"
+    parser.add_argument("--runtime", type=nonempty_word, metavar="RUNTIME", help=text)
+    text = "the SoC to run on, such as SM8750"
+    parser.add_argument("--soc", default="", type=str.upper, metavar="SOC", help=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

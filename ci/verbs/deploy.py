@@ -13,8 +13,8 @@ from shlex import quote
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from ci.verbs.options import DIR, MANY, add_option
-from provisioning.console.command import Outcome
+from ci.verbs.options import add_option
+from provisioning.console.command import DIR, FLAG, MANY, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
@@ -26,9 +26,8 @@ DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its optio
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
-    parser.add_argument(
-        "--clean", action="store_true", help="only remove this project's directory from the device"
-    )
+    text = "only remove this project's directory from the device"
+    parser.add_argument("--clean", **FLAG, help=text)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -56,9 +56,6 @@ from ci.verbs.built import (
 from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
 from ci.verbs.options import (
     CASES,
-    FILE,
-    FLAG,
-    MANY,
     add_option,
     add_options,
     least,
@@ -79,7 +76,7 @@ from ci.verbs.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import HOW, TOOLS, WHAT, Outcome
+from provisioning.console.command import FILE, FLAG, HOW, MANY, TOOLS, WHAT, Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine, registry
 from provisioning.errors import ExitCode, UsageError

@@ -26,14 +26,14 @@ from ci.report.schema import CaseName, Estimate, PredictedTime, Simulation
 from ci.report.text import show_bytes
 from ci.report.write import read_report
 from ci.verbs import onnx
-from ci.verbs.options import DIR, RUN, add_option, add_options
+from ci.verbs.options import RUN, add_option, add_options
 from ci.verbs.steps import (
     read_limits,
     select_asked,
 )
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
-from provisioning.console.command import RESULTS, WHAT, Outcome, user_path
+from provisioning.console.command import DIR, RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ExitCode, UsageError

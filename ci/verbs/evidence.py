@@ -17,7 +17,7 @@ from ci.report.evidence import (
     parse_statement,
 )
 from ci.report.schema import Threshold
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.elf.qnn_build import find_qnn_build
@@ -31,19 +31,9 @@ LIMIT_BYTES = 16 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("program", type=user_path, help="the .pte, or the ONNX context model")
-    add(
-        "--evidence",
-        type=user_path,
-        required=True,
-        metavar="FILE",
-        help="the file SHA256.intoto.json",
-    )
-    add(
-        "--policy",
-        type=user_path,
-        metavar="FILE",
-        help="check that the program passed under the limits of this policy, or stricter ones",
-    )
+    add("--evidence", required=True, **FILE, help="the file SHA256.intoto.json")
+    text = "check that the program passed under the limits of this policy, or stricter ones"
+    add("--policy", **FILE, help=text)
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

@@ -19,7 +19,7 @@ from ci.explain.render import annotate, render, render_entry
 from ci.explain.rules import Rule, make_rules, read_rules
 from ci.facts.kinds import Kind, read_kinds
 from ci.report.providers import Provider
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import open_regular
 from provisioning.errors import ExitCode, UsageError
@@ -32,19 +32,14 @@ ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="a log, logcat or CI log, a directory of them, or - for standard input (the default);"
-        " or the id of a finding, such as QNN1203",
+    text = (
+        "a log, logcat or CI log, a directory of them, or - for standard input (the default);"
+        " or the id of a finding, such as QNN1203"
     )
-    parser.add_argument(
-        "--policy", type=user_path, help="a policy whose [[advice]] rows are additional rules"
-    )
-    parser.add_argument(
-        "--github", action="store_true", help="print the causes as GitHub annotations"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help=text)
+    text = "a policy whose [[advice]] rows are additional rules"
+    parser.add_argument("--policy", type=user_path, help=text)
+    parser.add_argument("--github", **FLAG, help="print the causes as GitHub annotations")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -22,7 +22,7 @@ from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, FLAG, MANY, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
@@ -37,42 +37,22 @@ SEEDS = tuple(range(10))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--minutes", type=float, default=MINUTES, metavar="N", help="minutes to search; default: 10"
-    )
+    text = "minutes to search; default: 10"
+    add("--minutes", type=float, default=MINUTES, metavar="N", help=text)
     add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
-    add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
+    add("--scheme", **MANY, help="a quantization scheme; repeatable")
     add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default: 0")
-    add(
-        "--frontend",
-        choices=FRONTENDS,
-        default="onnx",
-        help="what lowers the graphs; default: onnx",
+    text = "what lowers the graphs; default: onnx"
+    add("--frontend", choices=FRONTENDS, default="onnx", help=text)
+    text = "report known faults like new ones, instead of only counting them"
+    add("--without-known", **FLAG, help=text)
+    text = (
+        "graphs from blocks of which models are made, random graphs, or both in turns;"
+        " default: both"
     )
-    add(
-        "--without-known",
-        action="store_true",
-        help="report known faults like new ones, instead of only counting them",
-    )
-    add(
-        "--source",
-        choices=SOURCES,
-        default=SOURCES[0],
-        help="graphs from blocks of which models are made, random graphs, or both in turns;"
-        " default: both",
-    )
-    add(
-        "--soc",
-        action="append",
-        default=[],
-        help=f"an SoC to compile for; repeatable; default: {DEFAULT_SOC}",
-    )
-    add(
-        "--graph",
-        type=user_path,
-        metavar="FILE",
-        help="instead of a search, try the graph in this file with ten seeds",
-    )
+    add("--source", choices=SOURCES, default=SOURCES[0], help=text)
+    add("--soc", **MANY, help=f"an SoC to compile for; repeatable; default: {DEFAULT_SOC}")
+    add("--graph", **FILE, help="instead of a search, try the graph in this file with ten seeds")
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
     add_options(parser, "--reports", gaps={"--reports": "fuzz/"})

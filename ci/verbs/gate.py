@@ -14,7 +14,7 @@ from ci.report.document import render_markdown, render_text
 from ci.report.merge import find_faults
 from ci.report.table import terminal_style
 from ci.report.write import read_report
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import DIR, FILE, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
@@ -22,15 +22,10 @@ from provisioning.errors import ExitCode, UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", type=user_path, help="plan.json, as `plan --out` writes it")
-    add("--needs", type=user_path, required=True, metavar="FILE", help="a file with toJSON(needs)")
-    add(
-        "--results",
-        type=user_path,
-        required=True,
-        metavar="DIR",
-        help="the directory that contains result-JOB/ for each job",
-    )
-    add("--markdown", action="store_true", help="print Markdown for a job's summary")
+    add("--needs", required=True, **FILE, help="a file with toJSON(needs)")
+    text = "the directory that contains result-JOB/ for each job"
+    add("--results", required=True, **DIR, help=text)
+    add("--markdown", **FLAG, help="print Markdown for a job's summary")
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

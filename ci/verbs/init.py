@@ -14,7 +14,7 @@ from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
 from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, read_version, user_path
+from provisioning.console.command import FLAG, Outcome, read_version, user_path
 from provisioning.console.installation import find_origin
 from provisioning.console.progress import Progress
 from provisioning.documents import read_bytes, read_text
@@ -44,26 +44,16 @@ USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--model",
-        default="",
-        help="file.py:factory or file.onnx; by default, an example is created",
-    )
-    add(
-        "--uses",
-        default="",
-        metavar="OWNER/REPOSITORY@COMMIT",
-        help="the repository and commit of executorch-qnn-ci with the workflow to call",
-    )
+    text = "file.py:factory or file.onnx; by default, an example is created"
+    add("--model", default="", help=text)
+    text = "the repository and commit of executorch-qnn-ci with the workflow to call"
+    add("--uses", default="", metavar="OWNER/REPOSITORY@COMMIT", help=text)
     only = parser.add_mutually_exclusive_group().add_argument
-    only("--policy-only", action="store_true", help="write no workflow")
-    only("--workflow-only", action="store_true", help="write only the workflow, for a qnn.toml")
-    add(
-        "--directory",
-        type=user_path,
-        help="the repository; default: the one that contains the current directory",
-    )
-    add("--force", action="store_true", help="overwrite existing files")
+    only("--policy-only", **FLAG, help="write no workflow")
+    only("--workflow-only", **FLAG, help="write only the workflow, for a qnn.toml")
+    text = "the repository; default: the one that contains the current directory"
+    add("--directory", type=user_path, help=text)
+    add("--force", **FLAG, help="overwrite existing files")
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

@@ -9,7 +9,7 @@ import msgspec
 
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
 from ci.report.text import count, name_some, show_bytes, show_row
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
 from provisioning.doctor.survey.programs import Method, Program
@@ -125,18 +125,10 @@ def _describe_ports(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        type=user_path,
-        nargs="+",
-        metavar="FILE",
-        help="a .pte, a context binary, an ONNX context model, a library, an APK or an AAR",
-    )
-    parser.add_argument(
-        "--seal",
-        action="store_true",
-        help="write the SHA-256 of an ONNX context model's binary into the model",
-    )
+    text = "a .pte, a context binary, an ONNX context model, a library, an APK or an AAR"
+    parser.add_argument("files", nargs="+", **FILE, help=text)
+    text = "write the SHA-256 of an ONNX context model's binary into the model"
+    parser.add_argument("--seal", **FLAG, help=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

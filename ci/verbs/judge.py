@@ -13,7 +13,7 @@ from ci.cases.policy import LANES
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.options import add_options
 from ci.verbs.steps import publish, read_limits
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import DIR, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
@@ -23,18 +23,10 @@ from provisioning.manifest.targets import Backend
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("outputs", type=user_path, help="the directory that a run wrote for --keep-artifacts")
-    add(
-        "--pulled",
-        type=user_path,
-        metavar="DIR",
-        help="judge the outputs in DIR/CASE/outputs, which a device computed with these programs",
-    )
-    add(
-        "--by",
-        default="a device elsewhere",
-        metavar="NAME",
-        help="with --pulled: the name of the device in the report",
-    )
+    text = "judge the outputs in DIR/CASE/outputs, which a device computed with these programs"
+    add("--pulled", **DIR, help=text)
+    text = "with --pulled: the name of the device in the report"
+    add("--by", default="a device elsewhere", metavar="NAME", help=text)
     add_options(parser, "--policy", group="", gaps={"--policy": "the policy with the limits"})
     add_options(parser, "--strict-noise")
     add_options(

@@ -32,16 +32,7 @@ from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.text import count
-from ci.verbs.options import (
-    FILE,
-    PARALLEL,
-    Settings,
-    add_option,
-    add_options,
-    least,
-    name_path,
-    repeat_command,
-)
+from ci.verbs.options import PARALLEL, add_option, add_options, least, name_path, repeat_command
 from ci.verbs.steps import (
     check_arguments,
     publish,
@@ -53,7 +44,7 @@ from ci.verbs.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import WHAT, Outcome, user_path
+from provisioning.console.command import FILE, WHAT, Outcome, Settings, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
 from provisioning.documents import read_text

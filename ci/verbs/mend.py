@@ -28,14 +28,14 @@ from ci.models.schemes import ONNX
 from ci.report.document import render_text, write_page
 from ci.report.table import terminal_style
 from ci.verbs.localise import choose_cases
-from ci.verbs.options import DIR, FLAG, MODELS, PARALLEL, RUN, add_option, add_options, positive
+from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.steps import (
     check_arguments,
     read_options,
 )
 from ci.verbs.trials import open_setup, prepare_tools
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, Outcome
+from provisioning.console.command import DIR, FLAG, HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.errors import UsageError

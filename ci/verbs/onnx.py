@@ -43,15 +43,7 @@ from ci.onnx.options import (
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
 from ci.verbs import environments
-from ci.verbs.options import (
-    CASES,
-    FLAG,
-    MANY,
-    add_option,
-    add_options,
-    name_mending,
-    repeat_command,
-)
+from ci.verbs.options import CASES, add_option, add_options, name_mending, repeat_command
 from ci.verbs.steps import (
     check_arguments,
     list_asked,
@@ -65,7 +57,7 @@ from ci.verbs.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import HOW, RESULTS, Outcome
+from provisioning.console.command import FLAG, HOW, MANY, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.versions import is_older

@@ -18,7 +18,18 @@ from ci.models.lowering_options import LOG_LEVELS
 from ci.models.source_lines import name_argument
 from ci.verbs.user_policy import NAME, OURS, policy_path
 from provisioning.artifacts.choice import OPTIONS
-from provisioning.console.command import HOW, RESULTS, TOOLS, WHAT, group_options, user_path
+from provisioning.console.command import (
+    DIR,
+    FILE,
+    FLAG,
+    HOW,
+    MANY,
+    RESULTS,
+    TOOLS,
+    WHAT,
+    Settings,
+    group_options,
+)
 from provisioning.errors import UsageError
 
 
@@ -92,11 +103,6 @@ def name_path(path: Path) -> str:
     return name_argument(path.absolute())
 
 
-Settings = Mapping[str, Any]
-FLAG: Settings = {"action": "store_true"}
-MANY: Settings = {"action": "append", "default": []}
-FILE: Settings = {"type": user_path, "metavar": "FILE"}
-DIR: Settings = {"type": user_path, "metavar": "DIR"}
 MODELS = "a model's name, a glob, {}; repeatable"
 # A function as default is called when the option is added. A verb may fill a gap in the help.
 SHARED: Mapping[str, tuple[str, str, Settings]] = {

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import ParityRequest, compare_source
-from provisioning.console.command import Outcome, read_version, user_path
+from provisioning.console.command import FILE, FLAG, MANY, Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import write_json
@@ -25,29 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or '.')",
     )
     parser.add_argument("--rev", help="read this revision instead of the work tree")
-    parser.add_argument(
-        "--scope",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="compare only this folder; repeatable",
-    )
-    parser.add_argument(
-        "--base", metavar="REV", help="show only differences that this revision does not have"
-    )
-    parser.add_argument("--notes", action="store_true", help="show notes about tests too")
-    parser.add_argument(
-        "--sarif", type=user_path, metavar="FILE", help="also write SARIF 2.1.0 to FILE"
-    )
-    parser.add_argument(
-        "--annotate",
-        action="store_true",
-        help="print annotations for the CI system instead of the table",
-    )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="ignore the cache, and read everything again"
-    )
-    parser.add_argument("--policy", type=user_path, metavar="FILE", help="your own policy file")
+    text = "compare only this folder; repeatable"
+    parser.add_argument("--scope", metavar="FOLDER", **MANY, help=text)
+    text = "show only differences that this revision does not have"
+    parser.add_argument("--base", metavar="REV", help=text)
+    parser.add_argument("--notes", **FLAG, help="show notes about tests too")
+    parser.add_argument("--sarif", **FILE, help="also write SARIF 2.1.0 to FILE")
+    text = "print annotations for the CI system instead of the table"
+    parser.add_argument("--annotate", **FLAG, help=text)
+    parser.add_argument("--no-cache", **FLAG, help="ignore the cache, and read everything again")
+    parser.add_argument("--policy", **FILE, help="your own policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -15,7 +15,7 @@ from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import explain_writes, write_whole
@@ -23,43 +23,25 @@ from provisioning.files import explain_writes, write_whole
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--base",
-        default="",
-        metavar="REV",
-        help="compare with the merge base of REV and the planned revision",
-    )
+    text = "compare with the merge base of REV and the planned revision"
+    add("--base", default="", metavar="REV", help=text)
     add("--head", default="", metavar="REV", help="plan for this revision instead of the work tree")
-    add(
-        "--event",
-        default="",
-        help="the GitHub event that started the workflow; unless it is push or pull_request, all"
-        " sessions run",
+    text = (
+        "the GitHub event that started the workflow; unless it is push or pull_request, all"
+        " sessions run"
     )
-    add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
-    add(
-        "--source",
-        type=user_path,
-        default=".",
-        help="a checkout, a directory in it, or a git directory",
+    add("--event", default="", help=text)
+    add("--everything", **FLAG, help="plan all sessions and cases, whatever changed")
+    text = "a checkout, a directory in it, or a git directory"
+    add("--source", type=user_path, default=".", help=text)
+    add("--rules", **FILE, help="your own rules, in the format of gate.toml")
+    add("--out", **FILE, help="also write the plan to FILE, in the format of plan.json")
+    text = (
+        "run sessions (by default all of them) with strace, and report files that they open"
+        " without being planned for them; --out writes the record"
     )
-    add(
-        "--rules", type=user_path, metavar="FILE", help="your own rules, in the format of gate.toml"
-    )
-    add(
-        "--out",
-        type=user_path,
-        metavar="FILE",
-        help="also write the plan to FILE, in the format of plan.json",
-    )
-    add(
-        "--record",
-        nargs="*",
-        metavar="SESSION",
-        help="run sessions (by default all of them) with strace, and report files that they open"
-        " without being planned for them; --out writes the record",
-    )
-    add("--markdown", action="store_true", help="print Markdown for a job's summary")
+    add("--record", nargs="*", metavar="SESSION", help=text)
+    add("--markdown", **FLAG, help="print Markdown for a job's summary")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -24,7 +24,7 @@ from provisioning.artifacts.environment import (
     render_shell,
 )
 from provisioning.artifacts.provision import Provisioned
-from provisioning.console.command import Outcome, user_path, user_program
+from provisioning.console.command import FILE, MANY, Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_message, write_through
 from provisioning.doctor.examine import examine
@@ -39,21 +39,10 @@ SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", nargs="?", default="emulator", help="PROFILE[+ARTIFACT@VERSION]")
-    parser.add_argument(
-        "--report",
-        type=user_path,
-        default=Path("reports/setup/doctor.json"),
-        metavar="FILE",
-        help="where to write the doctor's verdict; default: reports/setup/doctor.json",
-    )
-    parser.add_argument(
-        "--cached",
-        action="append",
-        type=user_path,
-        default=[],
-        metavar="PATH",
-        help="a path that a cache restored and that has to be checked; repeatable",
-    )
+    text = "where to write the doctor's verdict; default: reports/setup/doctor.json"
+    parser.add_argument("--report", default=Path("reports/setup/doctor.json"), **FILE, help=text)
+    text = "a path that a cache restored and that has to be checked; repeatable"
+    parser.add_argument("--cached", type=user_path, metavar="PATH", **MANY, help=text)
     parser.add_argument("--python", type=user_program, help="the Python interpreter to check")
     add_options(parser)
 

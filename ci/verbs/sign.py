@@ -25,83 +25,43 @@ from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, read_signing_policy
 from ci.signing.sign import Signed, sign
 from ci.signing.verdict import render_reports
-from provisioning.console.command import Outcome, nonempty_word, user_path
+from provisioning.console.command import DIR, FILE, FLAG, Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to sign")
-    what.add_argument("files", nargs="*", type=user_path, metavar="FILE", help="Hexagon libraries")
-    what.add_argument(
-        "--lpai-arch",
-        default="",
-        metavar="vN",
-        help="sign the LPAI libraries of this version, such as v6",
-    )
-    what.add_argument(
-        "--direct-mode", action="store_true", help="sign the libraries for direct mode"
-    )
-    what.add_argument(
-        "--htp-arch",
-        default="",
-        metavar="vNN",
-        help="the Hexagon version for direct mode, such as v81",
-    )
-    what.add_argument(
-        "--op-package-dir",
-        type=user_path,
-        metavar="DIR",
-        help="also sign the libraries of an op package",
-    )
-    what.add_argument(
-        "--testsig",
-        type=nonempty_word,
-        metavar="SERIAL",
-        help=f"make the test signature for this serial number; {FROM_ADB!r} asks the device for it",
-    )
-    what.add_argument(
-        "--device", default="", metavar="ID", help="the device's serial number in adb"
-    )
+    what.add_argument("files", nargs="*", **FILE, help="Hexagon libraries")
+    text = "sign the LPAI libraries of this version, such as v6"
+    what.add_argument("--lpai-arch", default="", metavar="vN", help=text)
+    what.add_argument("--direct-mode", **FLAG, help="sign the libraries for direct mode")
+    text = "the Hexagon version for direct mode, such as v81"
+    what.add_argument("--htp-arch", default="", metavar="vNN", help=text)
+    what.add_argument("--op-package-dir", **DIR, help="also sign the libraries of an op package")
+    text = f"make the test signature for this serial number; {FROM_ADB!r} asks the device for it"
+    what.add_argument("--testsig", type=nonempty_word, metavar="SERIAL", help=text)
+    text = "the device's serial number in adb"
+    what.add_argument("--device", default="", metavar="ID", help=text)
     where = parser.add_argument_group("directories")
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, otherwise the one that profile lpai provisioned"
-        where.add_argument(flag, type=user_path, metavar="DIR", help=default)
-    where.add_argument(
-        "--build-dir",
-        type=user_path,
-        default="build-direct",
-        metavar="DIR",
-        help="the output of `build direct`; default: build-direct",
-    )
-    where.add_argument(
-        "--out", type=user_path, metavar="DIR", help="where to write; default: signed"
-    )
+        where.add_argument(flag, **DIR, help=default)
+    text = "the output of `build direct`; default: build-direct"
+    where.add_argument("--build-dir", default="build-direct", **DIR, help=text)
+    where.add_argument("--out", **DIR, help="where to write; default: signed")
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "--signer", type=nonempty_word, metavar="CMD", help="a signer other than the SDK's"
-    )
-    how.add_argument(
-        "--signer-python",
-        default="",
-        metavar="PYTHON",
-        help="a Python older than 3.12, for the signer",
-    )
-    how.add_argument(
-        "--timeout",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="time limit per library, in seconds",
-    )
-    how.add_argument("--force", action="store_true", help="replace an existing --out")
-    how.add_argument("--dry-run", action="store_true", help="check everything, but sign nothing")
-    how.add_argument(
-        "--accept-unrecognised",
-        action="store_true",
-        help="accept a signature that no known scheme can verify, even though it may be wrong",
-    )
+    text = "a signer other than the SDK's"
+    how.add_argument("--signer", type=nonempty_word, metavar="CMD", help=text)
+    text = "a Python older than 3.12, for the signer"
+    how.add_argument("--signer-python", default="", metavar="PYTHON", help=text)
+    text = "time limit per library, in seconds"
+    how.add_argument("--timeout", type=float, default=300.0, metavar="S", help=text)
+    how.add_argument("--force", **FLAG, help="replace an existing --out")
+    how.add_argument("--dry-run", **FLAG, help="check everything, but sign nothing")
+    text = "accept a signature that no known scheme can verify, even though it may be wrong"
+    how.add_argument("--accept-unrecognised", **FLAG, help=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -16,7 +16,7 @@ from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.sources import Options
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import DIR, FILE, MANY, Outcome, user_path
 from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
@@ -29,51 +29,23 @@ QNN = "qnn-"  # the prefix of artifacts with QNN's libraries
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--soc", action="append", required=True, help="the SoC, such as SM8650; repeatable")
-    add(
-        "--runner",
-        type=user_path,
-        required=True,
-        metavar="FILE",
-        help="the executable that runs programs on the device",
+    add("--runner", required=True, **FILE, help="the executable that runs programs on the device")
+    text = (
+        "an artifact or directory with QNN's libraries or libc++_shared.so; repeatable: the"
+        " first one that contains a library is used for it"
     )
-    add(
-        "--runtime",
-        action="append",
-        required=True,
-        metavar="ARTIFACT[@VERSION]|DIR",
-        help="an artifact or directory with QNN's libraries or libc++_shared.so; repeatable: the"
-        " first one that contains a library is used for it",
+    add("--runtime", action="append", required=True, metavar="ARTIFACT[@VERSION]|DIR", help=text)
+    text = "a program to include, and to check against the libraries; repeatable"
+    add("--program", type=user_path, metavar="M.pte", **MANY, help=text)
+    text = (
+        "the directory that test_emulator wrote for --keep-artifacts; add its programs and"
+        " inputs, and a script that runs them on a device without this toolkit"
     )
-    add(
-        "--program",
-        action="append",
-        type=user_path,
-        default=[],
-        metavar="M.pte",
-        help="a program to include, and to check against the libraries; repeatable",
-    )
-    add(
-        "--cases",
-        type=user_path,
-        metavar="DIR",
-        help="the directory that test_emulator wrote for --keep-artifacts; add its programs and"
-        " inputs, and a script that runs them on a device without this toolkit",
-    )
-    add(
-        "--evidence",
-        type=user_path,
-        metavar="DIR",
-        help="a directory with statements about the programs, such as"
-        " reports/test_emulator/evidence",
-    )
-    add("--signed", type=user_path, metavar="DIR", help="the directory that `sign` wrote, for LPAI")
-    add(
-        "--out",
-        type=user_path,
-        required=True,
-        metavar="DIR",
-        help="where to write; an existing bundle is replaced",
-    )
+    add("--cases", **DIR, help=text)
+    text = "a directory with statements about the programs, such as reports/test_emulator/evidence"
+    add("--evidence", **DIR, help=text)
+    add("--signed", **DIR, help="the directory that `sign` wrote, for LPAI")
+    add("--out", required=True, **DIR, help="where to write; an existing bundle is replaced")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

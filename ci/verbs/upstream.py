@@ -38,20 +38,11 @@ from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
 from ci.verbs.built import require_executorch
-from ci.verbs.options import (
-    DIR,
-    FLAG,
-    MANY,
-    add_option,
-    add_options,
-    least,
-    name_path,
-    repeat_command,
-)
+from ci.verbs.options import add_option, add_options, least, name_path, repeat_command
 from ci.verbs.steps import check_arguments, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import HOW, RESULTS, WHAT, Outcome, user_path
+from provisioning.console.command import DIR, FLAG, HOW, MANY, RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 

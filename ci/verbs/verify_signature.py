@@ -10,7 +10,7 @@ from ci.signing.masking import Masker
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.verdict import Verdict, Verification, render_reports
 from ci.signing.verify import verify_file
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
@@ -21,38 +21,21 @@ ACCEPTED = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="+",
-        type=user_path,
-        metavar="FILE",
-        help="a library, or a directory of them",
+    parser.add_argument("files", nargs="+", **FILE, help="a library, or a directory of them")
+    text = (
+        "the unsigned library, or a directory with unsigned libraries of the same names: every"
+        " loadable segment must have the same bytes"
     )
-    parser.add_argument(
-        "--input",
-        type=user_path,
-        metavar="PATH",
-        help="the unsigned library, or a directory with unsigned libraries of the same names: "
-        "every loadable segment must have the same bytes",
+    parser.add_argument("--input", type=user_path, metavar="PATH", help=text)
+    text = "what every library must be; default: %(default)s"
+    parser.add_argument("--expect", choices=sorted(ACCEPTED), default="signed", help=text)
+    text = "accept a signature that no known scheme can verify, even though it may be wrong"
+    parser.add_argument("--accept-unrecognised", **FLAG, help=text)
+    text = (
+        "fail if a certificate is not valid at this date or time in UTC, such as 2026-11-20 or"
+        " 2026-11-20T12:00:00; default: only note certificates that are not valid today"
     )
-    parser.add_argument(
-        "--expect",
-        choices=sorted(ACCEPTED),
-        default="signed",
-        help="what every library must be; default: %(default)s",
-    )
-    parser.add_argument(
-        "--accept-unrecognised",
-        action="store_true",
-        help="accept a signature that no known scheme can verify, even though it may be wrong",
-    )
-    parser.add_argument(
-        "--at",
-        type=parse_date,
-        metavar="DATE",
-        help="fail if a certificate is not valid at this date or time in UTC, such as 2026-11-20 "
-        "or 2026-11-20T12:00:00; default: only note certificates that are not valid today",
-    )
+    parser.add_argument("--at", type=parse_date, metavar="DATE", help=text)
 
 
 def parse_date(text: str) -> datetime:

@@ -12,7 +12,7 @@ from ci.faults.known import read_faults
 from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, MANY, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import require_writable, write_whole
@@ -31,22 +31,14 @@ SIDES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--with",
-        action="append",
-        default=[],
-        dest="sides",
-        metavar="QNN",
-        help="a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels,"
-        " or none with --sdk",
+    text = (
+        "a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or"
+        " none with --sdk"
     )
-    add("--sdk", action="append", default=[], help="an SDK's directory or version; repeatable")
-    add("--fault", action="append", default=[], help="the name of a fault; repeatable")
-    add(
-        "--known",
-        action="store_true",
-        help="run nothing: print the results recorded in faults.toml",
-    )
+    add("--with", dest="sides", metavar="QNN", **MANY, help=text)
+    add("--sdk", **MANY, help="an SDK's directory or version; repeatable")
+    add("--fault", **MANY, help="the name of a fault; repeatable")
+    add("--known", **FLAG, help="run nothing: print the results recorded in faults.toml")
     add_options(parser, "--reports", gaps={"--reports": "versions_matrix/"})
 
 

@@ -438,6 +438,14 @@ def user_path(text: str) -> Path:
         raise UsageError(f"{text} is not a valid path", why=str(error)) from error
 
 
+# Settings of arguments, for ArgumentParser.add_argument.
+Settings = Mapping[str, Any]
+FLAG: Settings = {"action": "store_true"}
+MANY: Settings = {"action": "append", "default": []}
+FILE: Settings = {"type": user_path, "metavar": "FILE"}
+DIR: Settings = {"type": user_path, "metavar": "DIR"}
+
+
 def user_program(text: str) -> str:
     """Return the program that a user specified: an absolute path if ``text`` contains a slash, else
     ``text`` itself, a name to find on PATH. Raises UsageError if it is empty.

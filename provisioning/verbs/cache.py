@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import mib
@@ -16,11 +16,10 @@ LOCKED = frozenset({"store", "downloads"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=("info", "clean"), help="show the parts' sizes, or remove parts"
-    )
+    text = "show the parts' sizes, or remove parts"
+    parser.add_argument("action", choices=("info", "clean"), help=text)
     parser.add_argument("parts", nargs="*", metavar="PART", help="a part that info prints, or all")
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+    parser.add_argument("--dry-run", **FLAG, help="only show what would be removed")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

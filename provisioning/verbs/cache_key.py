@@ -15,20 +15,16 @@ from pathlib import Path
 
 from provisioning.artifacts.environment import github_line, parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="profiles or artifacts, as for fetch")
-    parser.add_argument(
-        "--private",
-        action="store_true",
-        help="include artifacts that must not be redistributed, if only licensees can read the "
-        "cache",
-    )
-    parser.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_OUTPUT"')
+    text = "include artifacts that must not be redistributed, if only licensees can read the cache"
+    parser.add_argument("--private", **FLAG, help=text)
+    parser.add_argument("--github", **FLAG, help='print lines for >> "$GITHUB_OUTPUT"')
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

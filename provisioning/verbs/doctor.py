@@ -13,7 +13,7 @@ from provisioning.artifacts import choice
 from provisioning.artifacts.environment import compose_environment, locate_profile
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.console.command import Outcome, user_path, user_program
+from provisioning.console.command import FLAG, Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import (
     examine_request,
@@ -44,10 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"examine DIR as artifact NAME; the NAME '{STAGING}' stands for a directory with the "
         "files for a device",
     )
-    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
-    parser.add_argument(
-        "--python", type=user_program, help="the interpreter to examine (default: the running one)"
-    )
+    parser.add_argument("--strict", **FLAG, help="treat warnings as errors")
+    text = "the interpreter to examine (default: the running one)"
+    parser.add_argument("--python", type=user_program, help=text)
     choice.add_arguments(parser)
     parser.add_argument("--soc", help="the SoC that will run the programs, such as SM8650")
     parser.add_argument(
@@ -56,12 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Backend.HTP.value,
         help="the processor to lower for (default: htp)",
     )
-    parser.add_argument("--device", action="store_true", help="examine devices that adb lists")
-    parser.add_argument(
-        "--shell",
-        action="store_true",
-        help="check this shell's variables instead of those that the profile sets",
-    )
+    parser.add_argument("--device", **FLAG, help="examine devices that adb lists")
+    text = "check this shell's variables instead of those that the profile sets"
+    parser.add_argument("--shell", **FLAG, help=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

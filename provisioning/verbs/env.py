@@ -15,7 +15,7 @@ from provisioning.artifacts.environment import (
     render_github,
     render_shell,
 )
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, describe, read_options
@@ -27,8 +27,8 @@ BUILT = "aot"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", nargs="?", default="emulator", help="default: emulator")
     style = parser.add_mutually_exclusive_group()
-    style.add_argument("--shell", action="store_true", help="print lines for eval (the default)")
-    style.add_argument("--github", action="store_true", help='print lines for >> "$GITHUB_ENV"')
+    style.add_argument("--shell", **FLAG, help="print lines for eval (the default)")
+    style.add_argument("--github", **FLAG, help='print lines for >> "$GITHUB_ENV"')
     add_options(parser)
     choice.add_arguments(parser)
 

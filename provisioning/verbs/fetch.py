@@ -17,7 +17,7 @@ from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned, provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.files import explain_writes, hash_file, write_whole
@@ -28,37 +28,21 @@ SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...] (default: emulator)",
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="hash the files that are already in the store, and repair those that differ",
-    )
-    parser.add_argument(
-        "--to",
-        type=user_path,
-        help="put the files that another machine needs into this mirror directory",
-    )
+    text = "profiles, or ARTIFACT[@VERSION][:COMPONENT,...] (default: emulator)"
+    parser.add_argument("names", nargs="*", help=text)
+    text = "hash the files that are already in the store, and repair those that differ"
+    parser.add_argument("--verify", **FLAG, help=text)
+    text = "put the files that another machine needs into this mirror directory"
+    parser.add_argument("--to", type=user_path, help=text)
     add_options(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all verbs that may fetch share."""
-    parser.add_argument(
-        "--offline", action="store_true", help="use only the store and its downloads"
-    )
-    parser.add_argument(
-        "--trust-first-use",
-        action="store_true",
-        help="fetch even without a published hash, and record the hash",
-    )
-    parser.add_argument(
-        "--accept-licence", action="store_true", help="accept the licences of the artifacts"
-    )
+    parser.add_argument("--offline", **FLAG, help="use only the store and its downloads")
+    text = "fetch even without a published hash, and record the hash"
+    parser.add_argument("--trust-first-use", **FLAG, help=text)
+    parser.add_argument("--accept-licence", **FLAG, help="accept the licences of the artifacts")
 
 
 def read_options(args: argparse.Namespace) -> Options:

@@ -10,7 +10,7 @@ import msgspec
 
 from provisioning.artifacts.environment import all_requests
 from provisioning.artifacts.sources import Options
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import list_toolchains, read_toolchain
 from provisioning.manifest.releases import FileRelease
@@ -19,8 +19,8 @@ from provisioning.store.store import Store, explain_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
-    parser.add_argument("--downloads", action="store_true", help="remove downloaded archives, too")
+    parser.add_argument("--dry-run", **FLAG, help="show what would be removed")
+    parser.add_argument("--downloads", **FLAG, help="remove downloaded archives, too")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

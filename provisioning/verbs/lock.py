@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.pins import Change, plan_lock, take_archive
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import FILE, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.store.store import Store
@@ -17,13 +17,8 @@ from provisioning.verbs.fetch import add_options, read_options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", help="ARTIFACT[@VERSION]")
-    parser.add_argument(
-        "--from",
-        dest="archive",
-        type=user_path,
-        metavar="FILE",
-        help="lock this local archive; implies --trust-first-use and --offline",
-    )
+    text = "lock this local archive; implies --trust-first-use and --offline"
+    parser.add_argument("--from", dest="archive", **FILE, help=text)
     add_write_option(parser)
 
 

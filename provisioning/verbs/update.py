@@ -23,25 +23,12 @@ LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # a new version of these changes lowe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="+",
-        metavar="ARTIFACT[@VERSION]",
-        help="VERSION is a version of the package or archive, or a git tag (default: the newest)",
-    )
-    parser.add_argument(
-        "--cooldown",
-        type=int,
-        default=0,
-        metavar="DAYS",
-        help="ignore versions that were published less than DAYS days ago",
-    )
-    parser.add_argument(
-        "--baselines",
-        choices=("carry", "drop"),
-        default="carry",
-        help="keep the baselines of the old version for the new one (default), or remove them",
-    )
+    text = "VERSION is a version of the package or archive, or a git tag (default: the newest)"
+    parser.add_argument("names", nargs="+", metavar="ARTIFACT[@VERSION]", help=text)
+    text = "ignore versions that were published less than DAYS days ago"
+    parser.add_argument("--cooldown", type=int, default=0, metavar="DAYS", help=text)
+    text = "keep the baselines of the old version for the new one (default), or remove them"
+    parser.add_argument("--baselines", choices=("carry", "drop"), default="carry", help=text)
     add_write_option(parser)
 
 

@@ -16,7 +16,7 @@ from provisioning.artifacts.provision import (
     verify_published,
 )
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.console.command import Outcome
+from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import mib
@@ -26,13 +26,10 @@ from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        help="profiles or artifacts, as for fetch; default: everything in the store",
-    )
-    parser.add_argument("--quick", action="store_true", help="compare sizes, modes and times only")
-    parser.add_argument("--repair", action="store_true", help="restore files that differ")
+    text = "profiles or artifacts, as for fetch; default: everything in the store"
+    parser.add_argument("names", nargs="*", help=text)
+    parser.add_argument("--quick", **FLAG, help="compare sizes, modes and times only")
+    parser.add_argument("--repair", **FLAG, help="restore files that differ")
     add_options(parser)
 
 
