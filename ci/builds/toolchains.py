@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from packaging.version import Version
 
 from ci.builds.targets import CompilerChoice
-from provisioning.artifacts.sources.local import read_version
+from provisioning.artifacts.installations import read_version
 from provisioning.console.installation import install_command
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import PythonFacts

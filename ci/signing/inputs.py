@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ci.signing.mbn import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, SigningPolicy, Wanted
-from provisioning.artifacts.sources.local import read_sdk_yaml
+from provisioning.artifacts.installations import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.elf.reader import parse_checksum, read_elf

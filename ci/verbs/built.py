@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
-from provisioning.artifacts.sources.local import read_version
+from provisioning.artifacts.installations import read_version
 from provisioning.documents import DocumentError, read_json
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import UnfitError

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.sources.local import read_version
+from provisioning.artifacts.installations import read_version
 from provisioning.console.caller import caller_path
 from provisioning.console.command import TOOLS, group_options
 from provisioning.documents import DocumentError, read_json

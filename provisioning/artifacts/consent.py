@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.archives.tarballs import is_tarball
+from provisioning.artifacts.installations import read_version
 from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
-from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.artifacts.installations import check_minimum
 from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.artifacts.sources.local import check_minimum
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.elf.loader import find_libraries

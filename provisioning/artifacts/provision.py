@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from provisioning.artifacts.consent import require_acceptance, require_trust, trust_first_use
+from provisioning.artifacts.installations import find_installation, read_version
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
-from provisioning.artifacts.sources.local import find_installation, read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
@@ -93,13 +93,12 @@ def adopt_artifact(
 ) -> Provisioned | None:
     """Return the user's own installation if a variable points to one, else None.
 
-    Also returns None if the user chose a different version, if the release has to be copied into
-    the store, or if the variable points to a tree in the store that provisioning would choose
-    anyway. If ``verify`` is true, the files of an installation with the requested version are
-    compared with the lock.
-    Raises UnfitError, and with ``verify`` also ManifestError and IntegrityError.
+    Also returns None if the user chose a different version, or if the variable points to a tree in
+    the store that provisioning would choose anyway. If ``verify`` is true, the files of an
+    installation with the requested version are compared with the lock. Raises UnfitError, and with
+    ``verify`` also ManifestError and IntegrityError.
     """
-    adoption = None if request.release.is_copied else request.toolchain.adoption
+    adoption = request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
     if not adoption or not named:
         return None
@@ -371,7 +370,7 @@ def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[st
     lines = [f"artifacts to fetch: {len(requests)}; {unpacked}{room}"]
     for request in requests:
         licence, place = request.toolchain.licence, request.release.place
-        host = urlsplit(place).hostname or place or request.installation
+        host = urlsplit(place).hostname or place
         lines += [
             f"{request.label}: {_describe_size(request)} from {host}",
             f"  checked: {_describe_check(request)}",

@@ -24,8 +24,8 @@ from provisioning.artifacts.choice import (
     python_tag,
 )
 from provisioning.artifacts.environment import Environment, profile_requests
+from provisioning.artifacts.installations import read_version
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES

@@ -63,8 +63,7 @@ class Release(
     """The fields that all releases have: a version, the layout of the tree, and links and small
     files to add to it.
 
-    ``can_lock`` is true for a release that is a single file, which a lock can pin. ``is_copied`` is
-    true for a release that is copied from an installation.
+    ``can_lock`` is true for a release that is a single file, which a lock can pin.
     """
 
     version: str
@@ -72,7 +71,6 @@ class Release(
     links: dict[str, str] = {}
     write: dict[str, str] = {}
 
-    is_copied: ClassVar[bool] = False
     can_lock: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -90,7 +88,7 @@ class Release(
 
     @property
     def place(self) -> str:
-        """The URL or the name of the package that it is fetched from, '' for an installation."""
+        """The URL or the name of the package that it is fetched from."""
         return ""
 
     @property
@@ -201,10 +199,4 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
         return self.url
 
 
-class LocalRelease(Release, frozen=True, kw_only=True, tag="local"):
-    """A copy of the installation that the variable in the manifest's [adoption] points to."""
-
-    is_copied = True
-
-
-AnyRelease = ArchiveRelease | WheelRelease | ZigRelease | AarRelease | GitRelease | LocalRelease
+AnyRelease = ArchiveRelease | WheelRelease | ZigRelease | AarRelease | GitRelease

@@ -10,7 +10,6 @@ downloaded file of an artifact, if it has one, is kept in downloads/.
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -71,14 +70,6 @@ class ArtifactRequest:
         """Name and version, for messages."""
         return f"{self.name} {self.release.version}"
 
-    @property
-    def installation(self) -> str:
-        """The directory that the release is copied from, '' if it is not copied or the variable is
-        not set.
-        """
-        adoption = self.toolchain.adoption if self.release.is_copied else None
-        return os.environ.get(adoption.variable, "") if adoption else ""
-
     def release_as(self, kind: type[R]) -> R:
         """Return the release as ``kind``. Raises TypeError for a release of another kind."""
         if not isinstance(self.release, kind):
@@ -108,7 +99,7 @@ class ArtifactRequest:
         """
         release = self.release
         recipe = {
-            "source": release.pin or self.installation or release.place,
+            "source": release.pin or release.place,
             "layout": [[rule.take, rule.put] for rule in release.layout],
             "links": release.links,
             "write": release.write,

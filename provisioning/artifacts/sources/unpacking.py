@@ -24,6 +24,8 @@ from provisioning.archives.zipfiles import (
     read_directory,
 )
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.documents import open_regular
+from provisioning.files import READ_BYTES
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
@@ -121,3 +123,18 @@ def complete_tree(
         wanted = {path: end for path, end in wanted.items() if path not in left_out}
     entries += make_links(job.root, wanted, archive, present)
     return tuple(sorted(entries, key=lambda entry: entry.path))
+
+
+def copy_file(source: Path, root: Path, target: str, mode: int = 0) -> TreeEntry:
+    """Copy ``source`` to ``target`` below ``root``, and return its tree entry. If ``mode`` is 0,
+    the copy is a read-only file that is executable if ``source`` is. Raises OSError.
+    """
+    make_parents(root, [target])
+    state = source.stat()
+    with (
+        open_regular(source) as file,
+        closing(FileWriter(root, target, str(source), state.st_size)) as writer,
+    ):
+        while data := file.read(READ_BYTES):
+            writer.write(data)
+        return writer.finish(mode or (state.st_mode & 0o555) | 0o444)

@@ -31,8 +31,12 @@ from provisioning.artifacts.sources import (
     obtain_file,
     pin_of,
 )
-from provisioning.artifacts.sources.local import copy_file
-from provisioning.artifacts.sources.unpacking import complete_tree, select_members, unpack_file
+from provisioning.artifacts.sources.unpacking import (
+    complete_tree,
+    copy_file,
+    select_members,
+    unpack_file,
+)
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build

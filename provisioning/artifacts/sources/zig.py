@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.artifacts.sources import FillJob
-from provisioning.artifacts.sources.local import copy_file
-from provisioning.artifacts.sources.unpacking import unpack_file
+from provisioning.artifacts.sources.unpacking import copy_file, unpack_file
 from provisioning.artifacts.sources.wheel import find_release, mirror, obtain_wheel
 from provisioning.console.process import run_process
 from provisioning.errors import DownloadError

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from provisioning.artifacts.sources.local import SDK_YAML, SdkIdentity, read_sdk_yaml
+from provisioning.artifacts.installations import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
 from provisioning.console.process import run_process
 from provisioning.console.usage import measure_memory

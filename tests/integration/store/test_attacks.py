@@ -74,10 +74,6 @@ class Target:
     def home(self) -> Path:
         return self.root / "home"
 
-    @property
-    def installation(self) -> Path:
-        return self.root / "installed"
-
     def write(self) -> None:
         """The manifest, with what ``row`` says otherwise."""
         commit = (self.repository / "commit").read_text()
@@ -93,7 +89,6 @@ class Target:
                 "python": "3.11",
             },
             "git": {"url": f"file://{self.repository}/main", "commit": commit},
-            "local": {},
         }[self.kind]
         row = {"version": "1", **usual, **pin, **self.row}
         name, put, extra = row.pop("name", "sdk"), row.pop("put", ""), row.pop("extra", "")
@@ -102,12 +97,11 @@ class Target:
             lines.append(f'mirrors = ["{self.server.url("second.zip")}"]')
         if self.kind in SERVED:
             lines.append("unpacked_bytes = 100000")
-        adoption = '[adoption]\nvariable = "SDK_ROOT"\nmarkers = ["a.txt"]' * (self.kind == "local")
         path = self.root / "manifests/toolchains/sdk.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             f'name = "{name}"\nsummary = "tiny"\ndefault = "{row["version"]}"\n'
-            f'[licence]\nname = "free"\ntext = "none"\n{adoption}\n'
+            f'[licence]\nname = "free"\ntext = "none"\n'
             f'[[releases]]\nsource = "{self.kind}"\n' + "\n".join(lines) + f"\n{extra}\n"
             f'layout = [{{ take = "**", put = "{put}" }}]\n'
         )
@@ -301,20 +295,6 @@ OWN: dict[tuple[str, str], dict[str, tuple[Do, str]]] = {
         "damaged objects": (spoil_repository("objects/??/*", b"x"), REFUSED),
         "no HEAD": (spoil_repository("HEAD", b"x"), REFUSED),
     },
-    ("local", "transfer"): {
-        "not set": (set_variable("SDK_ROOT", ""), REFUSED),
-        "not there": (set_variable("SDK_ROOT", "ROOT/gone"), REFUSED),
-        "a file": (set_variable("SDK_ROOT", "ROOT/outside/canary"), REFUSED),
-        "a device": (set_variable("SDK_ROOT", "/dev/zero"), REFUSED),
-        "something else": (set_variable("SDK_ROOT", "ROOT/outside"), REFUSED),
-    },
-    ("local", "archive"): {
-        "a pipe": (place("installed/lib/pipe", fifo), REFUSED),
-        "a pipe at its root": (place("installed/pipe", fifo), REFUSED),
-        "a link out": (place("installed/lib/out", Path.symlink_to), RIGHT),
-        "a relative link": (place("installed/out", lambda at, _: at.symlink_to("../x")), RIGHT),
-        "a loop": (place("installed/loop", lambda at, _: at.symlink_to("loop")), RIGHT),
-    },
 }
 LOCKS: dict[str, Do] = {
     "a link at the lock": place("home/locks/sdk.lock", Path.symlink_to),
@@ -337,7 +317,7 @@ MIRRORS: dict[str, Do] = {
 
 
 def list_attacks() -> Iterator[Attack]:
-    for kind in ("archive", "wheel", "aar", "git", "local"):
+    for kind in ("archive", "wheel", "aar", "git"):
         for name, do in TREES.items():
             yield Attack(kind, "tree", name, do, RIGHT)
         # Deep ones take seconds. Only a checkout is read in another way than all other trees.
@@ -415,7 +395,6 @@ def target(
     variables = {
         "QNN_CI_ATTEMPTS": "3",
         "QNN_CI_BACKOFF_S": "0",
-        "SDK_ROOT": str(tmp_path / "installed"),
         "QNN_CI_MANIFESTS": str(tmp_path / "manifests"),
         "QNN_CI_MAVEN": only_server.url(""),
     }
@@ -423,9 +402,6 @@ def target(
         variables["QNN_CI_MIRROR"] = only_server.url("")
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    for name, data in FILES.items():
-        (tmp_path / "installed" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "installed" / name).write_bytes(data)
 
     def pip(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         """An index that has the pinned wheel, unless the attack is on what is pinned."""
@@ -463,7 +439,7 @@ def check_world(target: Target) -> None:
     """Nothing outside the store has changed, and nothing half-made is in it."""
     assert (target.root / "outside/canary").read_bytes() == b"alive"
     assert [path.name for path in (target.root / "outside").iterdir()] == ["canary"]
-    known = {"outside", "home", "installed", "manifests", "copy", "mirror"}
+    known = {"outside", "home", "manifests", "copy", "mirror"}
     assert {path.name for path in target.root.iterdir()} <= known
     assert not list(target.home.glob("store/.*"))
     assert not list(target.home.glob("downloads/*.part"))
@@ -475,7 +451,4 @@ def heal(target: Target) -> None:
     target.server.faults.clear()
     for name in (*SERVED.values(), "second.zip"):
         target.server.files[name] = GOOD
-    for path in target.installation.rglob("*"):
-        if not path.is_dir() and path.relative_to(target.installation).as_posix() not in FILES:
-            path.unlink()
     project_lock_path("sdk", "1").unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +11,21 @@ import pytest
 from ci.__main__ import VERBS
 from ci.signing.inputs import find_sdk_version
 from provisioning.artifacts.environment import locate_profile, profile_requests, provision_profile
-from provisioning.artifacts.provision import adopt_artifact, locate_artifact
-from provisioning.artifacts.sources import ArtifactRequest, Options, local
-from provisioning.artifacts.sources.local import (
+from provisioning.artifacts.installations import (
     SdkIdentity,
     check_minimum,
     find_installation,
     read_sdk_yaml,
     read_version,
 )
+from provisioning.artifacts.provision import adopt_artifact, locate_artifact
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import run_command
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.doctor.survey.host import survey_sdk
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
-from tests.build.artifacts import Workspace, install, names_below, write
+from tests.build.artifacts import Workspace, install, write
 
 PIN, HOST, LINUX = "2.37.0.250724", "lib/x86_64-linux-clang", "lib/aarch64-oe-linux-gcc11.2"
 
@@ -223,46 +222,6 @@ def test_sdk_that_contains_libcxx_needs_no_other(
     assert found.variables["LD_LIBRARY_PATH"] == str(qnn / HOST)
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(real.root))
     assert needs_libcxx()
-
-
-# -- copies ---------------------------------------------------------------------------------------
-
-
-def test_copy_of_an_installation_keeps_what_may_be_run(
-    sdk: Workspace, installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = sdk.manifest.read_text().partition("[[releases]]")[0]
-    rules = '[[releases]]\nsource = "local"\nversion = "1.2.3"\nlayout = '
-    sdk.manifest.write_text(f'{head}{rules}[{{ take = "**", put = "" }}]\n')
-    (installed / "lib/one.so").chmod(0o710)
-    (installed / "sdk.yaml").chmod(0o777)
-    (installed / "lib/away.so").symlink_to("../not there")
-    found = sdk.provision()
-    assert (found.adopted, found.fetched) == (False, True)
-    assert names_below(found.root) == [
-        path for path in names_below(installed) if "away" not in path
-    ]
-    modes = [
-        stat.S_IMODE((found.root / name).stat().st_mode) & 0o555
-        for name in ("lib/one.so", "lib/two.so", "sdk.yaml")
-    ]
-    assert modes == [0o554, 0o444, 0o555]
-    (found.root / "lib/one.so").unlink()
-    assert sdk.provision(verify=True).repaired == ("lib/one.so",)
-    sdk.manifest.write_text(f'{head}{rules}[{{ take = "lib/*", put = "so/" }}]\n')
-    assert names_below(sdk.provision().root) == ["so/link.so", "so/one.so", "so/two.so"]
-    job = replace(sdk.job(), only=frozenset({"so/one.so"}))
-    assert [entry.path for entry in local.fill(job)] == names_below(job.root) == ["so/one.so"]
-    assert local.mirror(job, sdk.root) == []
-    assert local.find_release(job, "9") is job.request.release
-    os.mkfifo(installed / "lib/pipe")
-    with pytest.raises(UnfitError, match="pipe is not a file"):
-        local.fill(sdk.job())
-    monkeypatch.delenv("TINY_ROOT")
-    with pytest.raises(
-        UnfitError, match="copied from the directory in TINY_ROOT, which is not set"
-    ):
-        local.fill(sdk.job())
 
 
 # -- sdk.yaml -------------------------------------------------------------------------------------

@@ -11,16 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.artifacts import consent, pins
+from provisioning.artifacts import consent, installations, pins
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts.choice import list_device_runtimes, read_choice
 from provisioning.artifacts.environment import locate_profile, parse_selection
 from provisioning.artifacts.provision import provision_artifacts
-from provisioning.artifacts.sources import Options, archive, local, wheel
+from provisioning.artifacts.sources import Options, archive, wheel
 from provisioning.artifacts.sources.archive import obtain_archive
 from provisioning.artifacts.sources.unpacking import judge_archive, unpack_file
 from provisioning.errors import QnnCiError
-from provisioning.manifest.releases import LocalRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
 from tests.build.artifacts import Workspace, ask, install, of, pack_tar, show_refusals, tidy, write
@@ -98,16 +97,15 @@ def list_refusals(sdk: Workspace) -> dict[str, Callable[[], object]]:
         ),
         "the URL of another version": lambda: archive.find_release(sdk.job(moved), "1.3"),
         "which version": lambda: archive.find_release(sdk.job(), ""),
-        "an unfit installation": lambda: local.find_installation(
+        "an unfit installation": lambda: installations.find_installation(
             sdk.ask("libraries", "headers"), named
         ),
-        "an old installation": lambda: local.find_installation(
+        "an old installation": lambda: installations.find_installation(
             replace(request, minimum="1.3"), named
         ),
-        "a copy of nothing": lambda: local.fill(sdk.job()),
-        "an sdk.yaml that is no YAML": lambda: local.read_sdk_yaml(root / "yaml"),
-        "a large sdk.yaml": lambda: local.read_sdk_yaml(root / "big"),
-        "an sdk.yaml that is a directory": lambda: local.read_sdk_yaml(root / "directory"),
+        "an sdk.yaml that is no YAML": lambda: installations.read_sdk_yaml(root / "yaml"),
+        "a large sdk.yaml": lambda: installations.read_sdk_yaml(root / "big"),
+        "an sdk.yaml that is a directory": lambda: installations.read_sdk_yaml(root / "directory"),
         "two links": lambda: wheel.follow_links(
             {"lib/a.so": "b-1a.so"}, ["lib/b-2b.so", "lib/b-3c.so"]
         ),
@@ -179,7 +177,6 @@ def test_steps_are_printed(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> N
         request.locked_by(lock),
         request.locked_by(msgspec.structs.replace(lock, files=())),
         of(request, url="https://user:secret@vendor.invalid:80/code", size_bytes=0),
-        replace(request, release=LocalRelease(version="1.2.3")),
     ]
     step("an outline", lambda: provisions.show_outline(rows, sdk.store, sdk.progress))
     check_snapshot(SNAPSHOTS / "steps.txt", tidy(shown, sdk.root))

@@ -1,24 +1,18 @@
-"""Use or copy existing installations. The version of a QNN SDK is read from its sdk.yaml."""
+"""Use existing installations. The version of a QNN SDK is read from its sdk.yaml."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
-from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.caller import caller_path
-from provisioning.documents import decoding, open_regular, read_user_file
-from provisioning.errors import IntegrityError, UnfitError, UsageError
-from provisioning.files import READ_BYTES
+from provisioning.documents import decoding, read_user_file
+from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import Adoption
-from provisioning.manifest.releases import Release
-from provisioning.store.tree import TreeEntry, list_files
 from provisioning.versions import is_older
 
 
@@ -78,90 +72,6 @@ def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None
             why=request.minimum_reason or f"{request.minimum} or later is needed",
             fix=f"set {variable} to version {request.minimum} or later, or unset it",
         )
-
-
-def fill(job: FillJob) -> tuple[TreeEntry, ...]:
-    request = job.request
-    found = find_installation(request, os.environ)
-    if found is None:
-        adoption = request.toolchain.adoption
-        name = adoption.variable if adoption else "no variable"
-        raise UnfitError(
-            f"{request.label} must be copied from the directory in {name}, which is not set",
-            fix=f"set {name} to an installation",
-        )
-    root, _ = found
-    with explain_reads(root):
-        return copy_installation(job, root)
-
-
-@contextmanager
-def explain_reads(root: Path) -> Iterator[None]:
-    """Turn an OSError in the block that comes from a file below ``root``, or an IntegrityError
-    because a file was changed while it was copied, into an UnfitError.
-    """
-    try:
-        yield
-    except OSError as error:
-        if not (error.filename and Path(error.filename).is_relative_to(root)):
-            raise
-        fix = f"make every file in {root} readable for this user"
-        raise UnfitError(
-            f"{error.filename} cannot be read", why=error.strerror or "", fix=fix
-        ) from error
-    except IntegrityError as error:
-        if not error.what.startswith(f"{root}/"):
-            raise
-        fix = "try again when no other program changes the installation"
-        what = f"a file in {root} changed while it was copied"
-        raise UnfitError(what, why=error.why, fix=fix) from error
-
-
-def copy_installation(job: FillJob, root: Path) -> tuple[TreeEntry, ...]:
-    """Copy the wanted files and links of the installation ``root``, and return their entries."""
-    request = job.request
-    layout, entries, links = request.layout(), [], {}
-    for path in sorted(list_files(root)):
-        if not (target := layout.place(path)) or not job.wants(target):
-            continue
-        if (root / path).is_symlink():
-            links[target] = str((root / path).readlink())
-        elif not (root / path).is_file():
-            raise UnfitError(f"{root / path} is not a file", fix="remove it from the installation")
-        else:
-            entries.append(copy_file(root / path, job.root, target))
-    known = [entry.path for entry in entries]
-    left_out = find_dangling(links, known)
-    kept = {path: end for path, end in links.items() if path not in left_out}
-    entries += make_links(job.root, kept, request.label, known)
-    return tuple(sorted(entries, key=lambda entry: entry.path))
-
-
-def mirror(job: FillJob, directory: Path) -> list[Path]:
-    """Write nothing: another machine has its own installation."""
-    del job, directory
-    return []
-
-
-def find_release(job: FillJob, version: str) -> Release:
-    """Return the job's release: an installation has no pin to update."""
-    del version
-    return job.request.release
-
-
-def copy_file(source: Path, root: Path, target: str, mode: int = 0) -> TreeEntry:
-    """Copy ``source`` to ``target`` below ``root``, and return its tree entry. If ``mode`` is 0,
-    the copy is a read-only file that is executable if ``source`` is. Raises OSError.
-    """
-    make_parents(root, [target])
-    state = source.stat()
-    with (
-        open_regular(source) as file,
-        closing(FileWriter(root, target, str(source), state.st_size)) as writer,
-    ):
-        while data := file.read(READ_BYTES):
-            writer.write(data)
-        return writer.finish(mode or (state.st_mode & 0o555) | 0o444)
 
 
 SDK_YAML = "sdk.yaml"
