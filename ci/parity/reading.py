@@ -1,25 +1,23 @@
-"""Read both sides of a tree as facts, with two parallel workers and a cache.
+"""Read both sides of a tree as facts, with two parallel workers.
 
 A worker is a process with limits on time and memory, because build files are other people's
-programs. Its result is cached under a digest of everything that it reads.
+programs.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import resource
 import sys
 import tempfile
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from ci.parity.buck.reader import is_build_file, read_buck
-from ci.parity.cmake.reader import StaticReader, is_list_file
+from ci.parity.buck.reader import read_buck
+from ci.parity.cmake.reader import StaticReader
 from ci.parity.facts import (
     WHOLE,
     BuckFacts,
@@ -27,21 +25,16 @@ from ci.parity.facts import (
     Configuration,
     NotEvaluated,
     ParityFacts,
-    is_header,
-    is_source,
 )
 from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from ci.parity.uses import find_imports, find_includes, find_macros
 from provisioning.console.process import run_process, run_tasks
-from provisioning.documents import CONTENT_BYTES, DocumentError, read_bytes, read_json
+from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ToolError
-from provisioning.files import digest_sources, write_whole
 
 WORKER_LIMIT_S = 300.0
 MEMORY_BYTES = 3 << 30
-KEPT_FILES = 36
-Kept = TypeVar("Kept")
 SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
 
@@ -73,33 +66,24 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
     )
 
 
-def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
-    """Read both sides with a worker for each. A side that has not changed comes from ``cache``."""
+def read_tree(tree: SourceTree) -> ParityFacts:
+    """Read both sides with a worker for each."""
     if not isinstance(tree, (RevisionTree, DirectoryTree)):
         return read_tree_here(tree)  # this tree exists only in this process
-    tasks = [partial(read_side, tree, side, cache) for side in SIDES]
+    tasks = [partial(read_side, tree, side) for side in SIDES]
     buck, listed = run_tasks(tasks, len(SIDES))
     return join_sides(tree, buck, listed)
 
 
-def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None) -> Any:
-    """Return the facts of one side, from the cache or from a worker.
-
-    If the worker fails, they only contain the reason.
-    """
-    kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
-    if kept and (known := load(kept, SIDES[side])) is not None:
-        return known
+def read_side(tree: RevisionTree | DirectoryTree, side: str) -> Any:
+    """Return the facts of one side from a worker. If it fails, they only contain the reason."""
     answer = run_worker(tree, side)
-    if isinstance(answer, str):
-        row = NotEvaluated(side, WHOLE, answer)
-        if side == "buck":
-            return BuckFacts(not_evaluated=(row,))
-        return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
-    facts = msgspec.json.decode(answer, type=SIDES[side])
-    if kept is not None:
-        keep(kept, answer)
-    return facts
+    if not isinstance(answer, str):
+        return msgspec.json.decode(answer, type=SIDES[side])
+    row = NotEvaluated(side, WHOLE, answer)
+    if side == "buck":
+        return BuckFacts(not_evaluated=(row,))
+    return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
 
 
 def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
@@ -135,53 +119,6 @@ def main(argv: list[str]) -> int:
     facts = read_buck(tree) if side == "buck" else read_cmake_side(tree)
     Path(answer).write_bytes(msgspec.json.encode(facts))
     return 0
-
-
-def is_read(path: str, side: str) -> bool:
-    """Return whether the facts of ``side`` depend on the content of the file ``path``.
-
-    If ``side`` is neither buck nor cmake, it stands for the whole comparison.
-    """
-    # CMake reads file lists from .bzl files too.
-    is_list = is_list_file(path) or path.endswith(".bzl")
-    if side in SIDES:
-        return is_list if side == "cmake" else is_build_file(path)
-    is_code = is_source(path) or is_header(path) or path.endswith(".py")
-    return is_code or is_list or is_build_file(path) or path == "version.txt"
-
-
-def digest_side(tree: SourceTree, side: str) -> str:
-    """Return a digest of everything that the facts of a side depend on. These are the project's
-    layout, the names of all files, the content of the files that are read, and the reader's code.
-    """
-    hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
-    hasher.update(msgspec.json.encode(tree.layout))
-    for part in tree.submodules:
-        hasher.update(f"{part}\n".encode())
-    for path in sorted(tree.files):
-        content = tree.digest(path) if is_read(path, side) else ""
-        hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
-    return hasher.hexdigest()[:32]
-
-
-def load(path: Path, kind: type[Kept]) -> Kept | None:
-    """Return the content of a cache file, or None if it is missing or cannot be read."""
-    with suppress(DocumentError):
-        return read_json(path, kind, CONTENT_BYTES)
-    return None
-
-
-def keep(path: Path, answer: bytes) -> None:
-    """Write a result to the cache if possible, and remove the oldest results if there are more than
-    KEPT_FILES.
-    """
-    try:
-        write_whole(path, answer)
-    except OSError:  # without a cache, reading is only slower
-        return
-    aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
-    for _, old in aged[:-KEPT_FILES]:
-        old.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ import gc
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 
 import msgspec
 
+from ci.parity.buck.reader import is_build_file
+from ci.parity.cmake.reader import is_list_file
 from ci.parity.compare.comparison import (
     apply_allowances,
     compare_tree,
@@ -24,13 +26,24 @@ from ci.parity.compare.comparison import (
     is_about,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, Place, directory_of, group
+from ci.parity.facts import (
+    Configuration,
+    NotEvaluated,
+    Place,
+    directory_of,
+    group,
+    is_header,
+    is_source,
+)
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import digest_side, is_read, keep, load, read_tree
+from ci.parity.reading import read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
+from provisioning.documents import CONTENT_BYTES, DocumentError, read_json
 from provisioning.errors import UsageError
+from provisioning.files import digest_sources, write_whole
 
 BUCK = ("BUCK", "TARGETS", "targets.bzl")
+KEPT_FILES = 12
 
 
 @dataclass(frozen=True)
@@ -194,11 +207,11 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
     kept = None
     if cache is not None:
         rules = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:16]
-        kept = cache / f"found-{digest_side(tree, 'found')}-{rules}.json"
-        if (known := load(kept, Compared)) is not None:
-            return known
+        kept = cache / f"found-{digest_tree(tree)}-{rules}.json"
+        with suppress(DocumentError):  # there is none yet, or it is damaged
+            return read_json(kept, Compared, CONTENT_BYTES)
     with collector_paused():
-        facts = read_tree(tree, cache)
+        facts = read_tree(tree)
         found = tuple(compare_tree(facts, policy))
     everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
@@ -216,6 +229,41 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
     if kept is not None and not any(row.is_whole for row in compared.not_evaluated):
         keep(kept, msgspec.json.encode(compared))
     return compared
+
+
+def is_read(path: str) -> bool:
+    """Return whether the comparison depends on the content of the file ``path``."""
+    is_code = is_source(path) or is_header(path) or path.endswith(".py")
+    return is_code or is_list_file(path) or is_build_file(path) or path == "version.txt"
+
+
+def digest_tree(tree: SourceTree) -> str:
+    """Return a digest of everything that the comparison of a tree depends on, except the policy.
+
+    This is the project's layout, the names of all files, the content of the files that are read,
+    and the code of this package.
+    """
+    hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
+    hasher.update(msgspec.json.encode(tree.layout))
+    for part in tree.submodules:
+        hasher.update(f"{part}\n".encode())
+    for path in sorted(tree.files):
+        content = tree.digest(path) if is_read(path) else ""
+        hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return hasher.hexdigest()[:32]
+
+
+def keep(path: Path, answer: bytes) -> None:
+    """Write a result to the cache if possible, and remove the oldest results if there are more than
+    KEPT_FILES.
+    """
+    try:
+        write_whole(path, answer)
+    except OSError:  # without a cache, reading is only slower
+        return
+    aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
+    for _, old in aged[:-KEPT_FILES]:
+        old.unlink(missing_ok=True)
 
 
 def compare_one(
@@ -267,7 +315,7 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
             raise UsageError(
                 f"{tree.name} has no folder {folder}", fix="correct the folder in --scope"
             )
-    if scope and not any(is_read(path, "") for path in tree.files if in_scope(path, scope)):
+    if scope and not any(is_read(path) for path in tree.files if in_scope(path, scope)):
         raise UsageError(
             f"there is nothing to compare in {', '.join(scope)}",
             why="it has neither sources nor build files",

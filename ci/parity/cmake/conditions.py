@@ -1,36 +1,34 @@
-"""Evaluate if(). The answer is yes, no, or both if it depends on the configuration."""
+"""Evaluate if(). The answer is True, False, or None if it depends on the configuration."""
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from ci.parity.cmake.regex import UnknownMatchError, search
 from ci.parity.cmake.state import PLATFORM_NAMES
 from ci.parity.cmake.values import Value, is_unknown, split_list
 from provisioning.versions import parse_version
 
+Answer: TypeAlias = "bool | None"
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
 TRUE = {"1", "ON", "YES", "TRUE", "Y"}
+# Tests with one argument. Those in the second row depend on the computer.
 UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
 UNARY_FILE = {"IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE"}
-VERSION = re.compile(r"VERSION_(LESS|GREATER|EQUAL|LESS_EQUAL|GREATER_EQUAL)")
-COMPARISONS = {
-    "STREQUAL", "STRLESS", "STRGREATER", "STRLESS_EQUAL", "STRGREATER_EQUAL", "MATCHES",
-    "EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL", "IN_LIST", "IS_NEWER_THAN",
-    "PATH_EQUAL",
-}  # fmt: skip
-
-
-class Answer(Enum):
-    """The value of a condition."""
-
-    YES = "yes"
-    NO = "no"
-    BOTH = "both"
+ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "EQUAL": operator.eq,
+    "LESS": operator.lt,
+    "GREATER": operator.gt,
+    "LESS_EQUAL": operator.le,
+    "GREATER_EQUAL": operator.ge,
+}
+# The text before the order states what is compared: strings, versions or numbers.
+COMPARISON = re.compile(rf"(?P<what>STR|VERSION_|)(?P<order>{'|'.join(ORDERS)})")
+OTHERS = {"MATCHES", "IN_LIST", "IS_NEWER_THAN", "PATH_EQUAL"}
 
 
 @dataclass(frozen=True)
@@ -63,112 +61,103 @@ class Scope:
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
-    """Evaluate a condition. The answer is BOTH if the condition cannot be parsed."""
+    """Evaluate a condition. The answer is None if the condition cannot be parsed."""
+    tokens = list(reversed(operands))
     try:
-        answer, rest = _or(list(operands), scope)
+        answer = _or(tokens, scope)
     except IndexError:
-        return Answer.BOTH
-    return Answer.BOTH if rest else answer
+        return None
+    return None if tokens else answer
 
 
-def _or(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
-    answer, tokens = _and(tokens, scope)
-    while tokens and tokens[0].word == "OR":
-        other, tokens = _and(tokens[1:], scope)
-        answer = either(answer, other)
-    return answer, tokens
+def _or(tokens: list[Operand], scope: Scope) -> Answer:
+    """Evaluate the start of a condition, and remove it. Its first token is the last one here."""
+    answers = [_and(tokens, scope)]
+    while tokens and tokens[-1].word == "OR":
+        tokens.pop()
+        answers.append(_and(tokens, scope))
+    return True if True in answers else None if None in answers else False
 
 
-def _and(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
-    answer, tokens = _not(tokens, scope)
-    while tokens and tokens[0].word == "AND":
-        other, tokens = _not(tokens[1:], scope)
-        answer = negate(either(negate(answer), negate(other)))
-    return answer, tokens
+def _and(tokens: list[Operand], scope: Scope) -> Answer:
+    answers = [_not(tokens, scope)]
+    while tokens and tokens[-1].word == "AND":
+        tokens.pop()
+        answers.append(_not(tokens, scope))
+    return False if False in answers else None if None in answers else True
 
 
-def _not(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
-    if tokens[0].word == "NOT":
-        answer, rest = _not(tokens[1:], scope)
-        return negate(answer), rest
-    return _primary(tokens, scope)
+def _not(tokens: list[Operand], scope: Scope) -> Answer:
+    if tokens[-1].word != "NOT":
+        return _primary(tokens, scope)
+    tokens.pop()
+    answer = _not(tokens, scope)
+    return None if answer is None else not answer
 
 
-def _primary(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
-    head = tokens[0]
+def _primary(tokens: list[Operand], scope: Scope) -> Answer:
+    head = tokens.pop()
     if head.word == "(":
-        answer, rest = _or(tokens[1:], scope)
-        return answer, rest[1:]
-    if head.word in UNARY and len(tokens) > 1 and not _is_operator(tokens[1]):
-        return _unary(head.word, tokens[1], scope), tokens[2:]
+        answer = _or(tokens, scope)
+        del tokens[-1:]
+        return answer
+    is_compared = bool(tokens) and _is_operator(tokens[-1].word)
+    if head.word in UNARY and tokens and not is_compared:
+        return _unary(head.word, tokens.pop(), scope)
     if head.word in UNARY_FILE:
-        return Answer.BOTH, tokens[2:]
-    if len(tokens) > 2 and _is_operator(tokens[1]):
-        return _compare(head, tokens[1].word, tokens[2], scope), tokens[3:]
-    return truth(head, scope), tokens[1:]
+        del tokens[-1:]
+        return None
+    if is_compared and len(tokens) > 1:
+        return _compare(head, tokens.pop().word, tokens.pop(), scope)
+    return _agree(_truth(value, head.quoted, scope) for value in head.values)
 
 
-def _is_operator(token: Operand) -> bool:
-    return token.word in COMPARISONS or bool(VERSION.fullmatch(token.word))
+def _is_operator(word: str) -> bool:
+    return word in OTHERS or bool(COMPARISON.fullmatch(word))
 
 
-def either(left: Answer, right: Answer) -> Answer:
-    if Answer.YES in (left, right):
-        return Answer.YES
-    return Answer.BOTH if Answer.BOTH in (left, right) else Answer.NO
+def _agree(answers: Iterable[Answer]) -> Answer:
+    """Return the answer that all alternatives of an argument have, or None if they differ."""
+    found = set(answers)
+    return found.pop() if len(found) == 1 else None
 
 
-def negate(answer: Answer) -> Answer:
-    return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(answer, Answer.BOTH)
-
-
-def truth(token: Operand, scope: Scope) -> Answer:
-    """Evaluate a single argument of a condition: a constant such as ON, or the name of a
-    variable.
-    """
-    answers = {_truth_of(value, token.quoted, scope) for value in token.values}
-    return answers.pop() if len(answers) == 1 else Answer.BOTH
-
-
-def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
+def _truth(text: str, quoted: bool, scope: Scope) -> Answer:
+    """Evaluate a single argument: a constant such as ON, or the name of a variable."""
     constant = constant_truth(text)
     if constant is not None:
         return constant
     if is_unknown(text) or scope.is_open(text):
-        return Answer.BOTH
+        return None
     if quoted:
-        return Answer.NO
-    answers = set()
-    for value in scope.variable(text) or ():
-        is_false = constant_truth(value) is Answer.NO
-        answers.add(Answer.BOTH if is_unknown(value) else Answer.NO if is_false else Answer.YES)
-    return answers.pop() if len(answers) == 1 else Answer.BOTH
+        return False
+    values = scope.variable(text) or ()
+    return _agree(None if is_unknown(v) else constant_truth(v) is not False for v in values)
 
 
-def constant_truth(text: str) -> Answer | None:
-    """Return YES or NO for a number or one of CMake's constants, such as ON. Return None for any
+def constant_truth(text: str) -> Answer:
+    """Return whether a number, or one of CMake's constants such as ON, is true. Return None for any
     other text.
     """
     upper = text.upper()
     if upper in FALSE or upper.endswith("-NOTFOUND"):
-        return Answer.NO
+        return False
     if upper in TRUE or (text.lstrip("-").isdigit() and int(text) != 0):
-        return Answer.YES
+        return True
     return None
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    """Evaluate a test with one argument, such as TARGET or EXISTS. The answer is YES or BOTH.
+    """Evaluate a test with one argument, such as TARGET or EXISTS. The answer is True or None.
 
-    It is never NO. For example, a target that this reader has not seen may come from a package.
+    It is never False. For example, a target that this reader has not seen may come from a package.
     """
     tests = {
         "TARGET": scope.has_target,
         "DEFINED": lambda name: _is_set(name, scope) and not scope.is_open(name),
         "EXISTS": scope.has_path,
     }
-    is_true = word in tests and all(map(tests[word], token.values))
-    return Answer.YES if is_true else Answer.BOTH
+    return True if word in tests and all(map(tests[word], token.values)) else None
 
 
 def _is_set(name: str, scope: Scope) -> bool:
@@ -177,20 +166,17 @@ def _is_set(name: str, scope: Scope) -> bool:
     return value is not None and not (name in PLATFORM_NAMES and value == ("",))
 
 
-def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:
-    if operator == "IN_LIST":
+def _compare(left: Operand, word: str, right: Operand, scope: Scope) -> Answer:
+    if word == "IN_LIST":
         return _in_list(left, right, scope)
     firsts = _values(left, scope)
-    if operator == "MATCHES":
+    if word == "MATCHES":
         answers = {_match(first, second, scope) for first in firsts for second in right.values}
         if len(answers) > 1 or len(firsts) > 1:
             scope.note_unknown_match()
     else:
-        seconds = _values(right, scope)
-        answers = {_compare_one(one, operator, two) for one in firsts for two in seconds}
-    if _is_open(left, scope) or _is_open(right, scope):
-        return Answer.BOTH
-    return answers.pop() if len(answers) == 1 else Answer.BOTH
+        answers = {_order(a, word, b) for a in firsts for b in _values(right, scope)}
+    return None if _is_open(left, scope) or _is_open(right, scope) else _agree(answers)
 
 
 def _is_open(token: Operand, scope: Scope) -> bool:
@@ -206,20 +192,15 @@ def _values(token: Operand, scope: Scope) -> Value:
     return tuple(one for value in token.values for one in scope.variable(value) or (value,))
 
 
-def _compare_one(first: str, operator: str, second: str) -> Answer:
-    if is_unknown(first) or is_unknown(second):
-        return Answer.BOTH
-    if operator.startswith("STR"):
-        return _order(first, operator.removeprefix("STR"), second)
-    if operator.startswith("VERSION_"):
-        left, right = parse_version(first), parse_version(second)
-        return _order(left, operator.removeprefix("VERSION_"), right)
-    if operator in {"EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL"}:
-        try:
-            return _order(int(first), operator, int(second))
-        except ValueError:
-            return Answer.NO
-    return Answer.BOTH
+def _order(first: str, word: str, second: str) -> Answer:
+    comparison = COMPARISON.fullmatch(word)
+    if comparison is None or is_unknown(first) or is_unknown(second):
+        return None
+    convert = {"STR": str, "VERSION_": parse_version, "": int}[comparison["what"]]
+    try:
+        return ORDERS[comparison["order"]](convert(first), convert(second))
+    except ValueError:  # it is not a number
+        return False
 
 
 def _match(text: str, pattern: str, scope: Scope) -> Answer:
@@ -227,27 +208,15 @@ def _match(text: str, pattern: str, scope: Scope) -> Answer:
         match = search(pattern, text)
     except UnknownMatchError:
         scope.note_unknown_match()
-        return Answer.BOTH
+        return None
     scope.note_match(match)
-    return Answer.YES if match else Answer.NO
-
-
-def _order(left: Any, operator: str, right: Any) -> Answer:
-    table = {
-        "EQUAL": left == right,
-        "LESS": left < right,
-        "GREATER": left > right,
-        "LESS_EQUAL": left <= right,
-        "GREATER_EQUAL": left >= right,
-    }
-    return Answer.YES if table[operator] else Answer.NO
+    return match is not None
 
 
 def _in_list(left: Operand, right: Operand, scope: Scope) -> Answer:
     lists, words = scope.variable(right.word) if right.word else None, _values(left, scope)
     if lists is None or any(map(is_unknown, lists + words)):
-        return Answer.BOTH
-    inside = {word in split_list(value) for value in lists for word in words}
-    if len(inside) > 1 or _is_open(left, scope) or scope.is_open(right.word):
-        return Answer.BOTH
-    return Answer.YES if inside.pop() else Answer.NO
+        return None
+    if _is_open(left, scope) or scope.is_open(right.word):
+        return None
+    return _agree(word in split_list(value) for value in lists for word in words)

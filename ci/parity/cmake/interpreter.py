@@ -232,25 +232,30 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_block(self, block: Block) -> Flow:
-        runners = {
-            "if": self._run_if,
-            "foreach": self._run_foreach,
-            "while": self._run_while,
-            "block": self._run_scope,
-        }
-        if block.head.name in runners:
-            return runners[block.head.name](block)
+        name = block.head.name
+        if name == "if":
+            return self._run_if(block)
+        if name == "foreach":
+            return self._run_foreach(block)
+        if name == "block":
+            self.note_unread(block.head.line, "block() was run in the enclosing scope")
+            return self.run(block.body)
+        if name == "while":
+            return self._run_while(block)
         words = [item.text for item in self.items(block.head.arguments)]
         if words:
             self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
         return Flow.NORMAL
 
-    def _run_scope(self, block: Block) -> Flow:
-        """Run block() in the enclosing scope, and report this. No list file of ExecuTorch uses
-        block().
-        """
-        self.note_unread(block.head.line, "block() was run in the enclosing scope")
-        return self.run(block.body)
+    def _run_while(self, block: Block) -> Flow:
+        """Run the body of while() once. The variables that it sets become unknown."""
+        self.note_unread(block.head.line, "while() is not evaluated")
+        before = self.scope.maps[0]
+        self._run_branches([(frozenset(), block.body)])
+        for name, value in self.scope.maps[0].items():
+            if value is not before.get(name):
+                self.set(name, unknown("while()"))
+        return Flow.NORMAL
 
     def _run_command(self, command: Command) -> Flow:
         routine = self.state.routines.get(command.name)
@@ -289,10 +294,10 @@ class Interpreter:
         taken: list[Branch] = []
         failed: frozenset[str] = frozenset()
         for head, body in [(block.head, block.body), *block.branches]:
-            answer = Answer.YES if head.name == "else" else self._decide(head)
-            if answer is Answer.NO:
+            answer = True if head.name == "else" else self._decide(head)
+            if answer is False:
                 continue
-            if answer is Answer.YES:
+            if answer:
                 if not taken:
                     return self._run_certain(head, body)
                 return self._run_branches([*taken, (failed, body)])
@@ -405,7 +410,7 @@ class Interpreter:
         words = [item.text for item in self.items(block.head.arguments)]
         name, rest = (words[0], words[1:]) if words else ("", [])
         if rest[:1] == ["RANGE"]:
-            return [name], [(str(n),) for n in foreach_range(rest[1:])]
+            return [name], [unknown(f"foreach({name} RANGE)")]
         if "IN" in rest and "ZIP_LISTS" in rest:
             at = rest.index("ZIP_LISTS")
             lists = [self._list_of(word) for word in rest[at + 1 :]]
@@ -433,16 +438,6 @@ class Interpreter:
         values = self.scope.get(name) or ()
         parts = [part for value in values for part in split_list(value)]
         return list(dict.fromkeys(parts)) if len(values) > 1 else parts
-
-    def _run_while(self, block: Block) -> Flow:
-        for _ in range(MOST_TURNS):
-            if self._decide(block.head) is not Answer.YES:
-                return Flow.NORMAL
-            flow = self.run(block.body)
-            if flow in {Flow.RETURN, Flow.BREAK}:
-                return flow if flow is Flow.RETURN else Flow.NORMAL
-        self.note_unread(block.head.line, f"while() has more than {MOST_TURNS} iterations")
-        return Flow.NORMAL
 
     # Paths
 
@@ -490,19 +485,6 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
     bound["ARGN"] = (";".join(words[len(routine.parameters) :]),)
     bound.update({f"ARGV{index}": (word,) for index, word in enumerate(words)})
     return bound
-
-
-def foreach_range(words: list[str]) -> range:
-    """Return the numbers of foreach(x RANGE ...). If there are no ``words``, or one of them is not
-    a number, return an empty range."""
-    try:
-        numbers = [int(word) for word in words]
-        start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-    except (ValueError, IndexError):
-        return range(0)
-    way = 1 if start <= stop else -1
-    step = numbers[2] if len(numbers) > 2 else way
-    return range(start, stop + way, step or 1)
 
 
 def merge_tables(

@@ -21,118 +21,88 @@ from ci.parity.cmake.values import (
     unknown,
 )
 
-NUMBER = re.compile(r"-?\d+")
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def forget(run: Interpreter, what: str, words: list[str]) -> None:
+    """Make every variable among the words unknown, because ``what`` sets it but is not computed."""
+    for word in filter(NAME.fullmatch, words):
+        run.set(word, unknown(what))
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
-    """Evaluate list(). The variable that an unsupported sub-command sets becomes unknown."""
+    """Evaluate list(). The variables that an unsupported sub-command names become unknown."""
     words = call.words
     if len(words) < 2:
         return
     action, name, rest = words[0], words[1], words[2:]
-    values = run.scope.get(name) or ("",)
-    if action in READS:
-        if rest:
-            answers = (READS[action](split_list(value), rest[:-1]) for value in values)
-            run.set(rest[-1], tuple(dict.fromkeys(answers)))
-    elif action == "TRANSFORM":
-        _transform(run, name, rest)
-    elif action in LIST_EDITS:
-        edited = (";".join(LIST_EDITS[action](split_list(value), rest)) for value in values)
-        run.set(name, tuple(dict.fromkeys(edited)))
+    lists = [split_list(value) for value in run.scope.get(name) or ("",)]
+    try:
+        if action in LIST_READS:
+            *rest, name = rest
+            results = [LIST_READS[action](items, rest) for items in lists]
+        else:
+            results = [";".join(LIST_EDITS[action](items, rest)) for items in lists]
+    except (LookupError, ValueError, UnknownMatchError):
+        forget(run, f"list({action})", words[1:])
     else:
-        for changed in (name, *rest):
-            run.set(changed, unknown(f"list({action})"))
+        run.set(name, tuple(dict.fromkeys(results)))
 
 
-def _get(items: list[str], words: list[str]) -> str:
-    numbers = [int(word) for word in words if NUMBER.fullmatch(word)]
-    inside = all(-len(items) <= number < len(items) for number in numbers)
-    if not numbers or len(numbers) < len(words) or not inside:
-        return unknown("list(GET)")[0]
-    return ";".join(items[number] for number in numbers)
+def _read_known(items: list[str]) -> list[str]:
+    """Return the items. Raises ValueError if one of them is unknown."""
+    if any(map(is_unknown, items)):
+        raise ValueError
+    return items
 
 
 def _find(items: list[str], words: list[str]) -> str:
-    if any(map(is_unknown, items)):
-        return unknown("list(FIND)")[0]
-    return str(items.index(words[0]) if words and words[0] in items else -1)
+    return str(items.index(words[0]) if words[0] in _read_known(items) else -1)
 
 
-def _length(items: list[str], _: list[str]) -> str:
-    return unknown("list(LENGTH)")[0] if any(map(is_unknown, items)) else str(len(items))
-
-
-READS: dict[str, Callable[[list[str], list[str]], str]] = {
-    "LENGTH": _length,
-    "GET": _get,
-    "JOIN": lambda items, words: (words[0] if words else "").join(items),
+LIST_READS: dict[str, Callable[[list[str], list[str]], str]] = {
+    "LENGTH": lambda items, _: str(len(_read_known(items))),
+    "GET": lambda items, words: ";".join(items[int(word)] for word in words),
+    "JOIN": lambda items, words: words[0].join(items),
     "FIND": _find,
 }
 
 
-def _filter(items: list[str], rest: list[str]) -> list[str]:
-    if len(rest) < 3 or rest[1] != "REGEX":
-        return items
-    keep = rest[0] == "INCLUDE"
-    return [item for item in items if _fits(rest[2], item, keep) is keep]
+def _filter(items: list[str], words: list[str]) -> list[str]:
+    mode, kind, pattern = words
+    if kind != "REGEX":
+        raise ValueError
+    return [i for i in items if (search(pattern, i) is not None) is (mode == "INCLUDE")]
 
 
-def _fits(pattern: str, item: str, otherwise: bool) -> bool:
-    try:
-        return search(pattern, item) is not None
-    except UnknownMatchError:
-        return otherwise  # if unknown, the item is kept
+def _insert(items: list[str], words: list[str]) -> list[str]:
+    at = int(words[0])
+    return items[:at] + words[1:] + items[at:]
 
 
-def _insert(items: list[str], rest: list[str]) -> list[str]:
-    if not rest or not NUMBER.fullmatch(rest[0]):
-        return items
-    at = int(rest[0])
-    return items[:at] + rest[1:] + items[at:]
+def _sort(items: list[str], words: list[str]) -> list[str]:
+    if words:
+        raise ValueError
+    return sorted(items)
 
 
-def _sort(items: list[str], rest: list[str]) -> list[str]:
-    return list(unknown("list(SORT)")) if rest else sorted(items)
+def _transform(items: list[str], words: list[str]) -> list[str]:
+    action, text = words
+    before, after = {"PREPEND": (text, ""), "APPEND": ("", text)}[action]
+    return [before + item + after for item in items]
 
 
+# A LookupError or ValueError means that the sub-command is not supported in this form.
 LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
-    "APPEND": lambda items, rest: items + rest,
-    "PREPEND": lambda items, rest: rest + items,
-    "REMOVE_ITEM": lambda items, rest: [item for item in items if item not in rest],
+    "APPEND": lambda items, words: items + words,
+    "PREPEND": lambda items, words: words + items,
+    "REMOVE_ITEM": lambda items, words: [item for item in items if item not in words],
     "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
     "SORT": _sort,
     "INSERT": _insert,
     "FILTER": _filter,
+    "TRANSFORM": _transform,
 }
-
-
-def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """Evaluate list(TRANSFORM) with PREPEND or APPEND. With other actions, or with selectors such
-    as AT, the result is unknown.
-    """
-    target = name
-    if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
-        target, rest = rest[-1], rest[:-2]
-    if len(rest) != 2 or rest[0] not in {"PREPEND", "APPEND"}:
-        run.set(target, unknown("list(TRANSFORM)"))
-        return
-    before, after = (rest[1], "") if rest[0] == "PREPEND" else ("", rest[1])
-    lists = [split_list(value) for value in run.scope.get(name) or ("",)]
-    results = (";".join(before + item + after for item in items) for items in lists)
-    run.set(target, tuple(dict.fromkeys(results)))
-
-
-STRING_EDITS: dict[str, Callable[[str], str]] = {
-    "TOLOWER": str.lower,
-    "TOUPPER": str.upper,
-    "STRIP": str.strip,
-    "LENGTH": lambda text: str(len(text.encode())),
-}
-# The position of the output variable of each sub-command that is not computed. By default, it is
-# the last argument.
-OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
-HASHES = ("MD5", "SHA")
 
 
 def edit_string(run: Interpreter, call: Call) -> None:
@@ -159,55 +129,50 @@ def edit_each(run: Interpreter, call: Call, edit: Callable[[Interpreter, list[st
     scope.maps[0].update(found)
 
 
+# Sub-commands with a text and the variable for the result.
+STRING_EDITS: dict[str, Callable[[str], str]] = {
+    "TOLOWER": str.lower,
+    "TOUPPER": str.upper,
+    "STRIP": str.strip,
+    "LENGTH": lambda text: str(len(text.encode())),
+}
+
+
 def _edit_words(run: Interpreter, words: list[str]) -> None:
-    if len(words) < 2:
-        return
-    action, rest = words[0], words[1:]
-    if action in {"APPEND", "PREPEND"}:
-        extra = "".join(rest[1:])
-        before, after = ("", extra) if action == "APPEND" else (extra, "")
-        run.set(rest[0], tuple(before + old + after for old in run.lookup("", rest[0])))
-    elif action == "CONCAT":
-        run.set(rest[0], ("".join(rest[1:]),))
-    elif action == "JOIN" and len(rest) > 1:
-        run.set(rest[1], (rest[0].join(rest[2:]),))
-    elif action == "REPLACE" and len(rest) > 2:
-        text = "".join(rest[3:])
-        run.set(rest[2], (text.replace(rest[0], rest[1]) if rest[0] else text,))
-    elif action == "REGEX" and len(rest) > 2:
-        use_regex(run, rest[0], rest[1:])
-    else:
-        at = 1 if action.startswith(HASHES) else OUTPUTS.get(action, -1)
-        target = words[at] if len(words) > at else ""
-        name, value = compute(action, rest) or (target, unknown(f"string({action})")[0])
-        run.set(name, (value,))
+    match words:
+        case ["APPEND" | "PREPEND" as action, name, *rest]:
+            extra = "".join(rest)
+            before, after = ("", extra) if action == "APPEND" else (extra, "")
+            run.set(name, tuple(before + old + after for old in run.lookup("", name)))
+        case ["CONCAT", name, *rest]:
+            run.set(name, ("".join(rest),))
+        case ["JOIN", glue, name, *rest]:
+            run.set(name, (glue.join(rest),))
+        case ["REPLACE", old, new, name, *rest]:
+            text = "".join(rest)
+            run.set(name, (text.replace(old, new) if old else text,))
+        case ["FIND", text, part, name] if not is_unknown(text + part):
+            run.set(name, (str(text.find(part)),))
+        case [action, text, name] if action in STRING_EDITS and not is_unknown(text):
+            run.set(name, (STRING_EDITS[action](text),))
+        case ["REGEX", "MATCH" | "MATCHALL" as action, pattern, name, *rest]:
+            use_regex(run, action, pattern, ["", name, *rest])
+        case ["REGEX", "REPLACE" as action, pattern, new, name, *rest]:
+            use_regex(run, action, pattern, [new, name, *rest])
+        case [action, *rest]:
+            forget(run, f"string({action})", rest)
 
 
-def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
-    """Return the output variable of a string() sub-command and its value, or None if it is not
-    supported or an argument is unknown.
+def use_regex(run: Interpreter, action: str, pattern: str, words: list[str]) -> None:
+    """Evaluate string(REGEX), which also sets CMAKE_MATCH_n. The words are the replacement (used by
+    REPLACE only), the variable for the result, and the text.
     """
-    known = not any(map(is_unknown, rest))
-    if action in STRING_EDITS and len(rest) == 2 and known:
-        return rest[1], STRING_EDITS[action](rest[0])
-    if action == "FIND" and len(rest) > 2 and known:
-        at = rest[0].rfind(rest[1]) if rest[3:] == ["REVERSE"] else rest[0].find(rest[1])
-        return rest[2], str(at)
-    return None
-
-
-def use_regex(run: Interpreter, action: str, rest: list[str]) -> None:
-    """Evaluate string(REGEX) with MATCH, MATCHALL or REPLACE, which also sets CMAKE_MATCH_n."""
-    target = rest[2] if action == "REPLACE" and len(rest) > 2 else rest[1]
-    text = "".join(rest[3 if action == "REPLACE" else 2 :])
+    new, name, text = words[0], words[1], "".join(words[2:])
     try:
-        found = list(find_all(rest[0], text)) if action != "MATCH" else [search(rest[0], text)]
-        matches = [match for match in found if match is not None]
+        matches = list(islice(find_all(pattern, text), 1 if action == "MATCH" else None))
         run.note_match(matches[-1] if matches else None)
-        if action == "REPLACE":
-            run.set(target, (replace(rest[0], rest[1], text),))
-        else:
-            run.set(target, (";".join(match.group() for match in matches),))
+        found = ";".join(match.group() for match in matches)
+        run.set(name, (replace(pattern, new, text) if action == "REPLACE" else found,))
     except UnknownMatchError:
         run.note_unknown_match()
-        run.set(target, unknown("string(REGEX)"))
+        run.set(name, unknown("string(REGEX)"))

@@ -5,22 +5,18 @@ and properties.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable
 
-from ci.parity.cmake.commands.texts import edit_each, edit_list, edit_string
+from ci.parity.cmake.commands.texts import edit_each, edit_list, edit_string, forget
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import ROOT, Call, Flow
 from ci.parity.cmake.values import is_unknown, split_list, unknown
 from ci.parity.policy import compile_pattern
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
-# Sub-commands of file() that set their second argument to what they read.
-READS = frozenset(
-    {
-        *("READ", "STRINGS", "SIZE", "TIMESTAMP", "READ_SYMLINK", "MD5", "SHA1"),
-        *(f"SHA{kind}{bits}" for kind in ("", "3_") for bits in (224, 256, 384, 512)),
-    }
-)
+# Sub-commands of file() that set a variable to what they read.
+READS = re.compile(r"READ(_SYMLINK)?|STRINGS|SIZE|TIMESTAMP|MD5|SHA\w+")
 
 
 def set_variable(run: Interpreter, call: Call) -> None:
@@ -84,15 +80,13 @@ def use_file(run: Interpreter, call: Call) -> None:
 
 
 def _use_words(run: Interpreter, words: list[str]) -> None:
-    if len(words) < 3:
-        return
-    action, name, rest = words[0], words[1], words[2:]
-    if action in READS:
-        run.set(rest[0], unknown(f"file({action})"))
-    elif action in {"REAL_PATH", "TO_CMAKE_PATH"}:
-        run.set(rest[0], (run.absolute(name),))
-    elif action == "RELATIVE_PATH" and len(rest) > 1:
-        run.set(name, (posixpath.relpath(run.absolute(rest[1]), run.absolute(rest[0])),))
+    match words:
+        case ["REAL_PATH" | "TO_CMAKE_PATH", path, name, *_]:
+            run.set(name, (run.absolute(path),))
+        case ["RELATIVE_PATH", name, base, path]:
+            run.set(name, (posixpath.relpath(run.absolute(path), run.absolute(base)),))
+        case [action, *_] if READS.fullmatch(action):
+            forget(run, f"file({action})", words[2:])
 
 
 def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[str]:
@@ -124,15 +118,15 @@ def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]
 
 
 def split_name(run: Interpreter, call: Call) -> None:
-    words = call.words
-    if len(call.command.arguments) < 3:
-        return
-    values, modes = map(run.expand, call.command.arguments[1:3])
-    if "BASE_DIR" in words[:-1]:
-        base = words[words.index("BASE_DIR") + 1]
-        values = tuple(posixpath.join(base, value) for value in values)
-    paths = (component(run, value, modes[0]) for value in values)
-    run.set(words[0], tuple(dict.fromkeys(paths)))
+    edit_each(run, call, _split_words)
+
+
+def _split_words(run: Interpreter, words: list[str]) -> None:
+    match words:
+        case [name, path, mode, *_, "BASE_DIR", base]:
+            run.set(name, (component(run, posixpath.join(base, path), mode),))
+        case [name, path, mode, *_]:
+            run.set(name, (component(run, path, mode),))
 
 
 def component(run: Interpreter, path: str, mode: str) -> str:
@@ -216,19 +210,11 @@ def find_package(run: Interpreter, call: Call) -> None:
     run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
 
-def separate(run: Interpreter, call: Call) -> None:
-    run.set(call.words[0], unknown("separate_arguments"))
-
-
-def edit_path(run: Interpreter, call: Call) -> None:
-    """Evaluate cmake_path() and math(). The variable that they set becomes unknown."""
+def compute(run: Interpreter, call: Call) -> None:
+    """Evaluate cmake_path(), math() and separate_arguments(), whose results are unknown."""
     words = call.words
-    if len(words) < 2:
-        return
-    name = words[-1] if words[0] in {"GET", "COMPARE", "NATIVE_PATH"} else words[1]
-    if "OUTPUT_VARIABLE" in words[:-1]:
-        name = words[words.index("OUTPUT_VARIABLE") + 1]
-    run.set(name, unknown(f"{call.command.name}({words[0]})"))
+    names = words[-1:] if words[0] in {"GET", "COMPARE", "NATIVE_PATH"} else words
+    forget(run, f"{call.command.name}({words[0]})", names)
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
@@ -250,8 +236,8 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "cmake_dependent_option": declare_option,
     "list": edit_list,
     "string": edit_string,
-    "separate_arguments": separate,
-    "cmake_path": edit_path,
+    "separate_arguments": compute,
+    "cmake_path": compute,
     "file": use_file,
     "get_filename_component": split_name,
     "cmake_parse_arguments": parse_arguments,
@@ -264,6 +250,6 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "get_property": find_something,
     "get_directory_property": find_something,
     "get_source_file_property": find_something,
-    "math": edit_path,
+    "math": compute,
     "project": begin_project,
 }

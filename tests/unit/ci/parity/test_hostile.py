@@ -48,7 +48,7 @@ CMAKE = {
         "function(f)\n  f()\nendfunction()\nf()\n",
         "f() is nested more than 60 levels",
     ),
-    "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "more than 2000"),
+    "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "while() is not evaluated"),
     "misses an include": ("include(gone.cmake)\n", "not in the tree"),
 }
 ROUND = {

@@ -14,7 +14,7 @@ from ci.parity.buck.places import Literals
 from ci.parity.buck.reader import absolute as label_of
 from ci.parity.buck.reader import read_buck
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
-from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
+from ci.parity.cmake.conditions import Operand, Scope, constant_truth, decide
 from ci.parity.cmake.values import expand, merge_value, resolve_genex, unknown
 from ci.parity.compare.findings import ParityReport
 from ci.parity.facts import Configuration, Place
@@ -514,34 +514,34 @@ NOTHING = Scope(
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("ON AND OPEN", Answer.BOTH),
-        ("OPEN AND OFF", Answer.NO),
-        ("OPEN OR ON", Answer.YES),
-        ("OFF OR OPEN", Answer.BOTH),
-        ("NOT NOT ON", Answer.YES),
-        ("NOT ( ON AND OFF )", Answer.YES),
-        ("( ( OFF ) OR ON ) AND ON", Answer.YES),
-        ("NAME", Answer.YES),
-        ("TARGET here", Answer.YES),
-        ("TARGET gone", Answer.BOTH),
-        ("DEFINED NAME", Answer.YES),
-        ("1.2 VERSION_GREATER_EQUAL 1.10", Answer.NO),
-        ("x EQUAL 2", Answer.NO),
-        ("a IN_LIST OTHER", Answer.BOTH),
-        ("NOT", Answer.BOTH),
-        ("TEST", Answer.YES),
+        ("ON AND OPEN", None),
+        ("OPEN AND OFF", False),
+        ("OPEN OR ON", True),
+        ("OFF OR OPEN", None),
+        ("NOT NOT ON", True),
+        ("NOT ( ON AND OFF )", True),
+        ("( ( OFF ) OR ON ) AND ON", True),
+        ("NAME", True),
+        ("TARGET here", True),
+        ("TARGET gone", None),
+        ("DEFINED NAME", True),
+        ("1.2 VERSION_GREATER_EQUAL 1.10", False),
+        ("x EQUAL 2", False),
+        ("a IN_LIST OTHER", None),
+        ("NOT", None),
+        ("TEST", True),
         *(
-            (f"OFF AND {word} x", Answer.NO)
+            (f"OFF AND {word} x", False)
             for word in (
                 "COMMAND", "POLICY", "TEST", "EXISTS", "TARGET", "DEFINED",
                 "IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE",
             )
         ),
-        ("ON OR x IS_NEWER_THAN y", Answer.YES),
-        ("ON OR x PATH_EQUAL y", Answer.YES),
-        ("x PATH_EQUAL x", Answer.BOTH),
+        ("ON OR x IS_NEWER_THAN y", True),
+        ("ON OR x PATH_EQUAL y", True),
+        ("x PATH_EQUAL x", None),
         *(
-            (f"{left} {kind}{operator} {right}", Answer.YES if is_true else Answer.NO)
+            (f"{left} {kind}{operator} {right}", is_true)
             for kind, low, high in (("", "9", "10"), ("STR", "10", "9"), ("VERSION_", "9", "9.1"))
             for left, right in ((low, high), (low, low), (high, low))
             for operator, is_true in (
@@ -554,32 +554,32 @@ NOTHING = Scope(
         ),
     ],
 )  # fmt: skip
-def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> None:
+def test_a_condition_has_one_of_three_answers(words: str, answer: bool | None) -> None:
     assert decide([Operand((word,), quoted=False) for word in words.split()], NOTHING) is answer
 
 
 @pytest.mark.parametrize(
     ("left", "operator", "right", "answer", "is_unknown_match"),
     [
-        (("a", "b"), "STREQUAL", ("a",), Answer.BOTH, False),
-        (("OPEN", "OPEN"), "STREQUAL", ("x",), Answer.BOTH, False),
-        (("x",), "MATCHES", ("OPEN",), Answer.BOTH, False),
-        (("1", "2"), "MATCHES", ("[0-9]",), Answer.YES, True),
-        (("1",), "MATCHES", ("[0-9]", "[a-z]"), Answer.BOTH, True),
-        (("1",), "MATCHES", ("[0-9]",), Answer.YES, False),
-        (unknown("X"), "MATCHES", ("[0-9]",), Answer.BOTH, True),
-        (("a",), "IN_LIST", ("TWO",), Answer.BOTH, False),
-        (("b", "z"), "IN_LIST", ("TWO",), Answer.BOTH, False),
-        (("LETTER", "b"), "STREQUAL", ("b",), Answer.YES, False),
-        (("LETTER",), "IN_LIST", ("NAMES",), Answer.NO, False),
-        (("PART",), "IN_LIST", ("NAMES",), Answer.BOTH, False),
+        (("a", "b"), "STREQUAL", ("a",), None, False),
+        (("OPEN", "OPEN"), "STREQUAL", ("x",), None, False),
+        (("x",), "MATCHES", ("OPEN",), None, False),
+        (("1", "2"), "MATCHES", ("[0-9]",), True, True),
+        (("1",), "MATCHES", ("[0-9]", "[a-z]"), None, True),
+        (("1",), "MATCHES", ("[0-9]",), True, False),
+        (unknown("X"), "MATCHES", ("[0-9]",), None, True),
+        (("a",), "IN_LIST", ("TWO",), None, False),
+        (("b", "z"), "IN_LIST", ("TWO",), None, False),
+        (("LETTER", "b"), "STREQUAL", ("b",), True, False),
+        (("LETTER",), "IN_LIST", ("NAMES",), False, False),
+        (("PART",), "IN_LIST", ("NAMES",), None, False),
     ],
 )
 def test_a_condition_on_alternatives_has_the_answer_of_all(
     left: tuple[str, ...],
     operator: str,
     right: tuple[str, ...],
-    answer: Answer,
+    answer: bool | None,
     is_unknown_match: bool,
 ) -> None:
     notes: list[bool] = []
@@ -603,13 +603,13 @@ def test_a_condition_on_alternatives_has_the_answer_of_all(
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        *((text, Answer.YES) for text in ("-1", "2", "1", "on", "Yes", "TRUE", "Y")),
-        *((text, Answer.NO) for text in ("0", "", "off", "No", "FALSE", "n", "ignore")),
-        *((text, Answer.NO) for text in ("NOTFOUND", "x-notfound")),
+        *((text, True) for text in ("-1", "2", "1", "on", "Yes", "TRUE", "Y")),
+        *((text, False) for text in ("0", "", "off", "No", "FALSE", "n", "ignore")),
+        *((text, False) for text in ("NOTFOUND", "x-notfound")),
         *((text, None) for text in ("x", "-0", "-", "1x", "xNOTFOUND", "x-notfound-y")),
     ],
 )  # fmt: skip
-def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
+def test_a_constant_is_true_or_false(text: str, answer: bool | None) -> None:
     assert constant_truth(text) is answer
 
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,7 +23,6 @@ from ci.parity.cmake.regex import search
 from ci.parity.cmake.state import Sources, State
 from ci.parity.facts import (
     WHOLE,
-    BuckFacts,
     CMakeFacts,
     Configuration,
     NotEvaluated,
@@ -472,19 +470,6 @@ def test_a_tree_that_is_not_there_is_refused(
         open_tree(tmp_path / place, revision)
 
 
-@pytest.mark.parametrize("content", [None, "", "{"])
-def test_without_a_usable_cache_nothing_is_kept(tmp_path: Path, content: str | None) -> None:
-    (tmp_path / "file").touch()
-    reading.keep(tmp_path / "file" / "a.json", b"[1]")
-    assert reading.load(tmp_path / "file" / "a.json", list[int]) is None
-    kept = tmp_path / "b.json"
-    if content is not None:
-        kept.write_text(content)
-    assert reading.load(kept, list[int]) is None
-    reading.keep(kept, b"[1]")
-    assert reading.load(kept, list[int]) == [1]
-
-
 @pytest.mark.parametrize(
     ("why", "told"),
     [("fatal: not a git repository", "git cannot read"), ("", "has no revision 'main'")],
@@ -575,80 +560,26 @@ def test_expressions_are_matched_outside_the_main_thread() -> None:
     assert [str(match[0]) for match in found] == ["bb"]  # type: ignore[index]
 
 
-TREE = {
-    "CMakeLists.txt": "1",
-    "a.cmake": "1",
-    "p/BUCK": "1",
-    "p/f.bzl": "1",
-    "p/a.cpp": "1",
-    "p/a.h": "1",
-    "p/a.py": "1",
-    "version.txt": "1",
-    "notes.md": "1",
-}
+TREE = dict.fromkeys(
+    ("CMakeLists.txt", "a.cmake", "p/BUCK", "p/f.bzl", "p/a.cpp", "p/a.h", "p/a.py", "version.txt"),
+    "1",
+) | {"notes.md": "1", ".gitmodules": ""}
 
 
 @pytest.mark.parametrize(
-    ("change", "sides"),
+    ("change", "is_changed"),
     [
-        ({"CMakeLists.txt": "2"}, ["cmake", "found"]),
-        ({"a.cmake": "2"}, ["cmake", "found"]),
-        ({"p/BUCK": "2"}, ["buck", "found"]),
-        ({"p/f.bzl": "2"}, ["buck", "cmake", "found"]),
-        *(({name: "2"}, ["found"]) for name in ("p/a.cpp", "p/a.h", "p/a.py", "version.txt")),
-        ({"notes.md": "2"}, []),
-        ({"new.md": ""}, ["buck", "cmake", "found"]),
-        ({".gitmodules": '[submodule "x"]\n\tpath = x\n'}, ["buck", "cmake", "found"]),
+        *(({name: "2"}, True) for name in TREE if name not in {"notes.md", ".gitmodules"}),
+        ({"notes.md": "2"}, False),
+        ({"new.md": ""}, True),
+        *(({".gitmodules": f'[submodule "x"]\n\tpath = {path}\n'}, True) for path in "xy"),
     ],
 )
-def test_a_digest_of_a_side_is_of_all_that_it_reads(change: Files, sides: list[str]) -> None:
-    before = TextTree({".gitmodules": "", **TREE}, LAYOUT)
-    after = TextTree({**before.texts, **change}, LAYOUT)
-    changed = [
-        side
-        for side in ("buck", "cmake", "found")
-        if reading.digest_side(before, side) != reading.digest_side(after, side)
-    ]
-    assert changed == sides
-    layout = replace(LAYOUT, project="other")
-    assert reading.digest_side(TextTree(before.texts, layout), "buck") != reading.digest_side(
-        before, "buck"
-    )
-    modules = [f'[submodule "{name}"]\n\tpath = {name}\n' for name in "xyz"]
-    texts = ("".join(modules[:number]) for number in range(4))
-    trees = [TextTree({**TREE, ".gitmodules": text}, LAYOUT) for text in texts]
-    assert len({reading.digest_side(tree, "buck") for tree in trees}) == 4
-
-
-def test_the_facts_of_a_side_are_read_once_and_the_newest_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    facts = BuckFacts(packages=("p",))
-
-    def read_once(_: object, side: str) -> bytes:
-        asked.append(side)
-        return msgspec.json.encode(facts)
-
-    monkeypatch.setattr(reading, "run_worker", read_once)
-    monkeypatch.setattr(reading, "KEPT_FILES", 3)
-    source, cache = tmp_path / "source", tmp_path / "cache"
-    for place in (source, cache):
-        place.mkdir()
-    for age, name in ((10, "c"), (40, "a"), (20, "d"), (30, "b")):
-        (cache / f"{name}.json").write_text("")
-        os.utime(cache / f"{name}.json", (1e9 - age, 1e9 - age))
-    tree = DirectoryTree(source)
-    assert reading.read_side(tree, "buck", cache) == facts
-    (kept,) = cache.glob("buck-*.json")
-    assert {path.name for path in cache.iterdir()} == {kept.name, "c.json", "d.json"}
-    assert reading.read_side(tree, "buck", cache) == facts
-    assert asked == ["buck"]
-    assert reading.read_side(tree, "buck", None) == facts
-    kept.write_text("damaged")
-    assert reading.read_side(tree, "buck", cache) == facts
-    assert asked == ["buck"] * 3
-    assert kept.read_bytes() == msgspec.json.encode(facts)
+def test_a_digest_of_a_tree_is_of_all_that_is_read(change: Files, is_changed: bool) -> None:
+    before, after = TextTree(TREE, LAYOUT), TextTree({**TREE, **change}, LAYOUT)
+    assert (run.digest_tree(before) != run.digest_tree(after)) is is_changed
+    other = TextTree(TREE, replace(LAYOUT, project="other"))
+    assert run.digest_tree(other) != run.digest_tree(before)
 
 
 @pytest.mark.parametrize(
@@ -685,9 +616,9 @@ def test_a_worker_reads_a_side_of_its_tree_within_limits(
     monkeypatch.chdir(tmp_path)
     tree = open_tree(Path("checkout"), "HEAD" if is_committed else None, LAYOUT)
     assert isinstance(tree, RevisionTree | DirectoryTree)
-    known = reading.read_side(tree, "buck", None)
+    known = reading.read_side(tree, "buck")
     assert ([one.label for one in known.targets], known.not_evaluated) == (["//:lib"], ())
-    sides = reading.read_side(tree, "cmake", None)
+    sides = reading.read_side(tree, "cmake")
     assert [(one.configuration, len(one.targets)) for one in sides] == [
         (one, 1) for one in Configuration
     ]
@@ -709,8 +640,14 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
         return make_facts(rules, [cmake("lib", "p/a.cpp")], not_evaluated=unread)
 
     monkeypatch.setattr(run, "read_tree", read_facts)
+    monkeypatch.setattr(run, "KEPT_FILES", 2)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for age, name in ((10, "new"), (20, "old")):
+        (cache / f"{name}.json").write_text("")
+        os.utime(cache / f"{name}.json", (1e9 - age, 1e9 - age))
     tree = TextTree({"p/a.cpp": "", "p/b.cpp": ""}, LAYOUT)
-    first, second = (run.compare_whole(tree, ParityPolicy(), tmp_path) for _ in range(2))
+    first, second = (run.compare_whole(tree, ParityPolicy(), cache) for _ in range(2))
     assert first == second
     assert first.not_evaluated == unread
     assert first.counts == {"buck_targets": 1, "cmake_targets": 1, "files": 2}
@@ -719,8 +656,14 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
         {"lib": {"p/a.cpp"}},
     )
     assert read_again == (2 if is_whole else 1)
-    run.compare_whole(tree, ParityPolicy(tests=("x",)), tmp_path)
-    assert read_again == (3 if is_whole else 2)
+    for kept in cache.glob("found-*.json"):
+        assert {path.name for path in cache.iterdir()} == {kept.name, "new.json"}
+        kept.write_text("damaged")
+    assert run.compare_whole(tree, ParityPolicy(), cache) == first
+    run.compare_whole(tree, ParityPolicy(tests=("x",)), cache)
+    assert read_again == (4 if is_whole else 3)
+    (tmp_path / "file").touch()
+    assert run.compare_whole(tree, ParityPolicy(), tmp_path / "file") == first
 
 
 @pytest.mark.parametrize(
@@ -738,9 +681,8 @@ def test_a_side_whose_reader_fails_is_not_evaluated_with_the_reason(
     monkeypatch.setattr(reading, "run_process", lambda *_, **__: ended)
     tree = DirectoryTree(tmp_path)
     why = f"the process that reads this side of the tree failed: {told}"
-    (row,) = reading.read_side(tree, "buck", tmp_path / "cache").not_evaluated
+    (row,) = reading.read_side(tree, "buck").not_evaluated
     assert (row.place, row.reason[: len(why)]) == (WHOLE, why)
-    sides = reading.read_side(tree, "cmake", None)
+    sides = reading.read_side(tree, "cmake")
     assert [one.configuration for one in sides] == [*Configuration]
     assert {one.not_evaluated[0].reason[: len(why)] for one in sides} == {why}
-    assert not (tmp_path / "cache").exists()
