@@ -248,7 +248,11 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_while(self, block: Block) -> Flow:
-        """Run the body of while() once. The variables that it sets become unknown."""
+        """Run the body of while() once if it is certainly run. The variables that it sets become
+        unknown.
+        """
+        if not self._decide(block.head):
+            return Flow.NORMAL
         self.note_unread(block.head.line, "while() is not evaluated")
         before = self.scope.maps[0]
         self._run_branches([(frozenset(), block.body)])
