@@ -27,6 +27,7 @@ ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "GREATER_EQUAL": operator.ge,
 }
 # The text before the order states what is compared: strings, versions or numbers.
+CONVERSIONS: dict[str, Callable[[str], Any]] = {"STR": str, "VERSION_": parse_version, "": int}
 COMPARISON = re.compile(rf"(?P<what>STR|VERSION_|)(?P<order>{'|'.join(ORDERS)})")
 OTHERS = {"MATCHES", "IN_LIST", "IS_NEWER_THAN", "PATH_EQUAL"}
 
@@ -196,7 +197,7 @@ def _order(first: str, word: str, second: str) -> Answer:
     comparison = COMPARISON.fullmatch(word)
     if comparison is None or is_unknown(first) or is_unknown(second):
         return None
-    convert = {"STR": str, "VERSION_": parse_version, "": int}[comparison["what"]]
+    convert = CONVERSIONS[comparison["what"]]
     try:
         return ORDERS[comparison["order"]](convert(first), convert(second))
     except ValueError:  # it is not a number
