@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
-from ci.facts.finding import WORDS, list_facts
+from ci.facts.finding import WORDS
 from ci.faults.match import KnownFault
 from ci.report.annotation import Annotation, Level
-from ci.report.document import Card, Document, Row, Table
+from ci.report.document import Card, Document, Row, Table, list_findings
 from ci.report.schema import Status
 from ci.report.text import count, name_models, show_bytes
 
@@ -32,7 +32,11 @@ def make_document(audit: Audit) -> Document:
     numbers = frozenset(range(HEAD.index("on QNN"), len(HEAD)))
     table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
     cards = [
-        _show_case(f"{names[one.model]} {one.scheme} {one.soc}", one)
+        Card(
+            one.status.value,
+            f"{names[one.model]} {one.scheme} {one.soc}",
+            tuple(list_findings(one.findings)),
+        )
         for one in sorted(audit.cases, key=lambda one: one.status.value)
         if one.status is not Status.PASSED
     ]
@@ -49,7 +53,7 @@ def make_document(audit: Audit) -> Document:
     ]
     tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
     notes = tuple(one for one in (tools, audit.command) if one)
-    return Document("Operator audit", summarize(audit), (table,), tuple(cards), notes)
+    return Document("Operator audit", summarize(audit), (table, *cards), notes)
 
 
 def _list_cells(one: Audited) -> tuple[str, ...]:
@@ -73,17 +77,6 @@ def measure_extra(one: Audited) -> int | None:
     if one.border_bytes is None or one.io_bytes is None or not one.partitions:
         return None
     return max(one.border_bytes - one.io_bytes, 0)
-
-
-def _show_case(name: str, one: Audited) -> Card:
-    """Return the card of a case that did not pass. The first finding is in its title."""
-    lines = [
-        line
-        for place, each in enumerate(one.findings)
-        for line in ([("", f"{each.headline} [{each.id}]")] if place else []) + [*list_facts(each)]
-    ]
-    first = [f": {each.headline} [{each.id}]" for each in one.findings[:1]]
-    return Card(one.status.value, f"{name}{''.join(first)}", tuple(lines))
 
 
 def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:

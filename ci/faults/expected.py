@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
 from ci.faults.results import Item, Result
-from ci.report.text import make_markdown_table
+from ci.report.document import make_markdown_table
 
 SEEDS = (21, 22, 23)
 GRAPH, MENDED = "graph", "mended"

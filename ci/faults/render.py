@@ -9,7 +9,8 @@ from string import Template
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
-from ci.report.text import count, make_markdown_table
+from ci.report.document import make_markdown_table
+from ci.report.text import count
 from provisioning.manifest.targets import find_soc
 
 SCRIPT = Template("""\

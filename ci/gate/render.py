@@ -1,5 +1,4 @@
-"""Render plans and recorded runs as text, plans also as Markdown for a job's summary, and make
-documents from verdicts."""
+"""Make documents from plans and verdicts, and render recorded runs as text."""
 
 from __future__ import annotations
 
@@ -9,18 +8,25 @@ from collections.abc import Sequence
 from ci.gate.schema import Plan, PlannedSession, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.document import Card, Document, Row, Table
-from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
 from ci.report.schema import CaseName
-from ci.report.text import align_rows, count, make_markdown_table, name_some
+from ci.report.text import count, name_some
 
 SHOWN_FILES = 20
 
 
-def render_table(plan: Plan) -> str:
-    """Return a line that describes the plan, then one line per session: whether it runs, and
-    why."""
-    rows = [(one.name, show_fate(one, plan), show_reason(one)) for one in order(plan.sessions)]
-    return "\n".join([describe(plan), "", *(f"  {line}" for line in align_rows(rows)), ""])
+def make_plan_document(plan: Plan) -> Document:
+    """Return a table of the sessions, whether they run, and why. Only Markdown lists more than a
+    few of the changed files."""
+    rows = []
+    for one in order(plan.sessions):
+        by_hand = f"{one.reason}; by hand: {one.by_hand}"
+        why = by_hand if one.run and one.by_hand else one.reason
+        files = name_some(one.files, SHOWN_FILES)
+        rows.append(Row((one.name, show_fate(one, plan), show_reason(one), why, files)))
+    head, brief = ("session", "runs", "", "why", "files"), ("session", "runs", "why", "", "")
+    notes = (describe_cases(plan.cases),) if plan.cases else ()
+    table = Table("Sessions", "", head, tuple(rows), brief=brief)
+    return Document("Plan", describe(plan), (table,), notes)
 
 
 def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
@@ -56,39 +62,12 @@ def show_reason(session: PlannedSession) -> str:
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
 
 
-def render_markdown(plan: Plan) -> str:
-    """Return the plan as Markdown. Parts that exceed LIMIT_BYTES are left out; the last line then
-    refers to plan.json."""
-    parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
-    if plan.cases:
-        parts.append(f"\n{describe_cases(plan.cases)}\n")
-    budget = SizeBudget(LIMIT_BYTES)
-    kept = budget.take(parts)
-    rest = (
-        "\nThe size of a summary is limited: plan.json contains the rest.\n"
-        if budget.is_full
-        else ""
-    )
-    return "".join([*kept, rest])
-
-
-def _make_table(plan: Plan) -> str:
-    rows = []
-    for one in order(plan.sessions):
-        shown, rest = one.files[:SHOWN_FILES], one.files[SHOWN_FILES:]
-        files = name_some([*map(escape_markdown, shown), *rest], SHOWN_FILES)
-        reason = f"{one.reason}; by hand: {one.by_hand}" if one.run and one.by_hand else one.reason
-        name, why = map(escape_markdown, (one.name, reason))
-        rows.append((name, show_fate(one, plan), why, files))
-    return f"{make_markdown_table(('session', '', 'why', 'files'), rows)}\n"
-
-
 def describe_cases(cases: Sequence[CaseName]) -> str:
     """Return the number of cases, their models and SoCs."""
     models = Counter(case.model for case in cases)
     socs = dict.fromkeys(case.soc for case in cases)
     named = ", ".join(f"{model} {number}" for model, number in models.items())
-    return escape_markdown(f"Cases: {len(cases)} ({named}) on {', '.join(socs)}")
+    return f"cases: {len(cases)} ({named}) on {', '.join(socs)}"
 
 
 def render_runs(runs: Sequence[RecordedRun]) -> str:
@@ -116,7 +95,7 @@ def make_document(verdict: GateVerdict) -> Document:
     )
     table = Table("Jobs", "The jobs of the plan", ("job", "verdict", "why"), rows, verdict=1)
     notes = tuple(Card("note", note) for note in verdict.notes)
-    return Document("Gate", conclude(verdict), (table,), notes)
+    return Document("Gate", conclude(verdict), (table, *notes))
 
 
 def conclude(verdict: GateVerdict) -> str:

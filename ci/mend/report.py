@@ -174,7 +174,7 @@ def make_document(cases: Sequence[MendedCase]) -> Document:
     green = [one.result for one in cases].count("green")
     after = sum(one.after.status is not Status.FAILED for one in cases)
     result = f"{green} of {len(cases)} cases green before, {after} after"
-    return Document("mend", result, (table,), cards)
+    return Document("mend", result, (table, *cards))
 
 
 def _show_figures(step: JudgedRecipe) -> tuple[str, ...]:

@@ -230,7 +230,9 @@ COLUMNS = (
     Column("model", lambda case: case.model, number=False, terminal="model", summary="model"),
     Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
     Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
-    Column("status", lambda case: case.status.value, number=False, terminal="status"),
+    Column(
+        "status", lambda case: case.status.value, number=False, terminal="status", summary="status"
+    ),
     Column("verdicts", lambda case: case.outcome, terminal="verdicts", phrase="{}"),
     Column(
         "inputs",

@@ -1,26 +1,62 @@
-"""Documents: tables, cards and plots as data, and their forms as text, Markdown and HTML. What is
-not a report of cases is shown as a document."""
+"""Documents: tables, cards and plots as data, and their forms as text, Markdown and HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import html
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
 import rich.table
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
-from ci.report.github import LIMIT_BYTES, MARKS, SizeBudget, escape_markdown
-from ci.report.html import render_page
-from ci.report.table import open_console, trim_lines
-from ci.report.text import clean_log_line, clean_name, make_markdown_table
-from provisioning.console.caller import shown_path
+from ci.facts.finding import SHOWN, Finding, list_facts
+from ci.report.schema import Status
+from ci.report.text import NAME_CHARS, clean_log_line, clean_name
+from provisioning.console.caller import is_ci, shown_path
 from provisioning.console.progress import Progress
+from provisioning.console.terminal import LEAST_COLUMNS, clean_message, count_columns
 from provisioning.files import write_whole
 
 PAGE = "index.html"
 DIFF = ("-", "+")  # labels of lines that were there before, and that are there now
+AGAIN = "again"  # label of a command that repeats something
+LOG_LINES, LOG_CHARS = 40, 400
+TERMINAL_LOG_LINES = 12
+LINE_CHARS = 2000
+TEXT_WIDTH, GAP = 14, 2  # of columns with text, and between columns
+ROWS = 200  # of a table in Markdown
+# GitHub drops the whole summary of a step if it exceeds 1 MiB, including text of other programs.
+LIMIT_BYTES = 1_000_000
+LEFT_OUT = "The size of a summary is limited. The rest is in the report.\n"
+MARKS: dict[str, str] = {
+    Status.PASSED: ":white_check_mark:",
+    Status.FAILED: ":x:",
+    Status.UNSUPPORTED: ":heavy_minus_sign:",
+    "infrastructure": ":construction:",  # of a job
+}
+STYLES: dict[str, str] = {
+    Status.PASSED: "green",
+    Status.FAILED: "bold red",
+    Status.UNSUPPORTED: "yellow",
+    "warning": "yellow",
+    "note": "yellow",
+}
+# Letters, digits, spaces and ,;%'( stay; so do _ - and decimal points inside a word.
+_MARKDOWN = re.compile(
+    r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-$&)*+\-./:<-@\[-`{-~])"
+)
+# GitHub finds people and issues in the rendered text, so escapes do not help.
+_REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
+WORD_JOINER = "\u2060"
 
 
 @dataclass(frozen=True)
@@ -36,6 +72,10 @@ class Table:
     """A table. ``verdict`` is the index of the column with the verdict, -1 if there is none, and
     ``numbers`` are the indexes of the columns with numbers. ``most`` is the number of rows that a
     terminal shows, 0 for all.
+
+    A terminal shows the headings ``brief`` instead of ``head``, if there are any. A column with an
+    empty heading is left out. A terminal that is too narrow omits the columns ``spare``, in this
+    order. It shows no table that is ``hidden`` from it.
     """
 
     title: str
@@ -45,6 +85,9 @@ class Table:
     verdict: int = -1
     numbers: frozenset[int] = frozenset()
     most: int = 0
+    brief: tuple[str, ...] = ()
+    spare: tuple[int, ...] = ()
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,52 +120,150 @@ PLOT_WIDTH, PLOT_HEIGHT = 600, 200
 class Card:
     """Something that was found. ``kind`` is its first word, such as ``failed``. Each of ``lines``
     is a word, such as ``why``, and a text. The word is empty if the text needs none, or one of
-    DIFF. Only HTML shows ``plot``."""
+    DIFF. ``log`` is the end of a log. Only HTML shows ``plot``."""
 
     kind: str
     title: str
     lines: tuple[tuple[str, str], ...] = ()
     plot: Plot | None = None
+    log: str = ""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What is shown: the result in one line, further ``notes``, tables, and cards."""
+    """What is shown: the result in one line, further ``notes``, and tables and cards in the order
+    in which Markdown has them. A terminal and HTML show the tables first. ``tone`` is the status
+    that determines the result's colour, empty for none."""
 
     title: str
     result: str
-    tables: tuple[Table, ...]
-    cards: tuple[Card, ...] = ()
+    parts: tuple[Table | Card, ...]
     notes: tuple[str, ...] = ()
+    tone: str = ""
+
+    @property
+    def tables(self) -> list[Table]:
+        return [one for one in self.parts if isinstance(one, Table)]
+
+    @property
+    def cards(self) -> list[Card]:
+        return [one for one in self.parts if isinstance(one, Card)]
 
 
-def render_text(document: Document, width: int) -> str:
-    """Return tables in ``width`` columns, cards, and the result in the last line."""
-    parts = [_draw_table(one, width) for one in document.tables if one.rows]
-    parts += ["".join(f"{line}\n" for line in _list_lines(one)) for one in document.cards]
-    return "\n".join([*parts, f"{clean_log_line(document.result)}\n"])
+def list_findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Return what findings say, as the lines of a card. Of more than SHOWN, only the headlines
+    follow."""
+    return [
+        line
+        for place, one in enumerate(findings)
+        for line in (
+            ("", f"{one.headline} [{one.id}]"),
+            *(list_facts(one) if place < SHOWN else ()),
+        )
+    ]
 
 
-def _draw_table(table: Table, width: int) -> str:
-    """Return a table as text. Cells that do not fit are wrapped."""
-    console = open_console(colour=False, width=width)
-    grid = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(table.head):
-        right = place in table.numbers
-        grid.add_column(name, overflow="fold", justify="right" if right else "left")
-    rows = table.rows[: table.most or None]
-    for row in rows:
-        grid.add_row(*(Text(clean_name(cell)) for cell in row.cells))
-    left = len(table.rows) - len(rows)
-    more = f"and {left} more: use --json to show them all\n" if left else ""
+def show_document(document: Document) -> str:
+    """Return a document as text for stdout: in its width and, if it shows them, with colours.
+
+    Colours are not shown in CI, in a file, in a terminal without them, or if NO_COLOR is set.
+    """
+    asked = not is_ci() and not os.environ.get("NO_COLOR")
+    colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    width = max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
+    return render_text(document, width, colour=colour)
+
+
+def render_text(document: Document, width: int, *, colour: bool = False) -> str:
+    """Return tables in ``width`` columns, cards, notes, and the result in the last line, with
+    terminal sequences for colours if ``colour`` is set.
+
+    Text from models or tools is escaped, or is printed after a mark, so that no CI runner
+    interprets it as a command.
+    """
+    console = Console(
+        file=StringIO(),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
     with console.capture() as capture:
-        console.print(grid)
-    return trim_lines(capture.get()) + more
+        for one in document.tables:
+            if one.rows and not one.hidden:
+                _print_table(console, one)
+        for card in document.cards:
+            _print_card(console, card)
+        for note in document.notes:
+            console.print(Text(clean_name(note), "yellow" if note.startswith("warning") else ""))
+        console.print(Text(clean_name(document.result), STYLES.get(document.tone, "")))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _list_lines(card: Card) -> Iterator[str]:
-    yield f"{card.kind}  {clean_log_line(card.title)}"
-    yield from (f"  {clean_log_line(_label(*one))}" for one in card.lines)
+def _print_table(console: Console, one: Table) -> None:
+    """Print a table with as many columns as fit, and the headings of those that are left out. Text
+    is wrapped, numbers are not."""
+    heads = one.brief or one.head
+    shown = [place for place, name in enumerate(heads) if name]
+    rows = [[clean_name(cell) for cell in row.cells] for row in one.rows[: one.most or None]]
+    widths = {
+        place: max(
+            *map(cell_len, heads[place].splitlines()),
+            *(
+                cell_len(row[place]) if place in one.numbers else min(cell_len(row[place]), longest)
+                for row in rows
+            ),
+        )
+        for place in shown
+        for longest in [TEXT_WIDTH if place else NAME_CHARS]
+    }
+    numbers = [place for place in reversed(shown) if place in one.numbers]
+    for spare in dict.fromkeys((*one.spare, *numbers)):
+        if sum(widths[place] + GAP for place in shown) - GAP <= console.width:
+            break
+        shown = [place for place in shown if place != spare]
+    grid = rich.table.Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
+    )
+    for place in shown:
+        is_number = place in one.numbers
+        grid.add_column(
+            heads[place],
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+            min_width=widths[place],
+        )
+    for row, cells in zip(one.rows, rows, strict=False):
+        style = STYLES.get(row.tone, "")
+        grid.add_row(
+            *(Text(cells[place], style if place == one.verdict else "") for place in shown)
+        )
+    console.print(grid)
+    lost = [name for place, name in enumerate(heads) if name and place not in shown]
+    if lost:
+        names = ", ".join(name.replace("\n", " ") for name in lost)
+        console.print(Text(f"left out at {console.width} columns: {names}", "dim"))
+    if len(rows) < len(one.rows):
+        console.print(f"and {len(one.rows) - len(rows)} more: use --json to show them all")
+    console.print()
+
+
+def _print_card(console: Console, card: Card) -> None:
+    """Print a card, and its lines after a mark. A command is not wrapped, so that it can be
+    copied."""
+    head = (card.kind, STYLES.get(card.kind, ""))
+    console.print(Text.assemble(head, f"  {clean_log_line(card.title)}"))
+    log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
+    for word, line in (*card.lines, *(("", one) for one in log)):
+        text = Text(clean_log_line(_label(word, line)))
+        for piece in [text] if word == AGAIN else text.wrap(console, console.width - 4):
+            console.print(Text.assemble("  | ", piece), soft_wrap=word == AGAIN)
+    console.print()
 
 
 def _label(word: str, line: str) -> str:
@@ -131,28 +272,79 @@ def _label(word: str, line: str) -> str:
 
 
 def render_markdown(document: Document, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Return a document as Markdown. If it is longer than ``limit_bytes``, parts at its end are
-    left out."""
-    parts = [f"## {escape_markdown(f'{document.title}: {document.result}')}\n\n"]
-    for table in (one for one in document.tables if one.rows):
-        rows = [[*_mark_cells(table, row)] for row in table.rows]
-        parts.append(f"### {table.title}\n\n{make_markdown_table(table.head, rows)}\n\n")
-    for kind, cards in _group_cards(document.cards):
-        parts.append(f"### {kind}\n\n")
-        for one in cards:
-            items = "".join(f"- {escape_markdown(_label(*line))}\n" for line in one.lines)
-            parts.append(f"**{escape_markdown(one.title)}**\n\n{items}\n")
-    left_out = "The size of a summary is limited. The rest is in the report.\n"
-    budget = SizeBudget(limit_bytes - len(left_out))
-    kept = budget.take(parts)
-    return "".join([*kept, left_out if budget.is_full else ""])
+    """Return a document as Markdown. If it is longer than ``limit_bytes``, the parts that do not
+    fit are left out. Tables have the first claim."""
+    notes = "".join(f"- {escape_markdown(one)}\n" for one in document.notes)
+    head = f"## {escape_markdown(document.title)}: {escape_markdown(document.result)}\n\n"
+    blocks = [(False, f"{head}{notes}\n" if notes else head)]
+    for kind, parts in groupby(document.parts, lambda one: getattr(one, "kind", "")):
+        for number, part in enumerate(parts):
+            is_card = isinstance(part, Card)
+            text = _write_card(part) if isinstance(part, Card) else _write_table(part)
+            title = f"### {_capitalize(kind)}\n\n" if is_card and not number else ""
+            blocks.append((is_card, title + text))
+    room = limit_bytes - len(LEFT_OUT)
+    kept = dict[int, str]()
+    for place, (_, text) in sorted(enumerate(blocks), key=lambda one: one[1][0]):
+        size = len(text.encode())
+        if size <= room:
+            room -= size
+            kept[place] = text
+    whole = "".join(kept[place] for place in sorted(kept))
+    return whole + (LEFT_OUT if len(kept) < len(blocks) else "")
 
 
-def _mark_cells(table: Table, row: Row) -> Iterator[str]:
-    """Yield the cells of a row in Markdown, with a mark for its tone before the verdict."""
-    for place, cell in enumerate(row.cells):
-        mark = f"{MARKS[row.tone]} " if place == table.verdict and row.tone in MARKS else ""
-        yield mark + escape_markdown(cell)
+def _write_table(one: Table) -> str:
+    """Return a table as Markdown. If it has more than ROWS rows, those that failed come first, and
+    the rest is left out."""
+    if not one.rows:
+        return ""
+    shown = [place for place, name in enumerate(one.head) if name]
+    rows = one.rows
+    if len(rows) > ROWS:
+        rows = tuple(sorted(rows, key=lambda row: row.tone != Status.FAILED)[:ROWS])
+    cells = [[_mark_cell(one, row, place) for place in shown] for row in rows]
+    numbers = {index for index, place in enumerate(shown) if place in one.numbers}
+    text = make_markdown_table([one.head[place] for place in shown], cells, numbers)
+    left = len(one.rows) - len(rows)
+    more = f"and {left} more in the report\n\n" if left else ""
+    return f"### {one.title}\n\n{text}\n\n{more}"
+
+
+def _mark_cell(one: Table, row: Row, place: int) -> str:
+    """Return a cell in Markdown, with a mark for the row's tone before the verdict."""
+    mark = f"{MARKS[row.tone]} " if place == one.verdict and row.tone in MARKS else ""
+    return mark + escape_markdown(row.cells[place][:LINE_CHARS])
+
+
+def make_markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()
+) -> str:
+    """Return a Markdown table. The columns ``numbers`` are aligned as numbers. The cells must be
+    Markdown, see ``escape_markdown``."""
+    lines = [head, ["--:" if place in numbers else "---" for place in range(len(head))], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _write_card(card: Card) -> str:
+    lines = [f"**{escape_markdown(card.title)}**\n\n"]
+    for word, line in card.lines:
+        if word == AGAIN:
+            lines.append(f"\n<pre>{html.escape(clean_log_line(line))}</pre>\n")
+        else:
+            lines.append(f"- {escape_markdown(_label(word, line)[:LINE_CHARS])}\n")
+    if log := clean_message(card.log).splitlines()[-LOG_LINES:]:
+        shown = "".join(f"{html.escape(line[:LOG_CHARS])}\n" for line in log)
+        lines.append(f"\n<details><summary>log</summary>\n\n<pre>\n{shown}</pre>\n\n</details>\n")
+    return "".join([*lines, "\n"])
+
+
+def escape_markdown(text: str) -> str:
+    """Return ``text`` on one line, escaped so that it is shown without markup, links, mentions of
+    people or cell borders.
+    """
+    line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
+    return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
 
 
 def write_page(document: Document, directory: Path, progress: Progress) -> None:
@@ -163,6 +355,8 @@ def write_page(document: Document, directory: Path, progress: Progress) -> None:
 
 def render_html(document: Document) -> str:
     """Return a document as an HTML page. The page's filter acts on the first table."""
+    from ci.report.html import render_page
+
     return render_page(
         "document.html.j2", document=document, groups=_group_cards(document.cards), diff=DIFF
     )
@@ -171,4 +365,8 @@ def render_html(document: Document) -> str:
 def _group_cards(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
     """Return neighbouring cards of one kind together, under its heading."""
     groups = groupby(cards, lambda one: one.kind)
-    return [(f"{kind[:1].upper()}{kind[1:]}", [*group]) for kind, group in groups]
+    return [(_capitalize(kind), [*group]) for kind, group in groups]
+
+
+def _capitalize(kind: str) -> str:
+    return f"{kind[:1].upper()}{kind[1:]}"

@@ -4,7 +4,10 @@ scanning.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -12,7 +15,8 @@ from msgspec.structs import replace
 from ci.facts.kinds import read_kinds
 from ci.report.annotation import make_annotations, render_annotations, render_log
 from ci.report.comparison import compare_reports, list_remarks
-from ci.report.github import append_summary
+from ci.report.document import LIMIT_BYTES, render_markdown
+from ci.report.overview import make_document
 from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
@@ -23,6 +27,7 @@ from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
 from provisioning.files import write_json
 
+VARIABLE = "GITHUB_STEP_SUMMARY"
 ROOT = "The root of the model's repository."
 
 
@@ -74,6 +79,19 @@ def publish_run(
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))
     return report
+
+
+def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
+    """Append the report to the run's page in the CI system. Return whether the CI system has such a
+    page.
+
+    Raises StoreError if the page cannot be written.
+    """
+    used = 0
+    with suppress(OSError):
+        used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
+    text = render_markdown(make_document(report), LIMIT_BYTES - used)
+    return Provider(environ).add_summary(text)
 
 
 def write_sarif(report: Report, path: Path) -> None:

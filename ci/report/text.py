@@ -40,15 +40,6 @@ def align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def make_markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0
-) -> str:
-    """Return a Markdown table, with the last ``numbers`` columns aligned as numbers. The cells must
-    be Markdown, see ``escape_markdown``."""
-    lines = [head, ["---"] * (len(head) - numbers) + ["--:"] * numbers, *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def name_some(names: Sequence[str], most: int) -> str:
     """Return text such as ``a, b and 3 more``: the first ``most`` names, and how many are left
     out."""

@@ -139,9 +139,8 @@ def run(
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
     """Write audit.json and index.html, and show the audit in the CI system's summary of the run."""
     from ci.audit.operators_render import make_annotations, make_document
-    from ci.report.document import render_markdown, render_text, write_page
+    from ci.report.document import render_markdown, show_document, write_page
     from ci.report.providers import Provider
-    from ci.report.table import terminal_style
 
     data, document = msgspec.to_builtins(audit), make_document(audit)
     write_json(directory / "audit.json", data)
@@ -151,4 +150,4 @@ def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(audit)))
     code = ExitCode.FAILED if audit.failed else ExitCode.OK
-    return Outcome(render_text(document, terminal_style()[1]), data, code)
+    return Outcome(show_document(document), data, code, exact=True)

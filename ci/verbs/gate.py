@@ -10,9 +10,8 @@ from ci.gate.render import make_document
 from ci.gate.results import PREFIX, read_needs, read_plan, read_results
 from ci.gate.schema import Plan
 from ci.gate.verdict import GateVerdict, judge
-from ci.report.document import render_markdown, render_text
+from ci.report.document import render_markdown, show_document
 from ci.report.merge import find_faults
-from ci.report.table import terminal_style
 from ci.report.write import read_report
 from provisioning.console.command import DIR, FILE, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -30,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     verdict = reach_verdict(args.plan, args.needs, args.results)
-    document, width = make_document(verdict), terminal_style()[1]
-    text = render_markdown(document) if args.markdown else render_text(document, width)
+    document = make_document(verdict)
+    text = render_markdown(document) if args.markdown else show_document(document)
     data = {
         "green": verdict.is_green,
         "jobs": [asdict(one) for one in verdict.jobs],
@@ -39,7 +38,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     }
     # DOWNLOAD asks for another run, if only infrastructure failed; FAILED asks for a fix.
     bad = ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
-    return Outcome(text, data, ExitCode.OK if verdict.is_green else bad, exact=args.markdown)
+    return Outcome(text, data, ExitCode.OK if verdict.is_green else bad, exact=True)
 
 
 def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:

@@ -25,8 +25,7 @@ from ci.mend.report import choose_exit, data_of, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import ONNX
-from ci.report.document import render_text, write_page
-from ci.report.table import terminal_style
+from ci.report.document import show_document, write_page
 from ci.verbs.localise import choose_cases
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.steps import (
@@ -100,10 +99,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_json(args.reports / SESSION / f"{SESSION}.json", data)
     document = make_document(cases)
     write_page(document, args.reports / SESSION, progress)
-    text = render_text(document, terminal_style()[1])
+    text = show_document(document)
     if written:
         text += f"\njudge it again: `qnn-ci {name_verb(specs)} --policy {written}`\n"
-    return Outcome(text, data, choose_exit(found))
+    return Outcome(text, data, choose_exit(found), exact=True)
 
 
 def name_verb(specs: Sequence[CaseSpec]) -> str:

@@ -10,11 +10,12 @@ import msgspec
 from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
 from ci.gate.recording import record_sessions, render_record
-from ci.gate.render import render_markdown, render_runs, render_table
+from ci.gate.render import make_plan_document, render_runs
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
+from ci.report.document import render_markdown, show_document
 from provisioning.console.command import FILE, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -55,8 +56,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.out:
         with explain_writes(args.out):
             write_whole(args.out, msgspec.json.encode(plan) + b"\n")
-    text = render_markdown(plan) if args.markdown else render_table(plan)
-    return Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
+    document = make_plan_document(plan)
+    text = render_markdown(document) if args.markdown else show_document(document)
+    return Outcome(text, msgspec.to_builtins(plan), exact=True)
 
 
 def record(args: argparse.Namespace, repository: Repository, progress: Progress) -> Outcome:

@@ -11,8 +11,9 @@ import sys
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
-from ci.report.github import WORD_JOINER, append_summary, render_summary
+from ci.report.document import WORD_JOINER, render_markdown, show_document
 from ci.report.merge import merge_reports
+from ci.report.overview import make_document
 from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
@@ -83,13 +84,10 @@ def render_text(report: Report, args: argparse.Namespace, progress: Progress) ->
     if args.annotate:
         warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))
-    if args.summary and not append_summary(report):
-        text = render_summary(report)
+    if args.summary and not publishing.append_summary(report):
+        text = render_markdown(make_document(report))
         return show_markdown(text) if sys.stdout.isatty() else text
-    from ci.report.table import render_table, terminal_style
-
-    colour, width = terminal_style()
-    return render_table(report, colour=colour, width=width)
+    return show_document(make_document(report))
 
 
 def show_markdown(text: str) -> str:

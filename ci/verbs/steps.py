@@ -247,7 +247,8 @@ def publish(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
     """Write the report and its evidence, publish it on the CI system, and return its table."""
-    from ci.report.table import render_table, terminal_style
+    from ci.report.document import show_document
+    from ci.report.overview import make_document
 
     report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
     keep_evidence(report, directory / "evidence", args.policy, progress)
@@ -256,8 +257,7 @@ def publish(
     if args.record and report.summary.passed:
         for path in record_baselines(report, users_folder(args.policy), args.own):
             progress.step(f"recorded: {shown_path(path)}")
-    colour, width = terminal_style()
-    text = render_table(report, colour=colour, width=width)
+    text = show_document(make_document(report))
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 

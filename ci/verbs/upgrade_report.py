@@ -23,9 +23,8 @@ from ci.audit.upgrade import (
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
-from ci.report.document import render_text, write_page
+from ci.report.document import show_document, write_page
 from ci.report.schema import Report
-from ci.report.table import terminal_style
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.built import installed_executorch
 from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
@@ -133,8 +132,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     document = make_document(found)
     write_page(document, args.reports, progress)
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK
-    text = render_text(document, terminal_style()[1])
-    return Outcome(text, msgspec.to_builtins(found), code)
+    return Outcome(show_document(document), msgspec.to_builtins(found), code, exact=True)
 
 
 def check_word(word: str) -> None:

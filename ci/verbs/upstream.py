@@ -28,8 +28,8 @@ from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.report import publishing
+from ci.report.document import Card, Document, show_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status, summarize
-from ci.report.table import terminal_style
 from ci.report.text import count
 from ci.report.write import report_data
 from ci.upstream.expectations import Checked, Expectations, UpstreamPolicy, read_expectations
@@ -406,9 +406,9 @@ def publish_suite(
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
     failed = [one for one in report.cases if one.status is Status.FAILED]
-    lines = [f"{one.model}: {one.headline}" for one in failed]
-    more = [f"and {len(lines) - SHOWN} more, see the report"] if len(lines) > SHOWN else []
-    _, width = terminal_style()
-    text = [f"  | {line}"[: 4 * width] for line in lines[:SHOWN]]
-    text += [*more, *report.notes, report.verdict]
-    return Outcome("\n".join(text) + "\n", report_data(report), report.exit_code)
+    lines = [("", f"{one.model}: {one.headline}") for one in failed[:SHOWN]]
+    if len(failed) > SHOWN:
+        lines.append(("", f"and {len(failed) - SHOWN} more, see the report"))
+    cards = [Card(Status.FAILED.value, count(len(failed), "test"), tuple(lines))] if lines else []
+    document = Document(report.title, report.verdict, (*cards,), report.notes)
+    return Outcome(show_document(document), report_data(report), report.exit_code, exact=True)

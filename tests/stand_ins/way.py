@@ -7,7 +7,7 @@ WAY = {
     *("cases/runners.py", "cases/judged.py", "mend/table.py", "report/schema.py"),
     *("report/columns.py", "report/bars.py"),
 }
-OTHER_DOCUMENTS = {"report/evidence.py", "report/github.py", "report/junit.py"}
+OTHER_DOCUMENTS = {"report/evidence.py", "report/junit.py", "report/overview.py"}
 # Loaded by each Python process: notes the modules of ci with a function that gets a case, its
 # options or its row.
 TRACER = """

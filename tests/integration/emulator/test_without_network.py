@@ -82,6 +82,6 @@ def test_an_isolated_machine_reaches_a_verdict(tmp_path: Path) -> None:
         argv, cwd=tmp_path, env=kept, check=False, capture_output=True, text=True
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
-    assert ended.stdout.count("passed  1 passed, 0 failed") == 2
+    assert ended.stdout.count("passed: 1 passed, 0 failed") == 2
     reports = {path.parent.name for path in tmp_path.glob("reports/*/report.json")}
     assert reports == {"test_emulator", "test_onnx"}

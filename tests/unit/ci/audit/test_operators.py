@@ -191,7 +191,7 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     assert [one.status for one in audit.cases] == [Status.PASSED] * 2
     text = show(audit)
     assert text.count("known fault  net: broadcast-add-before-norm [nets/net.py:31]") == 1
-    assert "  fp16 on SM8650, SM8750\n  fix: expand the constant" in text
+    assert "  | fp16 on SM8650, SM8750\n  | fix: expand the constant" in text
     assert "### Known fault\n\n**net" in render_markdown(make_document(audit))
 
 

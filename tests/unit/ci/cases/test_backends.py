@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -13,11 +14,11 @@ from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import choose_lane
 from ci.models.schemes import EXECUTORCH, Scheme
-from ci.report.github import render_summary
+from ci.report.document import render_markdown, render_text
 from ci.report.html import render_html
 from ci.report.junit import render_junit
+from ci.report.overview import make_document
 from ci.report.schema import Case, Report, Status, Tool
-from ci.report.table import render_table
 from ci.report.write import write_report
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend
@@ -97,8 +98,9 @@ def test_what_could_not_run_is_never_green(
     assert (report.verdict, report.exit_code) == (verdict, code)
     errors = [one.attrib["message"] for one in ET.fromstring(render_junit(report)).iter("error")]  # noqa: S314 - our own
     assert [LIBRARY in one for one in errors] == [True] * (LACKING in cases)
-    assert f"## test_emulator for lpai: {verdict}" in render_summary(report).replace("&#95;", "_")
-    text = render_table(report, colour=False, width=120)
+    document = make_document(report)
+    assert f"{verdict}: " in html.unescape(render_markdown(document)).splitlines()[0]
+    text = render_text(document, 120)
     assert (LIBRARY in text, verdict in text) == (LACKING in cases, True)
     assert f"<title>{verdict}: test_emulator for lpai" in render_html(report)
     write_report(report, tmp_path)

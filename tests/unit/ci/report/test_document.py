@@ -23,7 +23,7 @@ CARDS = (
     Card("failed", HOSTILE, (("", "a detail"), ("why", HOSTILE), ("-", "old"), ("+", "new"))),
     Card("known fault", "b"),
 )
-DOCUMENT = Document(f"Audit {HOSTILE}", "1 failed", (TABLE,), CARDS, ("a note",))
+DOCUMENT = Document(f"Audit {HOSTILE}", "1 failed", (TABLE, *CARDS), ("a note",))
 
 
 def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> None:
@@ -33,7 +33,7 @@ def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> No
 
 
 def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() -> None:
-    page = render_html(replace(DOCUMENT, tables=(TABLE, replace(TABLE, title="More"))))
+    page = render_html(replace(DOCUMENT, parts=(TABLE, replace(TABLE, title="More"), *CARDS)))
     assert "<script>alert" not in page
     parts = ("chip failed", '<td class="n">81</td>', "<del>- old</del>", "Known fault</h2>")
     assert [one for one in parts if one not in page] == []

@@ -19,6 +19,8 @@ from ci.report.columns import (
     show_heat,
     show_limit,
 )
+from ci.report.document import render_text
+from ci.report.overview import make_document
 from ci.report.schema import (
     Budget,
     Case,
@@ -32,7 +34,6 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
-from ci.report.table import render_table
 from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -200,6 +201,6 @@ def test_an_estimate_without_a_time_shows_what_is_known_and_why(
     simulation: Simulation | None, shown: str
 ) -> None:
     case = change(CASE, estimate=Estimate(simulation=simulation, unknown="out of range"))
-    text = render_table(make_report([case]), colour=False, width=120)
+    text = render_text(make_document(make_report([case])), 120)
     assert shown in text
     assert "no time is estimated: out of range" in text

@@ -11,14 +11,9 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from ci.report.comparison import compare_reports
-from ci.report.github import (
-    LEFT_OUT,
-    LIMIT_BYTES,
-    ROWS,
-    append_summary,
-    escape_markdown,
-    render_summary,
-)
+from ci.report.document import LEFT_OUT, LIMIT_BYTES, ROWS, escape_markdown, render_markdown
+from ci.report.overview import make_document
+from ci.report.publishing import append_summary
 from ci.report.schema import Report, Status
 from provisioning.errors import StoreError
 from tests.stand_ins.reports import say
@@ -32,7 +27,7 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
     path.write_text("before\n")
     environ = {**GITHUB, "GITHUB_STEP_SUMMARY": str(path)}
     assert append_summary(report, environ)
-    assert path.read_text() == f"before\n{render_summary(report)}"
+    assert path.read_text() == f"before\n{render_markdown(make_document(report))}"
     assert not append_summary(report, {})
     assert not append_summary(report, GITHUB)
     path.write_text("x" * 999_400)
@@ -94,13 +89,14 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     large = replace(hostile, cases=rows, controls=hostile.controls * 2_000, command="qnn-ci x")
     before = (replace(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
     compared = compare_reports(replace(large, cases=before), large)
+    document = make_document(replace(large, comparison=compared))
     for limit in (LIMIT_BYTES, 100_000, 300, 0):
-        text = render_summary(replace(large, comparison=compared), limit_bytes=limit)
+        text = render_markdown(document, limit)
         assert len(text.encode()) <= max(limit, 200)
         assert text.endswith(LEFT_OUT)
-    text = render_summary(replace(large, comparison=compared))
+    text = render_markdown(document)
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
-    assert "and 200 more in report.json" in text, "the table stands though most failures do not"
+    assert "and 200 more in the report" in text, "the table stands though most failures do not"
 
 
 def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
@@ -108,12 +104,12 @@ def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report:
     failed = replace(passed, model="one", status=Status.FAILED, findings=say("wrong"))
     for number, first in ((ROWS, "net0"), (ROWS + 1, "one")):
         cases = (*(replace(passed, model=f"net{n}") for n in range(number - 1)), failed)
-        text = render_summary(replace(report, cases=cases))
-        table = text[text.index("SQNR dB") :]
-        rows = [line for line in table.splitlines() if re.match(r"\| :\w+: \| (net\d|one)", line)]
+        text = render_markdown(make_document(replace(report, cases=cases)))
+        table = text[text.index("### Cases\n") :]
+        rows = [line for line in table.splitlines() if re.match(r"\| (net\d|one)", line)]
         assert len(rows) == ROWS
         assert first in rows[0]
-        assert ("more in report.json" in text) == (number > ROWS)
+        assert ("more in the report" in text) == (number > ROWS)
 
 
 def change(base: Report, **digests: str) -> Report:

@@ -18,9 +18,10 @@ from ci.facts.finding import Figure, Finding, Place, advise
 from ci.facts.kinds import QUANTIZED_BADLY
 from ci.report.columns import show_equal
 from ci.report.comparison import compare_reports
-from ci.report.github import render_summary
+from ci.report.document import render_markdown, render_text
 from ci.report.html import render_html
 from ci.report.junit import render_junit
+from ci.report.overview import make_document
 from ci.report.schema import (
     Budget,
     ChannelFigures,
@@ -38,7 +39,6 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
-from ci.report.table import render_table
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
 from tests.stand_ins.reports import say
@@ -46,7 +46,7 @@ from tests.stand_ins.snapshots import check_snapshot
 
 
 def show_table(report: Report, width: int = 100) -> str:
-    return render_table(report, colour=False, width=width)
+    return render_text(make_document(report), width)
 
 
 def read_page(page: str) -> str:
@@ -165,7 +165,7 @@ def make_full(troubled: Report) -> Report:
 FULL: dict[str, Callable[[Report], str]] = {
     "full-terminal.txt": lambda report: show_table(report, 200),
     "full-terminal-60.txt": lambda report: show_table(report, 60),
-    "full-summary.md": render_summary,
+    "full-summary.md": lambda report: render_markdown(make_document(report)),
     "full-page.txt": lambda report: read_page(render_html(report)),
     "full-junit.xml": lambda report: render_junit(report).decode(),
 }
@@ -200,14 +200,14 @@ def test_a_report_with_two_of_everything_reads_like_its_snapshot(
 
 @pytest.mark.parametrize(
     ("changes", "style"),
-    [({}, "1;32"), ({"unjudged": 1}, "1;31"), ({"controls": ()}, "1;32"), ({"cases": ()}, "1;31")],
+    [({}, "32"), ({"unjudged": 1}, "1;31"), ({"controls": ()}, "32"), ({"cases": ()}, "1;31")],
 )
 def test_a_verdict_is_green_only_if_the_run_passed(
     report: Report, changes: dict[str, Any], style: str
 ) -> None:
     run = replace(report, **changes).recounted
-    coloured = render_table(run, colour=True, width=200)
-    assert f"\x1b[{style}m{run.verdict}\x1b[0m" in coloured
+    coloured = render_text(make_document(run), 200, colour=True)
+    assert f"\x1b[{style}m{run.verdict}: " in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == show_table(run, 200).split()
 
 
@@ -291,9 +291,12 @@ def test_hostile_text_is_data_in_junit(hostile: Report) -> None:
 
 
 def test_hostile_text_is_neither_markup_nor_a_link_in_a_summary(hostile: Report) -> None:
-    text = render_summary(replace(hostile, uncompared="no base.json: <b>@x"))
-    allowed = {"h2", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "br"}
+    text = render_markdown(make_document(replace(hostile, uncompared="no base.json: <b>@x")))
+    allowed = {
+        *("h2", "h3", "p", "strong", "ul", "li"),
+        *("table", "thead", "tbody", "tr", "th", "td"),
+    }
     raw = [tag for tag in list_tags(text) if tag not in allowed]
     assert all(tag.startswith(("<details><summary>log", "<pre>", "</details>")) for tag in raw)
     assert len(raw) == 3
-    assert "Not compared with the base" in text
+    assert "not compared with the base" in text

@@ -133,7 +133,7 @@ def test_a_summary_is_printed_or_added_to_the_page_of_the_run(
     assert page.read_text() == printed
     assert "Against the base" not in capsys.readouterr().out
     assert main([*words[:-1], str(tmp_path / "gone.json")]) == ExitCode.FAILED
-    assert "Not compared with the base" in page.read_text()
+    assert "not compared with the base" in page.read_text()
     page.write_text("")
     assert main(["report", str(failing)]) == ExitCode.FAILED
     assert page.read_text() == ""

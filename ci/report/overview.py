@@ -1,0 +1,210 @@
+"""A report as a document: the cases that failed, what differs from the base, what is near a limit,
+and a table of all cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ci.report.columns import columns_of, find_margin, name_report
+from ci.report.comparison import SOURCES
+from ci.report.document import AGAIN, Card, Document, Row, Table, list_findings
+from ci.report.schema import Case, CaseName, Change, Report, Status
+from ci.report.text import (
+    Names,
+    describe_note,
+    name_case,
+    name_some,
+    show_bytes,
+    show_counts,
+    show_decibels,
+    show_work,
+)
+
+NAMES = 20
+WORST = 5
+PHASES = 6
+# Columns that a narrow terminal omits, in this order; all other forms of the report have them.
+DISPENSABLE = (
+    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
+    *("equal", "SoC", "SQNR q", "delegated"),
+)
+
+
+def make_document(report: Report) -> Document:
+    """Return the controls that passed, the differences from the base, the cases that failed, those
+    that are nearest to a limit, the warnings, the cases that did not run, and all cases."""
+    names = name_report(report)
+    failed = [one for one in report.cases if one.status is Status.FAILED]
+    parts = (
+        *_list_changes(report, names),
+        *_list_controls(report, names),
+        *(_make_problem(report, one, names) for one in failed),
+        *_list_worst(report, names),
+        *_list_remarks(report, names),
+        *_list_refused(report, names),
+        _make_table(report, names),
+    )
+    seconds = f"{report.summary.wall_s:.1f} s"
+    result = f"{report.verdict}: {show_counts(report.summary)}; {seconds}"
+    tone = Status.PASSED if report.ok else Status.FAILED
+    return Document(report.title, result, parts, (*_list_notes(report),), tone.value)
+
+
+def _list_notes(report: Report) -> Iterator[str]:
+    yield from report.notes
+    if report.uncompared:
+        yield f"not compared with the base: {report.uncompared}"
+    counts = report.summary
+    yield f"controls: {counts.controls - counts.controls_passed} of {counts.controls} rejected"
+    phases = sorted(counts.phases, key=lambda phase: phase.seconds, reverse=True)
+    if phases:
+        yield f"time, s: {', '.join(f'{one.name} {one.seconds:.1f}' for one in phases[:PHASES])}"
+        yield f"work, s: {show_work(report)}"
+
+
+def _list_controls(report: Report, names: Names) -> Iterator[Card]:
+    """Yield a card with the wrong outputs that the gate let pass."""
+    if passed := [one for one in report.controls if not one.rejected]:
+        lines = [
+            ("", f"{name_case(one, names)}: {one.kind.value}, SQNR {show_decibels(one.sqnr_db)} dB")
+            for one in passed[:NAMES]
+        ]
+        if len(passed) > NAMES:
+            lines.append(("", f"and {len(passed) - NAMES} more in report.json"))
+        yield Card(Status.FAILED.value, "the gate let wrong outputs pass", tuple(lines))
+
+
+def _list_changes(report: Report, names: Names) -> Iterator[Card | Table]:
+    """Yield the differences from the base: tools, cases that are only in one report or no longer
+    run, and figures."""
+    base = report.comparison
+    if base is None:
+        return
+    lines = [
+        ("", f"{one.name}: {one.before or 'none'} in the base, {one.now or 'none'} now")
+        for one in base.tools
+    ]
+    lines += [
+        (f"{what} ({len(cases)})", name_some([name_case(one, names) for one in cases], NAMES))
+        for cases, what in (
+            (base.missing, "in the base, but not here"),
+            (base.skipped, "unsupported, but supported in the base"),
+            (base.new, "not in the base"),
+        )
+        if cases
+    ]
+    count = len(base.changed)
+    differ = "1 case differs" if count == 1 else f"{count} cases differ"
+    yield Card("against the base", f"{differ}, {base.same} unchanged", tuple(lines))
+    cases_now = {case.name: case for case in report.cases}
+    rows = tuple(_show_change(one, cases_now[one.case], names) for one in base.changed)
+    head = (*CASE, "status", "changed", "SQNR dB", "metric", ".pte", "on the CPU")
+    numbers = frozenset(range(5, len(head)))
+    caption = "Changes against the base"
+    yield Table("Differences", caption, head, rows, len(CASE), numbers, hidden=True)
+
+
+CASE = ("model", "scheme", "SoC")
+
+
+def _name(case: CaseName, names: Names) -> tuple[str, str, str]:
+    """Return the cells of the columns CASE."""
+    return names[case.model], case.scheme, case.soc
+
+
+def _show_change(change: Change, now: Case, names: Names) -> Row:
+    size = change.pte_bytes
+    cycles = [f"{100 * change.cycles:+.0f} % cycles"] if change.cycles else []
+    sign = "+" if (size or 0) > 0 else "-"
+    nodes = "-" if now.fallback_nodes is None else str(now.fallback_nodes)
+    cells = (
+        *_name(now, names),
+        " -> ".join(dict.fromkeys(one.value for one in (change.before, change.now))),
+        ", ".join([*cycles, *(SOURCES[one] for one in change.sources)]),
+        _add_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
+        _add_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
+        show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
+        _add_change(nodes, change.fallback_nodes, "+d"),
+    )
+    return Row(cells, change.now.value)
+
+
+def _add_change(now: str, change: float | None, form: str) -> str:
+    return f"{now} ({format(change, form)})" if change else now
+
+
+def _make_problem(report: Report, case: Case, names: Names) -> Card:
+    lines = list_findings(case.findings) or [("", "no reason was given")]
+    lines += [("at", f"{one.file}:{one.line}") for one in case.places[:NAMES]]
+    lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops[:NAMES]]
+    if command := report.again(case):
+        lines.append((AGAIN, command))
+    return Card(case.status.value, name_case(case, names), tuple(lines), log=case.log_tail)
+
+
+def _list_worst(report: Report, names: Names) -> Iterator[Table]:
+    """Yield a table of the cases with the smallest margins to a limit, in dB. Yield nothing unless
+    at least two cases have a limit."""
+    margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
+    if len(margins) > 1:
+        rows = tuple(
+            Row(
+                (
+                    *_name(case, names),
+                    case.status.value,
+                    figure,
+                    show_decibels(value),
+                    f"{margin:+.1f}",
+                ),
+                case.status.value,
+            )
+            for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
+        )
+        head = (*CASE, "status", "figure", "dB", "margin")
+        title = "Cases nearest to their limits"
+        yield Table(title, "", head, rows, len(CASE), frozenset({5, 6}), hidden=True)
+
+
+def _list_remarks(report: Report, names: Names) -> Iterator[Card]:
+    """Yield the warnings, which do not fail a case, and then the notes, with a card per case."""
+    for kind, find in (("warning", lambda case: case.warnings), ("note", _describe_notes)):
+        for case in report.cases:
+            if remarks := find(case):
+                yield Card(kind, name_case(case, names), tuple(("", one) for one in remarks))
+
+
+def _describe_notes(case: Case) -> list[str]:
+    unknown = case.estimate.unknown if case.estimate else ""
+    notes = [describe_note(one) for one in case.noise_notes]
+    return [*notes, f"no time is estimated: {unknown}"] if unknown else notes
+
+
+def _list_refused(report: Report, names: Names) -> Iterator[Card]:
+    """Yield a card for each reason why cases did not run, with these cases."""
+    refused: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for case in report.cases:
+        if case.status is Status.UNSUPPORTED:
+            lines = [*list_findings(case.findings)]
+            lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops]
+            refused.setdefault(tuple(lines), []).append(name_case(case, names))
+    for reason, cases in refused.items():
+        yield Card(Status.UNSUPPORTED.value, name_some(cases, NAMES), reason)
+
+
+def _make_table(report: Report, names: Names) -> Table:
+    columns = columns_of(report.cases, names)
+    rows = tuple(
+        Row(tuple(column.show(case) for column in columns), case.status.value)
+        for case in report.cases
+    )
+    keys = [column.name for column in columns]
+    return Table(
+        "Cases",
+        "",
+        tuple(column.summary for column in columns),
+        rows,
+        keys.index("status"),
+        frozenset(place for place, column in enumerate(columns) if column.number),
+        brief=tuple(column.terminal for column in columns),
+        spare=tuple(keys.index(name) for name in DISPENSABLE if name in keys),
+    )
