@@ -15,7 +15,7 @@ from ci.cases.judged import CaseResult, Run, find_lost_types
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import NO_ADVICE, Advice, Figure, Finding, advise
+from ci.facts.finding import Advice, Figure, Finding, advise
 from ci.facts.kinds import INVALID, NO_OUTPUTS, PROOFLESS, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import measure_pooled
 from ci.judging.verdict import CaseFigures, ControlResult
@@ -122,17 +122,11 @@ class LlmRun(CaseRun):
             "decode alone": judge_forced(alone, runs.alone),
         }
         faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
-        faults += self.compare_prefill(forced, alone, runs)
         faults += self.judge_text(interface, step, runs.perplexity)
-        advice = NO_ADVICE
-        with self.notes.of("the layer at which keys or values depart first"):
-            departed, where = locate(forced, alone, runs, self.show)
-            if faults:
-                advice = Advice(where=where)
-            elif departed:
-                told = "the tokens and logits are as predicted, but not all keys and values"
-                self.evidence.warnings += (f"{told}: {'; '.join(where)}",)
-        findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
+        departed, where = locate(forced, alone, runs, self.show)
+        if departed and not faults:
+            faults.append("the tokens and logits pass, but not all keys and values")
+        findings = [TOKENS.find(told, advice=Advice(where=where)) for told in faults[:1]]
         findings += map(TOKENS.find, faults[1:])
         self.note_figures(verdicts["forced"], forced, runs)
         with self.notes.of("the agreement with float32"):
@@ -143,23 +137,6 @@ class LlmRun(CaseRun):
         if faults:
             return findings
         return findings + self.judge_controls(interface, step, forced, runs)
-
-    def compare_prefill(
-        self, forced: Generated, alone: Generated, runs: ReferenceRuns
-    ) -> list[str]:
-        """Find the first step at which the program chooses one token after prefill, but another
-        with the decode method alone. Return a list with this fault, or an empty list. A step does
-        not count if the model also chooses two different tokens there, or if the difference is
-        within the noise."""
-        start, ties = len(runs.prompt) - 1, runs.model.ties()
-        for step, token in enumerate(alone.tokens[start:]):
-            row, prefilled = runs.model.run.logits[step], forced.tokens[step]
-            alike = runs.alone.run.tokens[start + step] == runs.model.run.tokens[step]
-            if alike and abs(row[prefilled] - row[token]) > ties[step]:
-                return [
-                    f"step {step}: token {prefilled} after prefill, but {token} with decode alone"
-                ]
-        return []
 
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]

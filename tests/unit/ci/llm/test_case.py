@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from ci.judging.figures import Array
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun
 from ci.llm.decoder import make_decoder
-from ci.llm.generation import Generated, Step
+from ci.llm.generation import Step
 from ci.llm.lowering import RUNS, ReferenceRuns, Subject
 from ci.models.schemes import Scheme
 from ci.models.tensor_types import Retyped
@@ -97,9 +97,7 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert case.warnings == ()
 
 
-def test_wrong_keys_that_change_no_token_are_a_warning(
-    judge: Judge, right: Step, own: Tiny
-) -> None:
+def test_wrong_keys_that_change_no_token_are_red(judge: Judge, right: Step, own: Tiny) -> None:
     last = len(own.runs.model.run.fed) - 1
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -108,10 +106,10 @@ def test_wrong_keys_that_change_no_token_are_a_warning(
         return [logits, *caches]
 
     case = judge(step).case
-    assert (case.status, len(case.warnings)) == (Status.PASSED, 1)
-    assert (
+    (found,) = case.findings
+    assert (found.id, len(found.where)) == (TOKENS.id, 3)
+    assert found.where[1].startswith(
         f"decode after prefill: first wrong in the keys of layer 1, at token {last}"
-        in (case.warnings[0])
     )
 
 
@@ -138,7 +136,7 @@ EXPLAIN = (
 NEEDED = (
     *((llm_case, one) for one in ("read_runs", "judge_free", "judge_forced", "judge_control")),
     *((llm_case, one) for one in ("run_free", "run_decode", "measure_pooled")),
-    *((LlmRun, one) for one in ("compare_prefill", "judge_text", "judge_quantized")),
+    *((LlmRun, one) for one in ("judge_text", "judge_quantized")),
     *((LlmRun, one) for one in ("find_excesses", "delegation_faults", "note_figures")),
 )
 
@@ -349,31 +347,6 @@ def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: 
     case = judge(die).case
     assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert (case.log_tail, case.run_ms, case.run_s is None) == ("the log", None, False)
-
-
-def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -> None:
-    model, alone = own.runs.model.run, own.runs.alone.run
-    start = len(own.runs.prompt) - 1
-    other = int(model.logits[1].argsort()[0])
-    tokens = (*alone.tokens[: start + 1], other, *alone.tokens[start + 2 :])
-    wrong = replace(alone, tokens=tokens)
-
-    def compare(made: Generated, runs: ReferenceRuns = own.runs) -> list[str]:
-        unused: Any = None
-        return LlmRun.compare_prefill(unused, model, made, runs)
-
-    assert compare(alone) == []
-    told = f"step 1: token {model.tokens[1]} after prefill, but {other} with decode alone"
-    assert compare(wrong) == [told]
-    swapped = replace(model, tokens=(model.tokens[0], other, *model.tokens[2:]))
-    told = f"step 1: token {other} after prefill, but {model.tokens[1]} with decode alone"
-    assert LlmRun.compare_prefill(cast(Any, None), swapped, alone, own.runs) == [told]
-    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
-    assert compare(wrong, replace(own.runs, model=loud)) == []
-    first_loud: Any = SimpleNamespace(run=model, ties=lambda: [1e3, *[0.0] * len(tokens)])
-    assert len(compare(wrong, replace(own.runs, model=first_loud))) == 1
-    as_wrong = replace(own.runs.alone, run=wrong)  # the model itself chooses so by decode alone
-    assert compare(wrong, replace(own.runs, alone=as_wrong)) == []
 
 
 @pytest.mark.parametrize("data", [None, b"damaged"])
