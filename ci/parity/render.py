@@ -1,9 +1,8 @@
-"""Render a report as a table, as JSON, as SARIF, and as annotations of a pull request."""
+"""Render a report as a document, as JSON, as SARIF, and as annotations of a pull request."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -19,56 +18,42 @@ from ci.report.annotation import (
     render_log,
     render_message,
 )
+from ci.report.document import Card, Document
+from ci.report.text import count
 
 Changes = Mapping[str, Collection[int]]
 
 
-def render_table(report: ParityReport, *, notes: bool = False) -> str:
-    """Return the findings by kind, each with its lines on both sides and a fix. Then come
-    everything that could not be evaluated, and the counts.
-    """
-    shown = report.findings if notes else report.failing
-    lines: list[str] = []
-    for kind, group in groupby(shown, key=lambda finding: finding.kind):
-        rows = list(group)
-        lines.append(f"{kind.value} ({len(rows)})")
-        for finding in rows:
-            lines.extend(_rows(finding))
-        lines.append("")
-    lines.extend(_not_evaluated(report))
-    lines.append(_summary(report, notes=notes))
-    return "\n".join(lines) + "\n"
+def make_document(report: ParityReport, *, notes: bool = False) -> Document:
+    """Return a card for each finding, with its lines on both sides and a fix, and one with
+    everything that could not be evaluated. The result is the counts."""
+    cards = [_make_card(one) for one in (report.findings if notes else report.failing)]
+    if found := report.not_evaluated:
+        lines = tuple((row.side, f"{row.place}: {row.reason}") for row in found)
+        cards.append(Card("not evaluated", count(len(found), "place"), lines))
+    return Document("Parity", _summary(report, notes=notes), tuple(cards))
 
 
-def _rows(finding: Finding) -> list[str]:
+def _make_card(finding: Finding) -> Card:
     configuration = f" [{finding.configuration.value}]" if finding.configuration else ""
-    rows = [f"  {finding.path}{configuration}: {finding.message}"]
-    for side, place, target in (
+    sides = (
         ("buck", finding.buck_place, finding.buck_target),
         ("cmake", finding.cmake_place, finding.cmake_target),
-    ):
-        if place:
-            rows.append(f"      {side:<6}{place}  {target}".rstrip())
+    )
+    lines = [(side, f"{place} {target}".rstrip()) for side, place, target in sides if place]
     if finding.fix:
-        rows.append(f"      fix   {finding.fix}")
-    return [one_line(row) for row in rows]
-
-
-def _not_evaluated(report: ParityReport) -> list[str]:
-    found = report.not_evaluated
-    rows = [one_line(f"  {row.side} {row.place}: {row.reason}") for row in found]
-    return [f"not evaluated ({len(found)})", *rows, ""] if found else []
+        lines.append(("fix", finding.fix))
+    title = one_line(f"{finding.path}{configuration}: {finding.message}")
+    return Card(finding.kind.value, title, tuple(lines))
 
 
 def _summary(report: ParityReport, *, notes: bool) -> str:
-    found = len(report.failing)
-    kind = "finding" if found == 1 else "findings"
     parts = [f"the {row.side} side was NOT READ" for row in report.unread]
-    parts.append(f"{found} {'new ' if report.base else ''}{kind}")
+    parts.append(count(len(report.failing), "new finding" if report.base else "finding"))
     if report.base:
         parts.append(f"{report.old} also in {report.base}")
     if report.notes and not notes:
-        parts.append(f"{len(report.notes)} note{'s' * (len(report.notes) > 1)} (--notes)")
+        parts.append(f"{count(len(report.notes), 'note')} (--notes)")
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
     counts = report.counts

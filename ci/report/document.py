@@ -120,13 +120,15 @@ PLOT_WIDTH, PLOT_HEIGHT = 600, 200
 class Card:
     """Something that was found. ``kind`` is its first word, such as ``failed``. Each of ``lines``
     is a word, such as ``why``, and a text. The word is empty if the text needs none, or one of
-    DIFF. ``log`` is the end of a log. Only HTML shows ``plot``."""
+    DIFF. ``log`` is the end of a log. Only HTML shows ``plot``, and links to the cases that the
+    card is ``about``, each an index in the report and a name, instead of the title."""
 
     kind: str
     title: str
     lines: tuple[tuple[str, str], ...] = ()
     plot: Plot | None = None
     log: str = ""
+    about: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -357,12 +359,10 @@ def render_html(document: Document) -> str:
     """Return a document as an HTML page. The page's filter acts on the first table."""
     from ci.report.html import render_page
 
-    return render_page(
-        "document.html.j2", document=document, groups=_group_cards(document.cards), diff=DIFF
-    )
+    return render_page("document.html.j2", document=document, groups=group_cards(document.cards))
 
 
-def _group_cards(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
+def group_cards(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
     """Return neighbouring cards of one kind together, under its heading."""
     groups = groupby(cards, lambda one: one.kind)
     return [(_capitalize(kind), [*group]) for kind, group in groups]

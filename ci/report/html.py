@@ -32,7 +32,8 @@ from ci.report.columns import (
     show_deciding,
     show_limit,
 )
-from ci.report.comparison import SOURCES
+from ci.report.document import group_cards
+from ci.report.overview import make_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
     describe_note,
@@ -59,13 +60,14 @@ def render_html(report: Report) -> str:
     """
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
+    overview = make_document(report)
     return render_page(
         "index.html.j2",
         report=report,
-        base=report.comparison,
-        sources=SOURCES,
         counts=show_counts(report.summary),
         cases=cases,
+        groups=[one for one in group_cards(overview.cards) if one[0] != "Failed"],
+        tables=[one for one in overview.tables[:-1] if one.rows],
         columns=columns_of(report.cases, name_report(report)),
         limits=LIMITS,
         show_limit=show_limit,

@@ -95,15 +95,18 @@ def _list_changes(report: Report, names: Names) -> Iterator[Card | Table]:
     ]
     count = len(base.changed)
     differ = "1 case differs" if count == 1 else f"{count} cases differ"
-    yield Card("against the base", f"{differ}, {base.same} unchanged", tuple(lines))
+    source = f"{str(base.source) or 'a report'} of {base.started}"
+    title = f"{differ}, {base.same} unchanged; the base is {source}"
+    yield Card("against the base", title, tuple(lines))
     cases_now = {case.name: case for case in report.cases}
     rows = tuple(_show_change(one, cases_now[one.case], names) for one in base.changed)
-    head = (*CASE, "status", "changed", "SQNR dB", "metric", ".pte", "on the CPU")
-    numbers = frozenset(range(5, len(head)))
-    caption = "Changes against the base"
+    head = (*CASE, "verdict", "status", "changed", "SQNR dB", "metric", ".pte", "on the CPU")
+    numbers = frozenset(range(6, len(head)))
+    caption = "Worst first. Changes against the base are in brackets"
     yield Table("Differences", caption, head, rows, len(CASE), numbers, hidden=True)
 
 
+TONES = {-1: ("worse", Status.FAILED.value), 1: ("better", Status.PASSED.value), 0: ("other", "")}
 CASE = ("model", "scheme", "SoC")
 
 
@@ -117,8 +120,10 @@ def _show_change(change: Change, now: Case, names: Names) -> Row:
     cycles = [f"{100 * change.cycles:+.0f} % cycles"] if change.cycles else []
     sign = "+" if (size or 0) > 0 else "-"
     nodes = "-" if now.fallback_nodes is None else str(now.fallback_nodes)
+    verdict, tone = TONES[change.direction]
     cells = (
         *_name(now, names),
+        verdict,
         " -> ".join(dict.fromkeys(one.value for one in (change.before, change.now))),
         ", ".join([*cycles, *(SOURCES[one] for one in change.sources)]),
         _add_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
@@ -126,7 +131,7 @@ def _show_change(change: Change, now: Case, names: Names) -> Row:
         show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
         _add_change(nodes, change.fallback_nodes, "+d"),
     )
-    return Row(cells, change.now.value)
+    return Row(cells, tone)
 
 
 def _add_change(now: str, change: float | None, form: str) -> str:
@@ -168,9 +173,10 @@ def _list_worst(report: Report, names: Names) -> Iterator[Table]:
 def _list_remarks(report: Report, names: Names) -> Iterator[Card]:
     """Yield the warnings, which do not fail a case, and then the notes, with a card per case."""
     for kind, find in (("warning", lambda case: case.warnings), ("note", _describe_notes)):
-        for case in report.cases:
+        for index, case in enumerate(report.cases):
             if remarks := find(case):
-                yield Card(kind, name_case(case, names), tuple(("", one) for one in remarks))
+                name, lines = name_case(case, names), tuple(("", one) for one in remarks)
+                yield Card(kind, name, lines, about=((index, name),))
 
 
 def _describe_notes(case: Case) -> list[str]:
@@ -181,14 +187,15 @@ def _describe_notes(case: Case) -> list[str]:
 
 def _list_refused(report: Report, names: Names) -> Iterator[Card]:
     """Yield a card for each reason why cases did not run, with these cases."""
-    refused: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for case in report.cases:
+    refused: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
+    for index, case in enumerate(report.cases):
         if case.status is Status.UNSUPPORTED:
             lines = [*list_findings(case.findings)]
             lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops]
-            refused.setdefault(tuple(lines), []).append(name_case(case, names))
+            refused.setdefault(tuple(lines), []).append((index, name_case(case, names)))
     for reason, cases in refused.items():
-        yield Card(Status.UNSUPPORTED.value, name_some(cases, NAMES), reason)
+        title = name_some([name for _, name in cases], NAMES)
+        yield Card(Status.UNSUPPORTED.value, title, reason, about=tuple(cases))
 
 
 def _make_table(report: Report, names: Names) -> Table:

@@ -773,12 +773,6 @@ class Comparison(Record, frozen=True, kw_only=True):
         found = (one for one in self.changed if one.now is Status.UNSUPPORTED is not one.before)
         return tuple(one.case for one in found)
 
-    def moved(self, direction: int) -> tuple[Change, ...]:
-        """Return the changes that have this ``direction``, except for skipped cases."""
-        skipped = self.skipped
-        found = (one for one in self.changed if one.direction == direction)
-        return tuple(one for one in found if one.case not in skipped)
-
 
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session.

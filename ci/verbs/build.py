@@ -19,8 +19,9 @@ from ci.builds.runner import prepare_runner
 from ci.builds.targets import Origin, Target, find_target, read_targets
 from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import ParityPolicy
-from ci.parity.render import render_document, render_table
+from ci.parity.render import make_document, render_document
 from ci.parity.run import compare_folders
+from ci.report.document import show_document
 from ci.verbs.options import add_options
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
@@ -124,7 +125,7 @@ def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -
         return outcome
     fails = strict and (parity.failing or parity.unread)
     return Outcome(
-        outcome.text + render_table(parity, notes=False),
+        outcome.text + show_document(make_document(parity)),
         {**outcome.data, "parity": render_document(parity)},
         ExitCode.FAILED if fails else outcome.exit_code,
     )

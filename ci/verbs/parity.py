@@ -7,8 +7,9 @@ import os
 from datetime import datetime, timezone
 
 from ci.parity.policy import ParityPolicy
-from ci.parity.render import make_annotations, render_document, render_sarif, render_table
+from ci.parity.render import make_annotations, make_document, render_document, render_sarif
 from ci.parity.run import ParityRequest, compare_source
+from ci.report.document import show_document
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -59,6 +60,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
         text = Provider().annotate(make_annotations(report))
     else:
-        text = render_table(report, notes=args.notes)
+        text = show_document(make_document(report, notes=args.notes))
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
-    return Outcome(text, render_document(report), code, exact=args.annotate)
+    return Outcome(text, render_document(report), code, exact=True)

@@ -200,5 +200,5 @@ def test_sarif_is_written_beside_the_table(source: Path, parity: Parity, tmp_pat
 
     ended = parity("--source", source, "--sarif", target)
 
-    assert "buck-only-source (1)" in ended.stdout
+    assert "buck-only-source  p/" in ended.stdout
     assert len(json.loads(target.read_text("utf-8"))["runs"][0]["results"]) == 2

@@ -12,9 +12,10 @@ import pytest
 
 from ci.parity.compare.findings import Finding, Kind, Level, ParityReport
 from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
-from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
+from ci.parity.render import Changes, make_annotations, make_document, render_document, render_sarif
 from ci.parity.run import changed_lines
 from ci.report.annotation import render_artifact, render_location, render_log
+from ci.report.document import render_text
 from ci.report.providers import Provider
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.parity.conftest import LOAD
@@ -142,6 +143,10 @@ FINDINGS = (
 )
 
 
+def show(report: ParityReport, *, notes: bool = False) -> str:
+    return render_text(make_document(report, notes=notes), 100)
+
+
 def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
     report = ParityReport(
         tree="a tree",
@@ -160,8 +165,7 @@ def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
     plain = ParityReport("a tree", (), "", FINDINGS[:1], 0, 0, ())
     results = render_sarif(report, "1.0")["runs"][0]["results"]
     parts = [
-        *(render_table(one, notes=notes) for one in (report, plain) for notes in (False, True)),
-        *(render_table(replace(one, findings=FINDINGS[:3])) for one in (report, plain)),
+        *(show(one, notes=notes) for one in (report, plain) for notes in (False, True)),
         *(json.dumps(render_document(one), indent=1) for one in (report, plain)),
         *(json.dumps(one, indent=1) for one in results),
         render_annotations(report, report.changed),
@@ -179,16 +183,16 @@ def test_a_name_cannot_end_its_line_or_give_a_command(
     files = {**DRIFTED, HOSTILE: "int x;\n"}
     files["CMakeLists.txt"] = "file(GLOB all p/*.cpp)\nadd_library(lib ${all})\n"
     drifted = report(files)
-    table, annotations = render_table(drifted, notes=True), render_annotations(drifted)
+    table, annotations = show(drifted, notes=True), render_annotations(drifted)
 
     assert [f.path for f in drifted.failing if f.path == HOSTILE]
-    assert "p/x\\n::error file=a::b\\r##[add-mask]\\u2028\\x1b[2J\\u202e.cpp" in table
+    assert "p/x\\n::error file=a::b\\r# #[add-mask]\\u2028\\x1b[2J\\u202e.cpp" in table
     assert len(annotations.split("\n")) == len(drifted.failing) + 1
     assert all(line.startswith("::error file=") for line in annotations.splitlines())
     assert "##[" not in annotations
 
 
 def test_a_reason_cannot_give_a_command(report: Callable[..., ParityReport]) -> None:
-    table = render_table(report({**DRIFTED, "q/BUCK": 'fail("a\\n::error::b\\r##[c")\n'}))
+    table = show(report({**DRIFTED, "q/BUCK": 'fail("a\\n::error::b\\r##[c")\n'}))
 
     assert not [line for line in table.splitlines() if line.strip().startswith("::")]

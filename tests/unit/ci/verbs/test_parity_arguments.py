@@ -13,6 +13,7 @@ import pytest
 from ci.__main__ import main
 from ci.parity.run import ParityRequest
 from ci.report.annotation import Annotation, Level
+from ci.report.document import Document
 from ci.verbs import parity as verb
 from provisioning.errors import ExitCode
 
@@ -39,7 +40,7 @@ def comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
     made = Comparison()
     for name, own in {
         "compare_source": made.compare,
-        "render_table": lambda _, notes: f"table, notes {notes}\n",
+        "make_document": lambda _, notes: Document("", f"notes {notes}", ()),
         "render_document": lambda _: {"findings": []},
         "render_sarif": lambda *_: {"sarif": 1},
         "make_annotations": lambda _: [Annotation(Level.ERROR, "missing")],
@@ -68,7 +69,7 @@ def test_every_option_of_parity_reaches_the_comparison(
     words = ["--source", "tree", "--rev", "R", "--base", "B", "--scope", "/a/b/", "--scope", "c"]
     more = ["--notes", "--no-cache", "--sarif", "out.sarif"]
     assert main(["parity", *words, *more]) == ExitCode.OK
-    assert capsys.readouterr().out == "table, notes True\n"
+    assert capsys.readouterr().out == "notes True\n"
     ((request, _),) = comparison.asked
     assert request == ParityRequest(
         source=tmp_path / "tree", revision="R", scope=("a/b", "c"), base="B", today=request.today
