@@ -46,7 +46,7 @@ def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) ->
     ],
     ids=["code", "line", "traceback"],
 )
-def test_another_end_than_the_promised_one_is_found(ended: Ended) -> None:
+def test_a_documented_command_with_another_exit_code_or_output_fails(ended: Ended) -> None:
     run = Run(Command("page", "true"), "", below=False)
     judge(run, Row("", "pro ... en"), Ended(0, "proven"))
     with pytest.raises(AssertionError):

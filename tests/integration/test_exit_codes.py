@@ -100,7 +100,7 @@ def run(argv: Sequence[str], home: Path, case: Case) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_command_ends_with_its_code(case: Case, tmp_path: Path) -> None:
+def test_each_command_exits_with_its_documented_code(case: Case, tmp_path: Path) -> None:
     make_inputs(tmp_path)
     (tmp_path / "BUCK").touch()
     (tmp_path / "CMakeLists.txt").write_text("project(executorch)\n")
@@ -112,11 +112,13 @@ def test_a_command_ends_with_its_code(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("action", "code"), ACTIONS.items())
-def test_what_a_verb_raises_has_its_code(action: str, code: ExitCode, tmp_path: Path) -> None:
+def test_each_exception_of_a_verb_has_its_exit_code(
+    action: str, code: ExitCode, tmp_path: Path
+) -> None:
     ended = run(["-c", VERB.format(action=action)], tmp_path / "home", Case("", code, ""))
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_every_code_is_produced_here() -> None:
+def test_every_exit_code_has_a_test_here() -> None:
     assert {case.code for case in CASES} | set(ACTIONS.values()) == set(ExitCode)

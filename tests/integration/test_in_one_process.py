@@ -18,7 +18,7 @@ FILES = sorted(map(str, FOLDER.glob("*.py")))
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_what_imports_torch_itself() -> None:
+def test_tests_that_import_torch_pass_in_one_process() -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     ended = subprocess.run([*words, *FILES], check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -51,7 +51,7 @@ def test_mutants_that_no_test_notices_are_listed_with_what_they_change(tmp_path:
     assert "-    return decibels > 40\n+    return decibels >= 40" in loud.diff
 
 
-def test_a_mutant_that_differs_in_a_string_is_one_in_a_string() -> None:
+def test_a_mutant_is_a_string_mutant_only_if_only_a_string_differs() -> None:
     head = "--- a\n+++ b\n@@ -1 +1 @@\n def a():\n-    return 'is', 1\n"
     assert Survivor("", f"{head}+    return 'XXisXX', 1").is_in_string
     assert not Survivor("", f"{head}+    return 'is', 2").is_in_string
@@ -64,7 +64,9 @@ def test_a_mutant_that_differs_in_a_string_is_one_in_a_string() -> None:
         (BLIND, "no test fails if each function of light raises"),
     ],
 )
-def test_tests_that_cannot_judge_are_refused(tmp_path: Path, check: str, message: str) -> None:
+def test_tests_that_fail_without_a_mutant_or_detect_none_are_refused(
+    tmp_path: Path, check: str, message: str
+) -> None:
     with pytest.raises(FailedError, match=message):
         judge(tmp_path, check)
 

@@ -40,27 +40,27 @@ def make_checkout(root: Path, does: str) -> Path:
     return root / "nox"
 
 
-def test_a_place_that_cannot_be_written(checkout: Path) -> None:
+def test_an_unwritable_environment_directory_exits_with_4(checkout: Path) -> None:
     (checkout / ".nox").write_text("in the way")
     ended = run_script(checkout)
     assert (ended.returncode, "cannot be written" in ended.output) == (4, True)
     assert "Traceback" not in ended.output
 
 
-def test_a_lock_that_cannot_be_written(checkout: Path) -> None:
+def test_an_unwritable_bootstrap_lock_exits_with_4(checkout: Path) -> None:
     (checkout / ".nox" / "bootstrap.lock").mkdir(parents=True)
     ended = run_script(checkout)
     assert (ended.returncode, "cannot be written" in ended.output) == (4, True), ended.output
 
 
-def test_a_checkout_that_the_user_cannot_write_to(checkout: Path) -> None:
+def test_a_read_only_checkout_exits_with_4(checkout: Path) -> None:
     checkout.chmod(0o555)
     command = as_unprivileged(checkout, checkout / "nox", "--list")
     ended = run_process(command, timeout_s=60, check=False)
     assert (ended.returncode, "cannot be written" in ended.output) == (4, True), ended.output
 
 
-def test_a_link_to_it_works_for_the_checkout_and_leaves_nothing_beside_the_link(
+def test_a_symlink_to_the_nox_script_uses_the_checkout_and_writes_nothing_next_to_itself(
     checkout: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     beside = tmp_path_factory.mktemp("bin")
@@ -71,25 +71,29 @@ def test_a_link_to_it_works_for_the_checkout_and_leaves_nothing_beside_the_link(
 
 
 @pytest.mark.parametrize("name", ["a b", "$HOME", "~", "%s{x}", "-d"])
-def test_a_checkout_may_have_any_name(tmp_path: Path, name: str) -> None:
+def test_the_nox_script_runs_in_a_checkout_of_any_name(tmp_path: Path, name: str) -> None:
     make_checkout(tmp_path / name, 'pwd; echo "$QNN_CI_CALLER_DIR" "$@"')
     ended = run_process([f"./{name}/nox", "-l"], cwd=tmp_path)
     assert ended.output.splitlines() == [str(tmp_path / name), f"{tmp_path} noxfile.py -l"]
 
 
 @pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONINSPECT", "PYTHONSAFEPATH"])
-def test_a_variable_that_breaks_environments_is_not_passed_on(tmp_path: Path, name: str) -> None:
+def test_the_nox_script_removes_python_variables_that_break_environments(
+    tmp_path: Path, name: str
+) -> None:
     script = make_checkout(tmp_path, "env")
     ended = run_process([script, "-l"], env={**os.environ, name: "1"})
     assert not [line for line in ended.output.splitlines() if line.startswith(f"{name}=")]
 
 
-def test_no_fit_python(checkout: Path) -> None:
+def test_a_missing_python_exits_with_3_and_names_qnn_ci_python(checkout: Path) -> None:
     ended = run_script(checkout, QNN_CI_PYTHON="no-such-python")
     assert (ended.returncode, "QNN_CI_PYTHON" in ended.output) == (3, True)
 
 
-def test_an_index_that_cannot_be_reached(checkout: Path) -> None:
+def test_an_unreachable_package_index_exits_with_4_and_leaves_no_environment(
+    checkout: Path,
+) -> None:
     python = make_python(checkout / "quick")
     away = {"PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_RETRIES": "0"}
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"}

@@ -33,7 +33,7 @@ def run(place: Place, line: str) -> Ended:
     return place.run(line, 300)
 
 
-def test_sessions_are_listed_while_environments_are_made(bare: Place) -> None:
+def test_nox_list_does_not_wait_for_an_environment_that_is_being_made(bare: Place) -> None:
     environments = bare.clone / ".nox"
     (environments / "core").unlink()
     with (environments / "core.lock").open("w") as lock:
@@ -44,7 +44,7 @@ def test_sessions_are_listed_while_environments_are_made(bare: Place) -> None:
     assert (waiting.code, "waiting" in waiting.text) == (124, True), waiting.text
 
 
-def test_any_verb_is_a_session(bare: Place) -> None:
+def test_every_verb_is_also_a_nox_session(bare: Place) -> None:
     ended = run(bare, "./nox -s cache_key parity completion -- --help")
     assert ended.code == 0, ended.text
     for name in ("cache-key", "completion"):
@@ -52,7 +52,7 @@ def test_any_verb_is_a_session(bare: Place) -> None:
     assert run(bare, "./nox -s locolise").code == 2
 
 
-def test_the_cause_of_the_first_failure_is_told_again_at_the_end(bare: Place) -> None:
+def test_nox_repeats_the_cause_of_the_first_failed_session_at_the_end(bare: Place) -> None:
     ended = run(bare, "./nox -s build_android parity -- --source /nonexistent")
     assert ended.code == 2, ended.text
     end = ended.text.partition("build_android failed first, with exit code 2\n")[2]
@@ -60,7 +60,7 @@ def test_the_cause_of_the_first_failure_is_told_again_at_the_end(bare: Place) ->
     assert "* parity: failed" in ended.text
 
 
-def test_one_session_tells_its_failure_once(bare: Place) -> None:
+def test_a_single_failed_session_prints_its_cause_once(bare: Place) -> None:
     ended = run(bare, "./nox -s parity -- --source /nonexistent")
     assert ended.code == 2, ended.text
     assert ended.text.count("/nonexistent is not a directory") == 1, ended.text
@@ -68,7 +68,9 @@ def test_one_session_tells_its_failure_once(bare: Place) -> None:
 
 
 @pytest.mark.parametrize("target", ["android", "linux", "direct"])
-def test_a_build_tells_what_is_missing_before_torch_is_installed(bare: Place, target: str) -> None:
+def test_a_build_names_missing_toolchains_before_it_installs_torch(
+    bare: Place, target: str
+) -> None:
     ended = run(bare, f"./nox -s build_{target} -- --soc SM8750")
     assert ended.code == 3, ended.text
     assert f"./nox -s provision -- {target}" in ended.text, ended.text
@@ -76,7 +78,7 @@ def test_a_build_tells_what_is_missing_before_torch_is_installed(bare: Place, ta
 
 
 @pytest.mark.skipif(bool(missing_programs(*COMPILERS)), reason=missing_programs(*COMPILERS))
-def test_a_check_needs_no_package_of_the_build(bare: Place) -> None:
+def test_build_check_needs_no_build_packages(bare: Place) -> None:
     sdks(bare)
     core = bare.clone / ".nox" / "core" / "bin" / "python"
     line = "\n".join([*EXPORTS, f"{core} -m ci build linux --no-doctor"])
@@ -98,7 +100,7 @@ def test_an_executorch_that_is_not_supported_is_refused_before_it_is_installed(
     assert not list((bare.clone / ".nox").glob("lowering*"))
 
 
-def test_environments_that_cannot_be_written(bare: Place) -> None:
+def test_an_unwritable_environment_lock_exits_with_4(bare: Place) -> None:
     environments = bare.clone / ".nox"
     (environments / "core").unlink()
     (environments / "core.lock").mkdir()
@@ -106,7 +108,9 @@ def test_environments_that_cannot_be_written(bare: Place) -> None:
     assert (ended.code, "cannot be written" in ended.text) == (4, True), ended.text
 
 
-def test_packages_that_cannot_be_downloaded(bare: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_cannot_be_downloaded_exit_with_4_and_are_not_recorded(
+    bare: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = bare.clone / "pyproject.toml"
     text = project.read_text("utf-8")
     project.write_text(text.replace('"isal==1.9.1"', '"executorch-qnn-ci-no-such-package==1"'))

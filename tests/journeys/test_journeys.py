@@ -121,7 +121,7 @@ if __name__ == "__main__":
 '''
 
 
-def test_first_run_and_rerun(clone: Traveller) -> None:
+def test_the_first_run_passes_the_suite_and_a_rerun_is_all_cached(clone: Traveller) -> None:
     first = clone.type("./nox -s test_emulator")
     assert "32 passed, 0 failed, 0 unsupported, 0 cached" in first
     assert "reports/test_emulator/index.html" in first
@@ -196,7 +196,7 @@ def write_onnx(path: Path, batch: int | str) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
-def test_onnx_team_with_a_batch_that_varies(team: Traveller) -> None:
+def test_an_onnx_team_gets_a_green_run_for_a_model_with_a_dynamic_batch(team: Traveller) -> None:
     team = team.install("onnx")
     write_onnx(team.here / "nets/detector.onnx", "batch")
     said = team.type("qnn-ci init --model nets/detector.onnx")
@@ -207,7 +207,7 @@ def test_onnx_team_with_a_batch_that_varies(team: Traveller) -> None:
     }
 
 
-def test_both_lanes_in_one_repository(team: Traveller) -> None:
+def test_one_repository_tests_torch_and_onnx_models_with_two_policies(team: Traveller) -> None:
     """The second policy is the one that docs/guides/your-repository.md shows."""
     page = (ROOT / "docs/guides/your-repository.md").read_text("utf-8")
     (policy,) = re.findall(r'(?s)```toml\n(extends[^`]*?path = "detector.onnx"\n)```', page)
@@ -223,7 +223,7 @@ def test_both_lanes_in_one_repository(team: Traveller) -> None:
     assert set(second.statuses("test_onnx").values()) == {"passed"}
 
 
-def test_a_red_trained_model_is_localised_and_mended(clone: Traveller) -> None:
+def test_a_failing_trained_model_is_localised_and_mended(clone: Traveller) -> None:
     clone.write("pitch.py", PITCH)
     subprocess.run([sys.executable, "pitch.py"], cwd=clone.here, check=True)
     red = clone.type("./nox -s test_emulator -- --model pitch.py:tracker --scheme 16a8w", 1)
@@ -234,7 +234,7 @@ def test_a_red_trained_model_is_localised_and_mended(clone: Traveller) -> None:
     assert "1 passed" in green
 
 
-def test_a_bundle_on_a_board_behind_sshd(clone: Traveller, board: Lab) -> None:
+def test_a_staged_bundle_runs_on_a_board_over_ssh(clone: Traveller, board: Lab) -> None:
     built = clone.type("./nox -s build_runner")
     (folder,) = re.findall(r"(?m)^  in +(\S+)$", built)
     runner = f"{folder}/qnn_wheel_runner"
@@ -259,7 +259,7 @@ def test_a_language_model_is_judged_by_its_tokens(clone: Traveller) -> None:
     assert {"top_two", "caches_shifted", "other_prompt"} <= kinds
 
 
-def test_parity_and_plan_of_an_executorch_checkout(clone: Traveller) -> None:
+def test_an_executorch_checkout_gets_its_parity_report_and_plan(clone: Traveller) -> None:
     given = os.environ.get("EXECUTORCH_ROOT", "")
     if not given or not (Path(given) / ".git").exists():
         pytest.skip("EXECUTORCH_ROOT names no clone of pytorch/executorch")
@@ -277,7 +277,7 @@ def test_upstream_s_tests_of_relu_pass_by_both_gates(clone: Traveller) -> None:
     assert "cause changes-its-input: 1\nfailures without a known cause: 0 of 1" in said
 
 
-def test_a_report_of_100_cases_in_a_browser(clone: Traveller, tmp_path: Path) -> None:
+def test_a_report_of_100_cases_works_in_a_browser(clone: Traveller, tmp_path: Path) -> None:
     cases = [
         Case(
             model=f"nets/group_{number // 10}/model_{number}.py:factory",

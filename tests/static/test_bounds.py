@@ -101,7 +101,7 @@ def test_outside_files_are_read_and_decoded_in_one_place() -> None:
         "made = msgspec.json.decode(data, type=Report)",
     ],
 )
-def test_a_mistake_is_found(text: str) -> None:
+def test_a_read_or_decode_outside_the_bounded_readers_is_found(text: str) -> None:
     assert len([*find_faults("ci/any.py", text)]) == 1
     assert [*find_faults("ci/any.py", "with decoding():\n    made = json.loads(data)")] == []
 

@@ -60,21 +60,21 @@ def _markdown(template: str, names: Sequence[str]) -> str:
     return filled.replace("{{", "{").replace("}}", "}")
 
 
-def test_the_page_is_what_the_registry_says() -> None:
+def test_the_page_of_checks_is_generated_from_the_registry() -> None:
     page = PAGE.read_text()
     hint = "run `python -m tests.static.test_checks_page`"
     assert re.findall(r"^\| (QNN\d{3}) \|", page, re.MULTILINE) == IDS, hint
     assert render_page(page) == page, hint
 
 
-def test_an_id_stands_for_one_check_for_ever() -> None:
+def test_check_ids_are_unique_and_dropped_ones_are_not_reused() -> None:
     assert sorted(read_rows()) == IDS
     assert not DROPPED & set(IDS)
     assert all(re.fullmatch(r"QNN\d{3}", code) for code in IDS)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
-def test_a_row_has_texts(check: Check[Any]) -> None:
+def test_each_check_row_has_what_why_and_fix(check: Check[Any]) -> None:
     for text in (check.row.what, check.row.why, check.row.fix):
         assert text.strip()
         list(Formatter().parse(text))

@@ -103,7 +103,7 @@ def find_parser(verbs: Mapping[str, Verb], name: str) -> argparse.ArgumentParser
 
 
 @pytest.mark.parametrize("command", list_shown(), ids=str)
-def test_a_documented_command_is_one(command: Command) -> None:
+def test_each_documented_command_parses(command: Command) -> None:
     check(command)
 
 
@@ -121,7 +121,7 @@ def test_a_documented_command_is_one(command: Command) -> None:
         'eval "$(qnn-ci gone --shell)"',
     ],
 )
-def test_a_command_with_a_mistake_is_found(text: str) -> None:
+def test_a_documented_command_with_a_mistake_is_refused(text: str) -> None:
     with pytest.raises((QnnCiError, SystemExit)):
         check(Command("page", text))
 
@@ -155,7 +155,7 @@ def test_a_page_shows_how_a_command_fails_that_is_meant_to_fail() -> None:
     assert sorted(silent) == []
 
 
-def test_each_page_with_a_quick_command_is_in_the_sample() -> None:
+def test_the_sample_of_run_commands_covers_each_page_with_a_quick_command() -> None:
     sample = choose_sample(list_runs())
     assert {True, False} == {run.below for run in sample}
     pages = {run.command.place for run in list_runs() if not find_row(run.command).slow}
@@ -202,7 +202,7 @@ def test_the_page_of_sessions_has_each_session_and_verb_and_a_command_shows_each
     assert list_named(verbs) <= VERBS["qnn-ci"].keys()
 
 
-def test_every_session_that_a_message_or_workflow_names_is_there() -> None:
+def test_every_session_named_in_a_message_or_workflow_exists() -> None:
     named = {
         (path.relative_to(ROOT).as_posix(), name)
         for path in SOURCES
@@ -212,7 +212,7 @@ def test_every_session_that_a_message_or_workflow_names_is_there() -> None:
     assert {pair for pair in named if pair[1] not in list_sessions()} == set()
 
 
-def test_every_verb_that_a_message_names_is_there() -> None:
+def test_every_verb_named_in_a_message_exists() -> None:
     named = {
         (path.relative_to(ROOT).as_posix(), *found)
         for path in SOURCES
@@ -223,7 +223,7 @@ def test_every_verb_that_a_message_names_is_there() -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in read_commands() if c.note and c.verb], ids=str)
-def test_options_in_the_comment_on_a_command_are_there(command: Command) -> None:
+def test_options_named_in_the_comment_on_a_command_exist(command: Command) -> None:
     ((program, verb, *_),) = list_calls(command)
     named = set(re.findall(r"--[a-z][a-z-]*", command.note))
     assert named <= set(find_parser(VERBS[program], verb)._option_string_actions)

@@ -40,7 +40,7 @@ def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() ->
 
 
 @pytest.mark.parametrize("kind", read_kinds(), ids=lambda kind: kind.id)
-def test_a_finding_is_made_somewhere_and_its_example_could_be_its_headline(kind: Kind) -> None:
+def test_each_finding_kind_is_used_and_its_example_is_a_possible_headline(kind: Kind) -> None:
     name = NAMES[kind]
     files = [one for one in (ROOT / "ci").rglob("*.py") if one.name != "kinds.py"]
     assert any(re.search(rf"\b{name}\b", one.read_text(encoding="utf-8")) for one in files)

@@ -20,7 +20,7 @@ def list_accepted() -> list[str]:
     raise AssertionError(f"{LIARS} has no BELOW_THE_NOISE")
 
 
-def test_every_fault_below_the_noise_is_on_the_page() -> None:
+def test_the_page_lists_every_wrong_output_below_the_noise() -> None:
     text = PAGE.read_text("utf-8")
     below = text.partition("The errors that this project's gate accepts")[2]
     words = [one.removeprefix("rounded to ").removesuffix("'s") for one in list_accepted()]

@@ -13,7 +13,7 @@ USES = "example/executorch-qnn-ci@" + "0a" * 20
 
 
 @pytest.mark.skipif(not (PROGRAMS / "zizmor").exists(), reason="the lint environment has zizmor")
-def test_the_workflow_has_no_finding(tmp_path: Path) -> None:
+def test_the_workflow_that_init_writes_passes_zizmor_and_its_schema(tmp_path: Path) -> None:
     path = tmp_path / WORKFLOW
     path.parent.mkdir(parents=True)
     text = make_workflow(USES, is_onnx=False)

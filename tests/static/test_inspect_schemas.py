@@ -47,7 +47,7 @@ def make_schema(kind: Any) -> str:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_is_that_of_the_value(name: str) -> None:
+def test_the_committed_inspect_schemas_are_generated_from_the_code(name: str) -> None:
     wanted = make_schema(SCHEMAS[name])
     assert (FOLDER / name).read_text() == wanted, (
         "run `python -m tests.static.test_inspect_schemas`"

@@ -28,7 +28,7 @@ def test_no_other_module_imports_executorch() -> None:
     assert found == ELSEWHERE
 
 
-def test_the_page_lists_every_place() -> None:
+def test_the_page_of_pairs_lists_every_executorch_internal() -> None:
     page = (ROOT / "docs/reference/pairs.md").read_text()
     rows = [
         f"| `{name}` | {', '.join(f'`{place}`' for place in places)} |"
@@ -38,7 +38,9 @@ def test_the_page_lists_every_place() -> None:
 
 
 @pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
-def test_a_name_is_looked_up_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executorch_internal_is_looked_up_in_each_of_its_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(internals.PLACES, "moved", ("nowhere:one", "version:__version__"))
     assert internals.moved == internals.find("version:__version__")
     monkeypatch.setitem(internals.PLACES, "gone", ("version:gone",))

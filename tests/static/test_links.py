@@ -139,14 +139,14 @@ def test_links_to_other_hosts_are_https_and_lead_to_known_hosts() -> None:
     assert {urlsplit(link).netloc for link in links} == HOSTS
 
 
-def test_a_strange_link_is_found() -> None:
+def test_a_link_to_an_unknown_or_insecure_host_is_found() -> None:
     strange = ["http://github.com/a", "https://github.com.example.org/b", "ftp://github.com/c"]
     assert find_strange(["https://github.com/d", *strange]) == strange
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-def test_pages_of_other_hosts_are_there() -> None:
+def test_linked_pages_of_other_hosts_exist() -> None:
     assert find_dead(list_outside()) == {}
 
 
@@ -168,7 +168,7 @@ class Host(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_page_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_external_link_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ANSWER_S", 5.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Host) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -90,7 +90,7 @@ def _escape(text: str) -> str:
 RENDERED = {REFERENCE: render_options, FINDINGS: render_operators}
 
 
-def test_the_tables_of_the_page_are_those_of_the_data() -> None:
+def test_the_tables_of_the_onnx_page_are_generated_from_the_data() -> None:
     hint = "run `python -m tests.static.test_onnx_page`"
     for path, render in RENDERED.items():
         page = path.read_text("utf-8")

@@ -22,14 +22,14 @@ from tests.operators.survey import (
 )
 
 
-def test_the_page_shows_what_was_found() -> None:
+def test_the_page_of_operators_is_generated_from_the_survey() -> None:
     page = PAGE.read_text("utf-8")
     assert write_page(page, render_rows(json.loads(FOUND.read_text("utf-8")))) == page, (
         "run `python -m tests.operators.survey --render`"
     )
 
 
-def test_each_claim_is_a_row_of_the_model_that_is_audited_and_was_judged() -> None:
+def test_each_claimed_operator_is_marked_in_the_survey_model_and_has_an_answer() -> None:
     text = (ROOT / FILE).read_text("utf-8")
     marks = set(MARK.findall(text))
     assert marks == {*CLAIMS}
@@ -38,7 +38,7 @@ def test_each_claim_is_a_row_of_the_model_that_is_audited_and_was_judged() -> No
     assert not marks & {*SUITE}
 
 
-def test_a_row_is_judged_by_the_lines_of_its_operators() -> None:
+def test_an_operator_row_is_judged_by_the_audit_of_its_own_lines() -> None:
     lines = (ROOT / FILE).read_text("utf-8").splitlines()
     line = next(n for n, text in enumerate(lines, 1) if text.endswith("# row: topk"))
     left = {"op": "aten.topk.default", "taken": False, "reason": "no", "file": FILE, "line": line}

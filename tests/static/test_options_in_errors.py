@@ -67,7 +67,7 @@ def is_error(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if list_named(path)])
-def test_an_option_in_an_error_exists(module: str) -> None:
+def test_every_option_named_in_an_error_exists(module: str) -> None:
     options = read_options()
     known = options.get(module, set().union(*options.values()))
     unknown = {(module, one) for one in list_named(MODULES[module]) - known}

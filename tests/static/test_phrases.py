@@ -47,7 +47,7 @@ def list_files() -> list[str]:
     return [name for name in names.decode().split("\0") if name]
 
 
-def test_no_phrase_is_used_that_is_never_right() -> None:
+def test_no_source_or_page_uses_a_phrase_that_style_forbids() -> None:
     files = [name for name in list_files() if (ROOT / name).suffix not in {".webp", ".bin"}]
     assert {"README.md", "ci/judging/verdict.py", "docs/guides/red.md"} <= set(files)
     texts = {name: (ROOT / name).read_text("utf-8", errors="replace") for name in files}
@@ -73,7 +73,7 @@ def test_no_phrase_is_used_that_is_never_right() -> None:
         "the session ends with 3",
     ],
 )
-def test_a_phrase_is_found(text: str) -> None:
+def test_each_forbidden_phrase_is_found(text: str) -> None:
     assert len([*list_phrases(f"\n{text}\n")]) == 1
 
 
@@ -86,5 +86,5 @@ def test_a_phrase_is_found(text: str) -> None:
         "checked in place",
     ],
 )
-def test_other_text_is_let_through(text: str) -> None:
+def test_text_without_a_listed_phrase_is_accepted(text: str) -> None:
     assert [*list_phrases(text)] == []

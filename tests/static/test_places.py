@@ -42,10 +42,10 @@ def list_pages(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in TESTS if path not in EXEMPT])
-def test_a_test_of_code_reads_no_page(path: str) -> None:
+def test_only_static_tests_read_pages_of_the_docs(path: str) -> None:
     assert list_pages((ROOT / path).read_text("utf-8")) == set()
 
 
-def test_a_test_that_reads_a_page_is_seen() -> None:
+def test_a_test_that_reads_a_page_of_the_docs_is_found() -> None:
     text = 'PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"'
     assert list_pages(text) == {"docs/reference/exit-codes.md"}

@@ -180,7 +180,7 @@ class Shown(Struct):
     old: bool = True
 
 
-def test_a_row_follows_the_code_and_keeps_its_meaning() -> None:
+def test_a_regenerated_policy_row_follows_the_code_and_keeps_its_meaning() -> None:
     rows = "| `old` | number | 1 | is kept \\| whole |\n| `gone` | string | | removed |\n"
     assert _render_rows(Shown, rows).splitlines() == [
         "| `size_bytes` | integer, bytes | required | |",

@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parents[2] / ".ci" / "mkdocs.yml"
         ("# Title\n\n[a](/other.md) [b](other.md)\n", 1),
     ],
 )
-def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, text: str, code: int) -> None:
+def test_a_broken_link_fails_the_build_of_the_site(tmp_path: Path, text: str, code: int) -> None:
     pytest.importorskip("mkdocs", reason="only lint's environment has mkdocs")
     pages = tmp_path / "docs"
     pages.mkdir()

@@ -155,17 +155,17 @@ def make_schema() -> dict[str, Any]:
     }
 
 
-def test_the_page_is_what_the_rules_say() -> None:
+def test_the_troubleshooting_page_is_generated_from_the_rules() -> None:
     page = PAGE.read_text("utf-8")
     assert render_page(page) == page, HINT
     assert {found[2] for found in TABLE.finditer(page)} == {area.value for area in Area}
 
 
-def test_the_numbers_are_those_of_the_families() -> None:
+def test_the_page_of_error_codes_is_generated_from_the_families() -> None:
     assert render_codes() == CODES.read_text("utf-8"), HINT
 
 
-def test_the_schema_is_that_of_the_code() -> None:
+def test_the_committed_rules_schema_is_generated_from_the_code() -> None:
     assert json.loads(SCHEMA.read_text("utf-8")) == json.loads(json.dumps(make_schema())), HINT
 
 

@@ -11,7 +11,7 @@ from ci.upstream.suites import SUITES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_committed_rows_are_read_and_ratchets_stand_in_the_changelog() -> None:
+def test_upstream_expectations_are_valid_and_their_ratchets_are_in_the_changelog() -> None:
     policy = read_expectations()
     assert policy.suites.keys() == SUITES.keys()
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

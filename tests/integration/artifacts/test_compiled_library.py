@@ -87,7 +87,7 @@ def provision(*, offline: bool = False) -> Environment:
 
 
 @pytest.mark.usefixtures("lacking", "world")
-def test_a_machine_without_it_gets_one_behind_qnns_own_libraries() -> None:
+def test_a_machine_without_libatomic_gets_a_compiled_one_after_qnn_on_the_library_path() -> None:
     environment = provision()
     library = environment.root("libatomic") / "lib" / NAME
     assert (library.read_text(), library.stat().st_mode & 0o777) == ("compiled", 0o444)
@@ -97,7 +97,7 @@ def test_a_machine_without_it_gets_one_behind_qnns_own_libraries() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_machine_with_it_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
+def test_a_machine_with_libatomic_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
     (tmp_path / NAME).touch()
     environment = provision()
     assert [one.name for one in environment.artifacts] == ["qnn-runtime"]
@@ -106,7 +106,7 @@ def test_a_machine_with_it_fetches_no_compiler(tmp_path: Path, lacking: None) ->
 
 @pytest.mark.usefixtures("lacking")
 @pytest.mark.parametrize("offline", [True, False])
-def test_without_its_compiler_the_package_is_named_and_nothing_else_fetched(
+def test_a_missing_libatomic_without_a_compiler_names_the_package_to_install(
     world: World, *, offline: bool
 ) -> None:
     (world.index / COMPILER).unlink()
@@ -150,13 +150,13 @@ def functions(library: Path) -> Iterator[Callable[[str], Function]]:
     sys.setswitchinterval(interval)
 
 
-def test_its_functions_have_the_version_that_qnn_asks_for(library: Path) -> None:
+def test_compiled_libatomic_defines_the_symbol_version_that_qnn_needs(library: Path) -> None:
     elf = read_elf(library)
     assert (elf.soname, elf.needed) == (NAME, ())
     assert set(elf.version_defs) - {NAME} == {"LIBATOMIC_1.0"}
 
 
-def test_no_thread_loads_half_of_what_another_stores(
+def test_compiled_libatomic_never_loads_a_half_stored_value(
     functions: Callable[[str], Function],
 ) -> None:
     load, store = functions("__atomic_load"), functions("__atomic_store")

@@ -48,7 +48,7 @@ def paths(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
 
 
-def test_a_pinned_archive_becomes_a_tree(world: World) -> None:
+def test_a_pinned_archive_is_unpacked_into_the_store(world: World) -> None:
     found, said = fetch()
     assert found.fetched
     assert paths(found.root) == {*made.sdk_files(), "lib/x86_64-linux-clang/libQnn.so"}
@@ -82,7 +82,7 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
     assert fetch("android")[0].fetched
 
 
-def test_all_that_needs_consent_is_asked_for_at_once(
+def test_one_refusal_names_every_consent_that_a_fetch_needs(
     world: World, server: BadServer, run: Run
 ) -> None:
     unpinned(world, server)

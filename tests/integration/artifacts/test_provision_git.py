@@ -117,7 +117,7 @@ def fetch(*components: str, offline: bool = False, verify: bool = False) -> tupl
     return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
-def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
+def test_a_checkout_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
     root = fetch("adaptor")[0].root
     assert fetch("adaptor", verify=True)[0].repaired == ()
     git(root, "status")
@@ -161,7 +161,7 @@ def test_a_git_mirror_that_does_not_serve_the_commit_is_left_for_its_own_host(
     assert f"{tmp_path}/mirror/git/ failed" in said
 
 
-def test_a_git_mirror_that_never_answers_is_given_up(
+def test_a_git_mirror_that_never_answers_times_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
@@ -173,7 +173,7 @@ def test_a_git_mirror_that_never_answers_is_given_up(
 
 
 @pytest.mark.parametrize("tamper", ["worktree", "hook", "gitfile", "link", "alternates"])
-def test_a_changed_git_directory_is_found_and_leads_nowhere(
+def test_a_tampered_git_directory_is_repaired_and_changes_no_file_outside_it(
     world: World, tmp_path: Path, tamper: str
 ) -> None:
     root = fetch("adaptor")[0].root

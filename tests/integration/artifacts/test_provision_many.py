@@ -22,7 +22,7 @@ def accept_licences(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "all")
 
 
-def test_two_artifacts_come_at_the_same_time(world: World, server: BadServer) -> None:
+def test_two_artifacts_are_downloaded_concurrently(world: World, server: BadServer) -> None:
     seen: list[int] = []
 
     def meet(handler: bad.Handler, data: bytes) -> None:
@@ -41,7 +41,7 @@ def test_two_artifacts_come_at_the_same_time(world: World, server: BadServer) ->
     assert [line.split()[0] for line in ended.stdout.splitlines()] == ["qnn-sdk", "libcxx"]
 
 
-def test_when_one_fails_the_other_is_there(world: World, server: BadServer) -> None:
+def test_one_failed_artifact_does_not_stop_the_other(world: World, server: BadServer) -> None:
     server.files.pop("sdk.zip")
     ended = subprocess.run(WORDS, capture_output=True, text=True, check=False)
     assert ended.returncode == 4
@@ -49,7 +49,9 @@ def test_when_one_fails_the_other_is_there(world: World, server: BadServer) -> N
     assert [path.name[:6] for path in (world.home / "store").iterdir()] == ["libcxx"]
 
 
-def test_an_interrupt_ends_both(world: World, server: BadServer) -> None:
+def test_an_interrupt_ends_concurrent_downloads_and_publishes_nothing(
+    world: World, server: BadServer
+) -> None:
     server.faults = {"sdk.zip": [bad.stall(0.5, 600)] * 2, "llvm.tar.xz": [bad.stall(0.5, 600)]}
     process = subprocess.Popen(WORDS, stderr=subprocess.PIPE, text=True, env={**os.environ})
     while len(server.requests) < 2:

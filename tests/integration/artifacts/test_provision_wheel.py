@@ -27,7 +27,7 @@ def provision(**options: bool) -> tuple[Environment, str]:
     return provision_profile("emulator", Progress(said), **options), said.getvalue()
 
 
-def test_the_tree_has_the_shape_of_an_sdk(world: World) -> None:
+def test_the_tree_of_a_wheel_is_laid_out_like_an_sdk(world: World) -> None:
     environment, said = provision()
     (artifact,) = environment.artifacts
     libraries = artifact.root / "lib" / "x86_64-linux-clang"
@@ -43,7 +43,7 @@ def test_the_tree_has_the_shape_of_an_sdk(world: World) -> None:
     assert [row["path"] for row in tree["files"]] == sorted(row["path"] for row in tree["files"])
 
 
-def test_one_changed_byte_is_noticed_repaired_from_the_wheel_and_said(world: World) -> None:
+def test_one_changed_byte_is_reported_and_repaired_from_the_kept_wheel(world: World) -> None:
     library = provision()[0].root("qnn-runtime") / "lib/x86_64-linux-clang/libQnnHtp.so"
     (world.index / WHEEL).unlink()
     data = bytearray(library.read_bytes())
@@ -71,7 +71,7 @@ def test_an_index_that_cannot_be_reached_is_named_as_the_cause(
     assert "the package index cannot be reached (NewConnectionError" in caught.value.why
 
 
-def test_a_wheel_put_there_by_hand_is_used(world: World) -> None:
+def test_a_wheel_that_the_user_put_into_the_cache_is_used(world: World) -> None:
     downloads = world.home / "downloads"
     downloads.mkdir(parents=True)
     (world.index / WHEEL).rename(downloads / WHEEL)

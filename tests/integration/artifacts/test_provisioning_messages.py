@@ -136,12 +136,12 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_the_pages_show_what_the_program_says(
+def test_the_docs_show_each_message_as_the_program_prints_it(
     world: World, server: BadServer, scenario: Callable[[World, BadServer], str]
 ) -> None:
     said = general(scenario(world, server), world, server)
     assert said in blocks(), said
 
 
-def test_the_pages_show_no_other_message() -> None:
+def test_the_docs_show_no_message_that_the_program_does_not_print() -> None:
     assert len(blocks()) == len(SCENARIOS)

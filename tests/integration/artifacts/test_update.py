@@ -129,9 +129,7 @@ def manifest_of(world: World) -> str:
     return (world.manifests / "toolchains" / "qnn-runtime.toml").read_text()
 
 
-def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
-    world: World, index: str, run: Run
-) -> None:
+def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str, run: Run) -> None:
     assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
     assert run("fetch", "emulator").returncode == 0
     before = manifest_of(world)
@@ -196,7 +194,9 @@ def write_times(world: World, **days_ago: int) -> None:
     (served / "simple" / "tiny-qnn" / "index.json").write_text(json.dumps(page))
 
 
-def test_a_version_that_is_too_young_is_not_taken(world: World, index: str, run: Run) -> None:
+def test_update_skips_a_version_that_was_released_too_recently(
+    world: World, index: str, run: Run
+) -> None:
     write_times(world, v2_5_0=60, v2_6_0=3)
     assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
     young = run("update", "qnn-runtime", "--cooldown", "14")

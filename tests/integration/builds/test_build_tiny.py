@@ -203,7 +203,9 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
     assert sorted(world.checkout.rglob("*")) == before
 
 
-def test_the_checkout_gets_what_upstream_wants_there_which_is_no_source(built: BuildWorld) -> None:
+def test_install_checkout_copies_the_adaptor_schemas_and_kernels_into_the_checkout(
+    built: BuildWorld,
+) -> None:
     built.build("aot", "--install", "checkout")
     found = {path.relative_to(built.checkout).as_posix() for path in built.checkout.rglob("*")}
     assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
@@ -214,7 +216,9 @@ def test_the_checkout_gets_what_upstream_wants_there_which_is_no_source(built: B
     assert built.build("runner_checkout")["up_to_date"]
 
 
-def test_the_runner_of_a_checkout_runs_where_it_lies(built: BuildWorld, kept: Kept) -> None:
+def test_the_built_runner_of_a_checkout_finds_its_library_next_to_it(
+    built: BuildWorld, kept: Kept
+) -> None:
     assert kept.build["target"] == "runner_checkout"
     rows = by_name(kept.build)
     assert set(rows) == {"qnn_executor_runner", BACKEND}
@@ -224,7 +228,7 @@ def test_the_runner_of_a_checkout_runs_where_it_lies(built: BuildWorld, kept: Ke
 
 
 @needs_cross
-def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: BuildWorld) -> None:
+def test_an_aarch64_linux_runner_is_cross_compiled_and_runs_under_qemu(world: BuildWorld) -> None:
     build = world.build("linux")
     rows = by_name(build)
     assert {row["elf"]["machine"] for row in rows.values()} == {"aarch64"}
@@ -237,7 +241,7 @@ def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: B
 
 @needs_clang
 @pytest.mark.usefixtures("built_android")
-def test_android_objects_name_their_level_and_ndk(kept_android: Kept) -> None:
+def test_android_artifacts_record_their_api_level_and_ndk(kept_android: Kept) -> None:
     build = kept_android.build
     rows = by_name(build)
     assert set(rows) == {"qnn_executor_runner", BACKEND}
@@ -273,7 +277,9 @@ def test_the_android_runner_is_stripped_with_its_symbols_next_to_it(
 
 @pytest.mark.nightly
 @needs_clang
-def test_the_llama_runner_is_an_extra_that_needs_its_submodules(built_android: BuildWorld) -> None:
+def test_with_llama_builds_the_llama_runner_if_its_submodules_are_checked_out(
+    built_android: BuildWorld,
+) -> None:
     code, data, _ = built_android.call("android", "--with", "llama")
     assert code == 3
     nested = "extension/llm/tokenizers/third-party/re2"
@@ -286,7 +292,9 @@ def test_the_llama_runner_is_an_extra_that_needs_its_submodules(built_android: B
 
 
 @needs_clang
-def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: BuildWorld) -> None:
+def test_a_direct_mode_build_targets_one_hexagon_version_and_keeps_its_size_budget(
+    world: BuildWorld,
+) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
     build = world.build("direct", "--soc", "SM8450")
@@ -306,7 +314,7 @@ def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: BuildWorld)
     assert all(path.stat().st_size < 200 * 1024 for path in world.published())
 
 
-def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: BuildWorld) -> None:
+def test_an_artifact_that_needs_an_unknown_library_is_not_published(world: BuildWorld) -> None:
     code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
     assert code == 1
     row = data["builds"][0]["artifacts"][0]
@@ -356,7 +364,7 @@ def test_all_that_a_checkout_or_an_sdk_lacks_is_named_before_cmake_runs(world: B
 
 
 @needs_clang
-def test_the_doctor_alone_judges_the_ndk_and_no_doctor_passes_it(world: BuildWorld) -> None:
+def test_an_unfit_ndk_is_refused_unless_the_doctor_is_turned_off(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))
     assert world.call("android", "--dry-run")[0] == 0
     world.with_doctor = True
@@ -364,7 +372,7 @@ def test_the_doctor_alone_judges_the_ndk_and_no_doctor_passes_it(world: BuildWor
 
 
 @needs_clang
-def test_a_second_ndk_builds_by_a_profile_of_its_own(world: BuildWorld) -> None:
+def test_a_second_ndk_is_built_with_by_its_own_profile(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", REVISION))
     world.variables["QNN_CI_MANIFESTS"] = str(make_manifests(world.folder / "manifests"))
     code, data, _ = world.call("android", "--profile", PROFILE, "--dry-run")
@@ -397,7 +405,7 @@ def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
     assert (build["python"], build["import_lacks"]) == (bare, [])
 
 
-def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
+def test_a_python_without_torch_is_refused_before_the_build_unless_no_proof_is_asked_for(
     world: BuildWorld,
 ) -> None:
     words = ("aot", "--python", make_bare_python(world, "yaml.py", "executorch/__init__.py"))
@@ -411,7 +419,7 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
     assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
 
 
-def test_an_overlay_is_of_the_installed_wheel_whatever_pythonpath_finds_first(
+def test_an_overlay_extends_the_installed_wheel_not_what_pythonpath_finds_first(
     world: BuildWorld,
 ) -> None:
     source = world.folder / "src"
@@ -451,7 +459,7 @@ def test_an_option_that_cmake_does_not_know_is_refused_before_it_compiles(
 # -- what fails on the way ---------------------------------------------------------------------
 
 
-def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(
+def test_a_compile_error_is_repeated_at_the_end_with_its_file_and_publishes_nothing(
     world: BuildWorld,
 ) -> None:
     world.build("aot", "--install", "checkout")
@@ -484,7 +492,7 @@ endif()
 """
 
 
-def test_what_is_mended_after_a_failed_configuration_is_found(world: BuildWorld) -> None:
+def test_cmake_is_configured_again_after_a_failed_configuration(world: BuildWorld) -> None:
     with (world.checkout / "CMakeLists.txt").open("a") as stream:
         stream.write(PROBE)
     assert world.call("runner_checkout")[0] == 5
@@ -492,7 +500,7 @@ def test_what_is_mended_after_a_failed_configuration_is_found(world: BuildWorld)
     world.build("runner_checkout")
 
 
-def test_a_full_disk_is_called_so(world: BuildWorld) -> None:
+def test_a_full_disk_ends_a_build_with_exit_code_4(world: BuildWorld) -> None:
     # RLIMIT_FSIZE makes a write of the linker fail as on a full disk.
     code = "import resource as r, os, sys; r.setrlimit(r.RLIMIT_FSIZE, (2000, 2000)); "
     code += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -559,7 +567,7 @@ def _runs(cmdline: Path, program: Path) -> bool:
 # -- a build is a function of its inputs -------------------------------------------------------
 
 
-def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(
+def test_a_repeated_build_runs_nothing_and_an_edit_recompiles_only_its_object(
     built: BuildWorld, kept: Kept
 ) -> None:
     again = built.build("runner_checkout")
@@ -610,7 +618,7 @@ def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept: Kep
 
 
 @pytest.mark.parametrize("how", ["edited", "--clean", "options"])
-def test_what_a_build_wrote_into_the_copy_is_made_again(
+def test_changed_or_stale_generated_files_in_the_source_copy_are_regenerated(
     built: BuildWorld, kept: Kept, how: str
 ) -> None:
     generated = find_copy(built) / "third-party/flatcc/lib/generated.h"
@@ -639,7 +647,9 @@ def test_a_build_that_was_killed_leaves_nothing_of_its_copy(built: BuildWorld) -
 
 
 @pytest.mark.parametrize("fault", ["compiler", "linker"])
-def test_a_message_names_the_file_of_the_checkout(world: BuildWorld, fault: str) -> None:
+def test_build_errors_name_the_file_of_the_checkout_not_of_its_copy(
+    world: BuildWorld, fault: str
+) -> None:
     source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
     main = world.checkout / "examples/qualcomm/executor_runner/qnn_executor_runner.cpp"
     if fault == "compiler":
@@ -658,7 +668,9 @@ def test_a_message_names_the_file_of_the_checkout(world: BuildWorld, fault: str)
 
 
 @pytest.mark.nightly
-def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) -> None:
+def test_changed_options_or_headers_and_damaged_artifacts_cause_a_rebuild(
+    world: BuildWorld,
+) -> None:
     words = ("aot", "--install", "none")
     first = world.build(*words)
 
@@ -678,7 +690,7 @@ def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) ->
     rebuild("-D", "CMAKE_BUILD_TYPE=Debug")
 
 
-def test_two_directories_give_the_same_bytes(built: BuildWorld, kept: Kept) -> None:
+def test_builds_in_two_directories_give_the_same_bytes(built: BuildWorld, kept: Kept) -> None:
     other = BuildWorld(built.folder / "elsewhere", built.forks, dict(built.variables))
     shutil.copytree(built.checkout, other.checkout)
     shutil.copytree(built.folder / "qnn", other.folder / "sdk")
@@ -707,7 +719,9 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept:
     assert list_artifacts(first) == list_artifacts(second) == list_artifacts(kept.build)
 
 
-def test_what_buck_does_not_list_is_shown_beside_the_build(world: BuildWorld) -> None:
+def test_a_strict_parity_check_fails_a_build_with_a_source_that_buck_does_not_list(
+    world: BuildWorld,
+) -> None:
     """In a tree that Buck describes; the library is there whatever was found."""
     folder = world.checkout / "backends/qualcomm"
     (folder / "BUCK").write_text('load(":targets.bzl", "define")\n\ndefine()\n')

@@ -128,7 +128,7 @@ def case(runner: Path, programs: Path, tmp_path: Path) -> Case:
     return Case(runner, programs / "fixed.pte", tmp_path)
 
 
-def test_every_line_of_the_list_leaves_its_outputs(case: Case) -> None:
+def test_every_line_of_the_input_list_writes_its_outputs(case: Case) -> None:
     code, text = case.run()
     assert code == 0, text
     names = sorted(path.name for path in case.out.iterdir())
@@ -138,7 +138,7 @@ def test_every_line_of_the_list_leaves_its_outputs(case: Case) -> None:
     assert read_floats(case.out / "output_1_1.raw") == (20, 40, 60, 80, 100, 120)
 
 
-def test_flags_take_both_spellings_and_times_are_written(case: Case) -> None:
+def test_flags_take_one_or_two_dashes_and_time_and_trace_files_are_written(case: Case) -> None:
     speed, dump = case.folder / "speed.txt", case.folder / "run.etdp"
     code, text = case.run(
         "--iteration", "3", "-warm_up=2", "--noshared_buffer",
@@ -149,7 +149,9 @@ def test_flags_take_both_spellings_and_times_are_written(case: Case) -> None:
     assert dump.read_bytes()[8:12] == b"ED00"  # the identifier, after a size and an offset
 
 
-def test_dynamic_shapes_bound_what_is_read_and_written(case: Case, programs: Path) -> None:
+def test_given_shapes_set_the_sizes_of_dynamic_inputs_and_outputs(
+    case: Case, programs: Path
+) -> None:
     shapes = case.folder / "shapes.txt"
     shapes.write_text("2, 3\n2, 3\n")
     flags = {"model_path": str(programs / "dynamic.pte"), "input_shape_path": str(shapes)}

@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_script_answers_with_bytes_and_its_exit_code(lab: Lab) -> None:
+def test_a_device_script_returns_its_exact_output_and_exit_code(lab: Lab) -> None:
     every = bytes(range(256)) * 300
     assert lab.device.call("cat; exit 7", data=every) == (7, every, "")
     assert lab.device.call("echo words >&2; exit 0") == (0, b"", "words")
@@ -62,7 +62,7 @@ def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["sha256sum", "tar", ""])
-def test_a_device_has_the_tools_that_files_are_checked_with(tmp_path: Path, lacking: str) -> None:
+def test_a_device_without_sha256sum_or_tar_is_refused(tmp_path: Path, lacking: str) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     known = ("sha256sum", "tar", "uname", "id", "df", "tail", "mkdir", "cat")
@@ -85,7 +85,7 @@ def test_a_push_that_broke_off_is_repaired_by_the_next(connect: Connect, files: 
     assert [path.name for path in Path(device.place).iterdir() if path.name == "big"] == []
 
 
-def test_a_board_that_is_not_reached(board: Lab) -> None:
+def test_an_unreachable_or_silent_board_is_an_error(board: Lab) -> None:
     away = Device("ssh:away", (*board.device.client[:-1], "127.0.0.2"), board.device.place)
     with pytest.raises(ToolError, match="cannot be reached"):
         away.ask("true")
@@ -105,7 +105,9 @@ def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:
         board.device.ask("true")
 
 
-def test_phones_that_cannot_be_used(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ambiguous_or_unauthorized_phone_is_refused(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnfitError, match="no phone"):
         open_device("adb:")
     first = connect()

@@ -50,7 +50,7 @@ def has_ended(pid: int) -> bool:
 
 
 @PHONE_BY_DAY
-def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
+def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_path: Path) -> None:
     opened = open_program(lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 600\n")
     pids = []
 
@@ -74,7 +74,9 @@ def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
 
 
 @PHONE_BY_DAY
-def test_a_reboot_in_the_middle_of_a_push(lab: Lab, bundle: Path, capsys: Capture) -> None:
+def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
+    lab: Lab, bundle: Path, capsys: Capture
+) -> None:
     lab.slow.write_text(str(BYTES_PER_S))
 
     def reboot() -> None:
@@ -102,7 +104,7 @@ def test_a_reboot_in_the_middle_of_a_push(lab: Lab, bundle: Path, capsys: Captur
     assert not (lab.place / "lease").exists()
 
 
-def test_a_phone_that_is_gone_is_named_as_that(
+def test_an_offline_phone_is_refused_with_how_to_reconnect_it(
     connect: Connect, phones: list[subprocess.Popen[str]]
 ) -> None:
     serial = connect()
@@ -114,7 +116,7 @@ def test_a_phone_that_is_gone_is_named_as_that(
 
 
 @PHONE_BY_DAY
-def test_a_slow_link_is_waited_for_or_named(
+def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     lab: Lab, bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.slow.write_text(str(BYTES_PER_S))

@@ -150,7 +150,9 @@ def test_a_call_that_is_killed_leaves_nothing_and_the_next_is_right(
 
 
 @PHONE_BY_DAY
-def test_of_two_computers_at_once_one_waits(lab: Lab, tmp_path: Path) -> None:
+def test_of_two_computers_that_run_at_once_one_waits_for_the_lease(
+    lab: Lab, tmp_path: Path
+) -> None:
     bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
     lab.place.mkdir()
     (lab.place / "wait").touch()
@@ -164,7 +166,7 @@ def test_of_two_computers_at_once_one_waits(lab: Lab, tmp_path: Path) -> None:
     assert not (lab.place / "lease").exists()
 
 
-def test_a_run_that_has_ended_leaves_no_watch(here: Lab, tmp_path: Path) -> None:
+def test_a_run_that_has_ended_leaves_no_watchdog_process(here: Lab, tmp_path: Path) -> None:
     assert open_program(here, tmp_path, ECHO, timeout_s=600).run(SETS)
     require_none(here.place, 30)
 
@@ -177,7 +179,7 @@ def test_a_run_that_has_ended_leaves_no_watch(here: Lab, tmp_path: Path) -> None
         ("mv", "*", ""),
     ],
 )
-def test_a_lease_that_another_takes_meanwhile_is_the_others(
+def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
     here: Lab, tmp_path: Path, command: str, pattern: str, before: str
 ) -> None:
     """Another computer replaces an expired lease after this one has read it: before this one
@@ -201,7 +203,7 @@ def test_a_lease_that_another_takes_meanwhile_is_the_others(
 
 
 @pytest.mark.parametrize("before", ["", "expired", "fresh"])
-def test_of_many_that_take_a_lease_at_once_one_has_it(
+def test_only_one_of_many_concurrent_runners_takes_the_lease(
     here: Lab, tmp_path: Path, before: str
 ) -> None:
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))

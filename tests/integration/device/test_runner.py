@@ -73,7 +73,7 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
     assert opened.runner.sent == first + 8
 
 
-def test_a_device_is_held_for_longer_than_a_run_may_take(here: Lab, tmp_path: Path) -> None:
+def test_a_lease_lasts_longer_than_the_time_limit_of_a_run(here: Lab, tmp_path: Path) -> None:
     for timeout_s, seconds in ((20, LEASE_S), (LEASE_S, 2 * LEASE_S)):
         open_program(here, tmp_path, ECHO, timeout_s).run(SETS)
         until, _ = (here.place / "lease/held").read_text().split()
@@ -81,7 +81,9 @@ def test_a_device_is_held_for_longer_than_a_run_may_take(here: Lab, tmp_path: Pa
         shutil.rmtree(here.place / "lease")
 
 
-def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Path) -> None:
+def test_a_run_does_not_reuse_outputs_or_log_lines_of_an_earlier_run(
+    here: Lab, tmp_path: Path
+) -> None:
     lines = "I/other: words\nQnnDsp <E> fastrpc: error 14001"
     tool(here.bin, "logcat", f"#!/bin/sh\n[ $4 = -T ] && echo '{lines}'\n")
     opened = open_program(here, tmp_path, ECHO)
@@ -113,7 +115,7 @@ def test_a_runner_that_floods_its_log_keeps_its_beginning_and_end(lab: Lab, tmp_
     assert len(log) < LOG_BYTES + 100
 
 
-def test_a_lease_of_a_computer_that_died_ends_by_itself(here: Lab, tmp_path: Path) -> None:
+def test_an_expired_lease_is_taken_over_and_cannot_be_renewed(here: Lab, tmp_path: Path) -> None:
     first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     first.renew(seconds=0)
     with lease_first([second]):
@@ -123,7 +125,7 @@ def test_a_lease_of_a_computer_that_died_ends_by_itself(here: Lab, tmp_path: Pat
     assert not (here.place / "lease").exists()
 
 
-def test_a_lease_of_a_process_that_was_killed_is_taken_at_once(here: Lab, tmp_path: Path) -> None:
+def test_a_lease_of_a_killed_process_is_taken_over_at_once(here: Lab, tmp_path: Path) -> None:
     first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     with subprocess.Popen(["true"]) as process:
         pass
@@ -145,7 +147,7 @@ echo x >> ../../starts; [ $(wc -l < ../../starts) != 3 ] || cp 0_0.raw outputs/o
 """
 
 
-def test_a_program_is_started_as_often_as_is_asked_and_gives_the_same(
+def test_a_program_runs_the_requested_number_of_starts_and_a_differing_one_is_a_fault(
     here: Lab, tmp_path: Path
 ) -> None:
     opened = open_program(here, tmp_path, FLAKY)

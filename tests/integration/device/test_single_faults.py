@@ -129,7 +129,7 @@ def call(args: argparse.Namespace, program: Program) -> tuple[ExitCode, str]:
 
 
 @pytest.mark.timeout(900)  # by night, on a busy machine
-def test_each_fault_has_its_code_and_words_and_the_next_call_is_right(
+def test_each_fault_has_its_exit_code_and_message_and_the_next_call_succeeds(
     any_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, place = any_lab, any_lab.place

@@ -43,7 +43,9 @@ def deploy(lab: Lab, bundle: Path, *words: str) -> int:
     return main([*common, "--json", *words])
 
 
-def test_a_bundle_is_deployed_once(lab: Lab, tmp_path: Path, capsys: Capture) -> None:
+def test_a_second_deploy_of_a_bundle_sends_nothing(
+    lab: Lab, tmp_path: Path, capsys: Capture
+) -> None:
     bundle = write_bundle(tmp_path / "bundle")
     sent = []
     for _ in range(2):
@@ -63,7 +65,7 @@ def test_a_bundle_is_deployed_once(lab: Lab, tmp_path: Path, capsys: Capture) ->
         (Target.ANDROID, "SM8750", "x86_64"),
     ],
 )
-def test_a_bundle_for_another_device_is_not_sent(
+def test_a_bundle_for_another_kind_of_device_is_not_sent(
     lab: Lab, tmp_path: Path, capsys: Capture, target: Target, soc: str, word: str
 ) -> None:
     assert deploy(lab, write_bundle(tmp_path / "bundle", target, soc)) == ExitCode.ENVIRONMENT
@@ -92,7 +94,7 @@ def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
     assert (place / "bundles").exists() is fits
 
 
-def test_a_device_in_use_is_waited_for_as_long_as_is_said(
+def test_deploy_waits_for_a_device_in_use_only_with_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     place = tmp_path / "there"
@@ -118,7 +120,7 @@ def here_with(tmp_path: Path, name: str, soc: str) -> Device:
     return Device(name, client, str(programs / "place"))
 
 
-def test_any_takes_the_first_free_device_with_the_soc(
+def test_any_chooses_the_first_free_device_with_the_requested_soc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
@@ -157,7 +159,9 @@ def test_any_takes_the_first_free_device_with_the_soc(
     assert "ssh:off cannot be reached" in shown
 
 
-def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
+def test_options_that_contradict_each_other_are_usage_errors(
+    tmp_path: Path, capsys: Capture
+) -> None:
     bundle = str(write_bundle(tmp_path / "bundle"))
     base = ["test-emulator", "--device", "ssh:board"]
     for words in (

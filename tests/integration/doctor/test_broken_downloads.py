@@ -44,7 +44,7 @@ def add(name: str, data: bytes) -> Callable[[Path], None]:
         (add("m.pte", b"\x3c\0\0\0XT12" + bytes(range(256))), {"QNN322"}),
     ],
 )
-def test_a_fault_has_its_id(
+def test_each_damaged_download_gets_its_finding_ids(
     damage: Callable[[Path], None],
     found: set[str],
     tmp_path: Path,

@@ -52,7 +52,7 @@ def test_json_fits_its_schema(tmp_path: Path, run_doctor: Run) -> None:
 
 
 @pytest.mark.parametrize("change", [{"fit": "yes"}, {"schema_version": 3}, {"more": 1}])
-def test_the_schema_refuses_another_form(
+def test_the_verdict_schema_refuses_changed_or_extra_fields(
     tmp_path: Path, change: dict[str, object], run_doctor: Run
 ) -> None:
     verdict = json.loads(run_doctor(tmp_path, "emulator", "--json").stdout)
@@ -66,7 +66,7 @@ def test_a_wrong_profile_or_option_is_a_usage_error(tmp_path: Path, run_doctor: 
     assert run_doctor(tmp_path, "--soc", "SM1").returncode == 2
 
 
-def test_a_root_that_the_profile_has_no_use_for_is_a_usage_error(
+def test_a_root_option_that_the_profile_does_not_use_is_a_usage_error(
     tmp_path: Path, run_doctor: Run
 ) -> None:
     for name in ("qnn-skd", "android-ndk"):
@@ -89,7 +89,7 @@ def phone(tmp_path: Path) -> dict[str, str]:
     return {"PATH": path, "ADB_DEVICE": str(tmp_path / "phone")}
 
 
-def test_a_device_tells_what_it_is(phone: dict[str, str]) -> None:
+def test_a_phone_reports_its_soc_android_version_and_qnn_libraries(phone: dict[str, str]) -> None:
     (device,) = survey_devices(phone, DIRECTORY)
     assert (device.soc, device.android, device.api_level) == ("SM8750", "15", 35)
     assert (device.page_bytes, device.is_root) == (4096, False)
@@ -97,7 +97,9 @@ def test_a_device_tells_what_it_is(phone: dict[str, str]) -> None:
     assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044"}
 
 
-def test_what_adb_does_not_tell_is_no_fact(phone: dict[str, str], tmp_path: Path) -> None:
+def test_an_unusable_phone_or_broken_adb_yields_no_facts(
+    phone: dict[str, str], tmp_path: Path
+) -> None:
     (device,) = survey_devices({**phone, "ADB_START": "1"}, DIRECTORY)
     assert device.serial == "emulator-5554"  # and not what the server says as it starts
     (device,) = survey_devices({**phone, "ADB_STATE": "unauthorized"}, DIRECTORY)
@@ -109,7 +111,7 @@ def test_what_adb_does_not_tell_is_no_fact(phone: dict[str, str], tmp_path: Path
         assert survey_devices(variables, DIRECTORY) == ()
 
 
-def test_another_soc_is_a_warning_of_the_verdict(
+def test_a_device_with_another_soc_than_requested_is_a_warning(
     phone: dict[str, str], tmp_path: Path, run_doctor: Run
 ) -> None:
     words = ("linux", "--device", "--soc", "SM8650", "--json")

@@ -83,7 +83,7 @@ STAGED = [
 
 
 @pytest.mark.parametrize("fault", [*FILES, *COHERENCE, *STAGED], ids=str)
-def test_one_fault_has_one_check(world: World, fault: Fault) -> None:
+def test_each_fault_of_files_is_found_by_one_check(world: World, fault: Fault) -> None:
     check(fault, world)
 
 

@@ -251,7 +251,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_one_fault_has_one_check(world: World, fault: Fault) -> None:
+def test_each_single_fault_is_found_by_one_check(world: World, fault: Fault) -> None:
     check(fault, world)
 
 
@@ -265,12 +265,14 @@ def test_a_fault_is_found_and_its_fix_mends_it(world: World, row: Row) -> None:
 
 
 @pytest.mark.parametrize("build", [BUILD, OLDER], ids=["the same", "older"])
-def test_a_program_of_the_same_or_an_older_qnn_is_no_fault(world: World, build: str) -> None:
+def test_a_program_compiled_by_the_same_or_an_older_qnn_is_no_finding(
+    world: World, build: str
+) -> None:
     lowered(build)(world)
     assert findings_of(staged(world)) == {}
 
 
-def test_a_folder_with_the_name_of_a_package_without_init_hides_nothing(world: World) -> None:
+def test_a_namespace_folder_does_not_shadow_the_installed_executorch(world: World) -> None:
     hide_by_path_file(world)
     (world.base / "first" / "executorch" / "__init__.py").unlink()
     world.remove(world.site / "executorch" / "__init__.py")

@@ -46,7 +46,7 @@ TREES = [
 ]
 
 
-def test_a_second_ndk_is_one_release_row_and_one_profile(
+def test_a_second_ndk_release_is_checked_against_its_own_pin(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(make_manifests(tmp_path / "manifests")))
@@ -64,5 +64,5 @@ def test_a_second_ndk_is_one_release_row_and_one_profile(
 
 
 @pytest.mark.parametrize("fault", TREES, ids=str)
-def test_one_fault_has_one_check(world: World, fault: Fault) -> None:
+def test_each_fault_of_a_tree_is_found_by_one_check(world: World, fault: Fault) -> None:
     check(fault, world)

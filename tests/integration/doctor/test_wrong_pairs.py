@@ -115,7 +115,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("words", "versions", "code", "named"), ROWS)
-def test_a_wrong_pair_ends_with_3_and_is_named(
+def test_versions_that_do_not_fit_together_exit_with_3_and_are_named(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     shelf: Shelf,
@@ -139,7 +139,7 @@ OF_PROFILE = {
 
 
 @pytest.mark.parametrize("words", OF_PROFILE)
-def test_the_defaults_are_no_wrong_pair(
+def test_default_versions_are_not_reported_as_a_wrong_pair(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf, words: str
 ) -> None:
     versions = {name: DEFAULTS[name] for name in OF_PROFILE[words]}

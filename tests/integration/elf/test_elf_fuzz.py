@@ -141,7 +141,9 @@ def hostile(loads: int, entries: int) -> bytes:
 
 
 @pytest.mark.parametrize(("loads", "entries"), [(255, 65000), (60000, 60000), (16000, 100)])
-def test_many_segments_times_many_needs_end_soon(path: Path, loads: int, entries: int) -> None:
+def test_an_elf_file_with_very_many_segments_and_needs_is_refused_in_bounded_time(
+    path: Path, loads: int, entries: int
+) -> None:
     path.write_bytes(hostile(loads, entries))
     started = time.process_time()
     with pytest.raises(ElfError):

@@ -129,12 +129,14 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("group", list_groups())
-def test_the_audit_agrees_with_the_programs(tmp_path: Path, group: str) -> None:
+def test_the_audit_predicts_the_delegation_of_the_lowered_programs(
+    tmp_path: Path, group: str
+) -> None:
     compared = list(compare_group(*list_groups()[group], tmp_path))
     assert compared
     assert [str(one) for one in compared if one.differences] == []
 
 
 @pytest.mark.nightly
-def test_the_table_of_operators_is_what_the_partitioner_says() -> None:
+def test_the_operator_table_agrees_with_qnns_partitioner() -> None:
     run_to_end([sys.executable, "-m", "tests.operators.survey", "--check"], timeout_s=7000)

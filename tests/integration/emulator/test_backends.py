@@ -97,6 +97,8 @@ def test_a_program_for_the_gpu_is_lowered_and_kept(pool: Pool, tmp_path: Path) -
     assert (tmp_path / "qnn" / spec.slug / "program.pte").is_file()
 
 
-def test_a_backend_is_asked_of_profiles_that_lower_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_refuses_backend_for_a_profile_that_does_not_lower_on_the_host(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert main(["doctor", "android", "--backend", "gpu"]) == ExitCode.USAGE
     assert "--backend gpu cannot be used with profile android" in capfd.readouterr().err

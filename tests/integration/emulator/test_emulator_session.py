@@ -164,7 +164,7 @@ def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
 
 
 @pytest.mark.nightly
-def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
+def test_runs_share_a_worker_process_until_one_hangs_or_dies_and_give_equal_bits(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
@@ -204,7 +204,7 @@ def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
     assert run()  # what raised nothing but an exception goes on
 
 
-def test_memory_of_one_run_is_not_seen_by_the_next() -> None:
+def test_freed_memory_of_a_run_is_overwritten_before_the_next_run() -> None:
     script = """
 import ctypes, os
 from ci.executorch.runtime import overwrite_freed_memory
@@ -278,7 +278,7 @@ def users_model(tmp_path: Path) -> Path:
         ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
     ],
 )
-def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
+def test_a_model_with_outputs_near_zero_or_operators_on_the_cpu_fails(
     run_case: RunCase, users_model: Path, body: str, words: str
 ) -> None:
     users_model.write_text(MODEL.format(body=body))
@@ -310,7 +310,7 @@ def factory():
 """
 
 
-def test_a_model_with_state_and_channels_last_weights_and_outputs_of_all_kinds(
+def test_a_model_with_state_channels_last_weights_and_all_output_types_passes(
     run_case: RunCase, users_model: Path
 ) -> None:
     users_model.write_text(STATEFUL)
@@ -325,7 +325,7 @@ for name in ("relu", "tanh"):
 """
 
 
-def test_a_function_that_only_an_import_shows_is_looked_up_before_anything_is_lowered(
+def test_a_model_function_that_its_file_does_not_define_is_refused_before_lowering(
     shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "zoo.py").write_text(ZOO)
@@ -342,7 +342,7 @@ def test_a_function_that_only_an_import_shows_is_looked_up_before_anything_is_lo
     assert caught.value.fix == "write zoo.py:tanh"
 
 
-def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
+def test_a_refused_lowering_is_unsupported_only_if_the_policy_lists_it(
     run_case: RunCase, tmp_path: Path
 ) -> None:
     case = run_case("mlp", Scheme.FP16, "SW6100").case
@@ -390,7 +390,7 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("words", [(), ("--no-cache",)])
-def test_a_file_that_may_not_grow_ends_with_4(
+def test_a_file_size_limit_ends_a_run_with_exit_code_4(
     tmp_path: Path, home: Path, words: tuple[str, ...]
 ) -> None:
     """The limit of a file's size is met as a full disk is: by the copy that a runner is given,

@@ -93,7 +93,7 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
         assert bool(other["estimate"]["times"]) != bool(other["estimate"]["unknown"])
 
 
-def test_several_graphs_with_a_node_on_the_cpu_have_cycles_but_no_time(tmp_path: Path) -> None:
+def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Path) -> None:
     """ONNX Runtime writes the profile of all graphs but the last twice."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")

@@ -66,7 +66,7 @@ def run_suite(folder: Path) -> None:
     run_cases(folder, "--policy", str(policy), "--keep-artifacts", str(folder / "kept"))
 
 
-def test_right_outputs_pass_in_every_case(suite: tuple[Path, Report, list[Kept]]) -> None:
+def test_right_outputs_pass_the_gate_in_every_case(suite: tuple[Path, Report, list[Kept]]) -> None:
     _, report, kept = suite
     failed = [case for case in report.cases if case.status is not Status.PASSED]
     assert not failed
@@ -75,7 +75,7 @@ def test_right_outputs_pass_in_every_case(suite: tuple[Path, Report, list[Kept]]
     assert all(accepts(case, case.outputs, policy, records=True) for case in kept)
 
 
-def test_only_lies_below_the_noise_are_accepted_and_others_accept_far_more(
+def test_the_gate_accepts_only_wrong_outputs_below_the_noise_other_tolerances_many_more(
     suite: tuple[Path, Report, list[Kept]],
 ) -> None:
     found = count_accepted(suite[2], "ours", STRICT, *OTHERS)
@@ -101,7 +101,7 @@ LIE_OF = {
 }
 
 
-def test_a_program_that_lies_fails_its_session(
+def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     suite: tuple[Path, Report, list[Kept]], tmp_path: Path
 ) -> None:
     """One session, in which each case is told a lie of its own."""

@@ -33,7 +33,7 @@ def localise(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_a_known_fault_is_named_with_its_line_and_found_by_running() -> None:
+def test_localise_names_a_known_fault_with_its_line_and_finds_it_by_running() -> None:
     model = f"{ROOT}/tests/realistic/lost.py:positions"
     found = localise("--model", model, "--scheme", "fp16")
     assert [one["kind"] for one in found["part"]] == ["add", "layer_norm"]
@@ -53,7 +53,9 @@ FOUND = {
 
 @pytest.mark.nightly  # a journey of each run localises a trained model
 @pytest.mark.parametrize("case", FOUND)
-def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
+def test_localise_finds_the_faulty_operators_and_writes_a_script_that_reproduces_them(
+    case: str, tmp_path: Path
+) -> None:
     model, scheme = case.split()
     file = tmp_path / "smallest.py"
     path = f"{ROOT}/tests/realistic/{model}"
@@ -78,7 +80,7 @@ TRAINED = {
 
 @pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_TRAINED"), reason="QNN_CI_TEST_TRAINED")
 @pytest.mark.parametrize("case", TRAINED)
-def test_the_cause_in_a_trained_model_is_found_and_known(case: str, tmp_path: Path) -> None:
+def test_localise_names_the_known_fault_in_a_trained_model(case: str, tmp_path: Path) -> None:
     from tests.trained.__main__ import HERE, PACKAGES, install
 
     install()

@@ -42,7 +42,9 @@ def cases(reports: Path) -> dict[str, Any]:
     return {f"{case['model']} {case['scheme']}": case for case in found}
 
 
-def test_each_choice_runs_or_is_refused_with_its_reason(cases: dict[str, Any]) -> None:
+def test_each_lowering_option_passes_or_is_unsupported_with_its_reason(
+    cases: dict[str, Any],
+) -> None:
     assert len(cases) >= 20
     for case in cases.values():
         refused = REFUSED.get(case["model"], "")
@@ -50,7 +52,9 @@ def test_each_choice_runs_or_is_refused_with_its_reason(cases: dict[str, Any]) -
         assert refused in str(case["findings"])
 
 
-def test_what_is_skipped_is_on_the_cpu_and_what_was_chosen_is_told(cases: dict[str, Any]) -> None:
+def test_a_skipped_operator_stays_on_the_cpu_and_the_report_names_the_option(
+    cases: dict[str, Any],
+) -> None:
     case = cases["mlp-skip-op 8a8w"]
     assert case["choices"] == "skip_ops aten.relu.default"
     left = {row["op"] for row in case["fallback_ops"]}
@@ -59,7 +63,7 @@ def test_what_is_skipped_is_on_the_cpu_and_what_was_chosen_is_told(cases: dict[s
     assert all(name.startswith("quantized_decomposed.") for name in left - {"aten.relu.default"})
 
 
-def test_a_profile_lies_beside_the_report_and_its_sums_in_it(
+def test_a_profile_is_written_next_to_the_report_which_has_its_totals(
     reports: Path, cases: dict[str, Any]
 ) -> None:
     case = cases["mlp-profile 8a8w"]
@@ -78,7 +82,7 @@ def test_a_program_of_two_methods_is_judged_as_a_whole(cases: dict[str, Any]) ->
     assert case["pte_bytes"] > 1.5 * cases["mlp-profile 8a8w"]["pte_bytes"]
 
 
-def test_the_rest_of_the_set_left_what_it_was_asked_for(
+def test_shared_weights_saver_and_dump_options_write_their_results(
     reports: Path, cases: dict[str, Any]
 ) -> None:
     shared = cases["mlp-shared-weights 8a8w"]["choices"]

@@ -64,7 +64,9 @@ def list_guarded(path: Path, guard: str) -> Iterator[str]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("lane", LANES)
-def test_each_analysis_that_throws_is_a_warning_or_our_error(lane: str, tmp_path: Path) -> None:
+def test_an_analysis_that_throws_is_a_warning_unless_the_verdict_needs_it(
+    lane: str, tmp_path: Path
+) -> None:
     module, package, scheme = LANES[lane]
     pytest.importorskip(package)
     source = ROOT / f"{module.replace('.', '/')}.py"

@@ -89,7 +89,7 @@ def sign() -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_the_plain_script_s(
+def test_a_lowered_program_equals_that_of_a_plain_upstream_script(
     programs: dict[str, Path], sign: Callable[[bytes], bytes], name: str
 ) -> None:
     patched, plain = (

@@ -86,7 +86,7 @@ def cases(make_once: MakeOnce) -> dict[str, Case]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [f"{name} {scheme}" for _, scheme, name in CASES])
-def test_a_realistic_model_is_red_only_for_the_sake_of_qnn_or_quantization(
+def test_a_realistic_model_fails_only_for_its_known_qnn_or_quantization_reason(
     cases: dict[str, Case], name: str
 ) -> None:
     case = cases[name]
@@ -98,7 +98,7 @@ def test_a_realistic_model_is_red_only_for_the_sake_of_qnn_or_quantization(
     assert "proves nothing" not in case.reason
 
 
-def test_every_model_of_the_folder_is_tried() -> None:
+def test_every_model_in_tests_realistic_has_a_case() -> None:
     from tests.realistic import sequences, vision
 
     made = {

@@ -64,6 +64,6 @@ def test_a_remedy_makes_a_red_model_green(scheme: str, tmp_path: Path) -> None:
     }
 
 
-def test_the_proof_of_each_rule_is_a_pair() -> None:
+def test_every_rule_with_a_proof_here_has_a_red_and_green_pair() -> None:
     proven = {rule.id for rule in read_rules() if rule.proof.endswith(Path(__file__).name)}
     assert proven == {rule for pairs in PAIRS.values() for rule in pairs.values() if rule}

@@ -87,7 +87,7 @@ def refuse(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     return said
 
 
-def test_headers_are_read_from_the_code_of_the_installed_adaptor(tmp_path: Path) -> None:
+def test_the_qnn_header_version_is_read_from_the_code_of_the_adaptor(tmp_path: Path) -> None:
     assert find_headers_version(ADAPTOR) == "2.37"
     other = tmp_path / "other.so"
     data = bytearray(ADAPTOR.read_bytes())
@@ -140,7 +140,7 @@ def test_no_overlay_names_the_one_command_that_builds_it(
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])
-def test_a_directory_that_is_not_there_is_a_usage_error(
+def test_a_missing_sdk_or_adaptor_directory_is_a_usage_error(
     capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     assert main(["test-emulator", *words]) == ExitCode.USAGE
@@ -148,7 +148,7 @@ def test_a_directory_that_is_not_there_is_a_usage_error(
 
 
 @pytest.mark.nightly
-def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
+def test_the_report_names_sdk_and_adaptor_which_are_part_of_the_cache_key(
     make_overlay: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An SDK of the user's, with an overlay: one small program through both, then none again."""

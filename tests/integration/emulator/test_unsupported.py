@@ -49,7 +49,7 @@ def try_unsupported(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
+def test_try_unsupported_marks_the_report_and_applies_no_patches(
     make_once: MakeOnce,
 ) -> None:
     directory = make_once("unsupported", try_unsupported)

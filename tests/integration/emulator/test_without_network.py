@@ -55,7 +55,7 @@ def find_namespace() -> list[str]:
 @pytest.mark.skipif(
     not os.environ.get("QNN_CI_TEST_ISOLATED"), reason="QNN_CI_TEST_ISOLATED is not set"
 )
-def test_an_isolated_machine_reaches_a_verdict(tmp_path: Path) -> None:
+def test_a_machine_without_a_network_judges_models_from_a_mirror(tmp_path: Path) -> None:
     """It has a directory of wheels as an index serves them, and what ``fetch --to`` wrote."""
     namespace = find_namespace()
     if not namespace:

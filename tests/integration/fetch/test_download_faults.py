@@ -71,7 +71,9 @@ MENDED: dict[str, tuple[list[Fault], str, float]] = {
 
 
 @pytest.mark.parametrize("name", MENDED)
-def test_another_try_mends(server: BadServer, tmp_path: Path, name: str) -> None:
+def test_a_transient_download_fault_succeeds_on_a_retry(
+    server: BadServer, tmp_path: Path, name: str
+) -> None:
     faults, words, most = MENDED[name]
     server.faults["a.zip"] = list(faults)
     ended, said = fetch(server.url("a.zip"), tmp_path)
@@ -81,7 +83,7 @@ def test_another_try_mends(server: BadServer, tmp_path: Path, name: str) -> None
     assert len(server.requests) <= len(faults) + 1
 
 
-def test_a_dead_proxy_is_said(
+def test_an_unreachable_proxy_is_reported_without_its_password(
     server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
@@ -129,7 +131,7 @@ def test_an_untrusted_certificate_is_refused_at_once(certificate: Path, tmp_path
     assert server.requests == []
 
 
-def test_a_trusted_one_is_taken_and_a_fall_back_to_http_is_not(
+def test_a_trusted_certificate_is_accepted_and_a_redirect_to_http_refused(
     certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", f"{certificate}.crt")
@@ -165,7 +167,9 @@ def test_credentials_are_used_and_never_shown(
     assert "secret" not in said
 
 
-def test_an_interrupt_keeps_what_came(server: BadServer, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed_from_its_part_file(
+    server: BadServer, tmp_path: Path
+) -> None:
     class Tired(Progress):
         @contextlib.contextmanager
         def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[object]:  # type: ignore[override]

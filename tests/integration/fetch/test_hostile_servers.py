@@ -60,7 +60,7 @@ def grow_without_etag(handler: bad.Handler, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("fault", [grow_with_new_etag, grow_without_etag])
-def test_bytes_that_come_again_are_no_progress(
+def test_a_download_that_keeps_starting_over_is_given_up(
     server: BadServer, tmp_path: Path, fault: Fault
 ) -> None:
     server.faults["a.zip"] = [fault] * 30
@@ -90,7 +90,9 @@ STRANGE: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_strange_answer_is_tried_again(server: BadServer, tmp_path: Path, name: str) -> None:
+def test_an_unusual_server_response_is_retried(
+    server: BadServer, tmp_path: Path, name: str
+) -> None:
     server.faults["a.zip"] = [STRANGE[name]]
     ended, said = fetch([server.url("a.zip")], tmp_path)
     assert ended == "ok", said

@@ -42,7 +42,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         ("ci/onnx/fallback.py", '"""', '"""x', {"test_onnx"}),
     ],
 )
-def test_a_change_runs_the_lanes_that_it_concerns(
+def test_a_changed_file_plans_the_lanes_that_depend_on_it(
     clone: Repository, path: str, old: str, new: str, lanes: set[str]
 ) -> None:
     (file,) = clone.source.glob(path)

@@ -54,13 +54,13 @@ def refuse(checkout: Checkout, *words: str, code: int = 2) -> dict[str, Any]:
     return data
 
 
-def test_a_clean_checkout_needs_nothing(checkout: Checkout) -> None:
+def test_a_clean_checkout_plans_no_session(checkout: Checkout) -> None:
     data = plan(checkout)
     assert (running(data), data["changes"], data["jobs"]) == (set(), [], [])
     assert data["head"] == "work tree"
 
 
-def test_the_work_tree_counts_with_what_is_not_tracked(checkout: Checkout) -> None:
+def test_untracked_files_count_as_changes_and_ignored_ones_do_not(checkout: Checkout) -> None:
     checkout.write({"README.md": "new\n", "docs/untracked.md": "new\n", ".gitignore": "*.tmp\n"})
     checkout.write({"ci/ignored.tmp": "x"})
     data = plan(checkout)
@@ -72,7 +72,7 @@ def test_the_work_tree_counts_with_what_is_not_tracked(checkout: Checkout) -> No
     assert run("plan", "--source", str(checkout.root / "ci" / "models")) == (0, data)
 
 
-def test_both_names_of_a_rename_count(checkout: Checkout) -> None:
+def test_a_renamed_file_counts_as_one_deleted_and_one_added(checkout: Checkout) -> None:
     checkout.git("mv", "ci/cases/policy.py", "ci/cases/limits.py")
     checkout.commit()
     data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
@@ -83,14 +83,14 @@ def test_both_names_of_a_rename_count(checkout: Checkout) -> None:
     assert len(data["cases"]) == 3
 
 
-def test_a_file_deleted_in_the_work_tree_counts(checkout: Checkout) -> None:
+def test_a_file_deleted_in_the_work_tree_plans_its_sessions(checkout: Checkout) -> None:
     checkout.write({"docker/Dockerfile": None})
     data = plan(checkout)
     assert changes(data) == {("docker/Dockerfile", "deleted")}
     assert "docker_build" in running(data)
 
 
-def test_a_mode_a_type_and_a_link_count(checkout: Checkout) -> None:
+def test_changes_of_mode_type_and_link_target_are_changes(checkout: Checkout) -> None:
     (checkout.root / "docker/Dockerfile").chmod(0o755)
     (checkout.root / "docker/packages/link.txt").symlink_to("../../provisioning/files.py")
     (checkout.root / "LICENSE").unlink()
@@ -107,7 +107,7 @@ def test_a_mode_a_type_and_a_link_count(checkout: Checkout) -> None:
     assert "docker_build" in running(through)
 
 
-def test_a_submodule_counts(checkout: Checkout, tmp_path: Path) -> None:
+def test_a_changed_submodule_is_a_change(checkout: Checkout, tmp_path: Path) -> None:
     make_checkout(tmp_path / "other", {"a": "a\n"})
     checkout.git("submodule", "--quiet", "add", str(tmp_path / "other"), "third-party/other")
     checkout.commit()
@@ -118,7 +118,7 @@ def test_a_submodule_counts(checkout: Checkout, tmp_path: Path) -> None:
     assert changes(plan(checkout)) == {("third-party/other", "modified")}
 
 
-def test_names_that_are_hard_to_write(checkout: Checkout) -> None:
+def test_unusual_file_names_are_planned_and_escaped_in_the_output(checkout: Checkout) -> None:
     odd = {"docs/a b\n::error::c.md": "x", "docs/ü\u202e.md": "x", "docs/|<b>`.md": "x"}
     checkout.commit({**odd})
     raw = bytes(checkout.root) + b"/docs/\xff.md"
@@ -147,7 +147,9 @@ def test_an_unknown_revision_is_refused(checkout: Checkout, word: str) -> None:
     assert "revision" in refuse(checkout, f"--head={word}" if word else "--base=nowhere")["what"]
 
 
-def test_rules_of_one_s_own(checkout: Checkout, tmp_path: Path) -> None:
+def test_the_rules_option_replaces_the_built_in_gate_rules(
+    checkout: Checkout, tmp_path: Path
+) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         'branch = "main"\nevery_nth = 5\nwords = false\n'

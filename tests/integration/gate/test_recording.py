@@ -55,7 +55,9 @@ def commit(folder: Path, *first: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
-def test_what_a_session_opens_is_recorded_and_planned(tmp_path: Path) -> None:
+def test_files_that_a_session_opens_are_recorded_and_plan_it_when_they_change(
+    tmp_path: Path,
+) -> None:
     texts = {"gate.toml": RULES, "opened.toml": "", "run": RUN, "lib/__init__.py": ""}
     texts |= {
         "lib/code.py": "",
@@ -114,6 +116,6 @@ def test_what_a_session_opens_is_recorded_and_planned(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_a_record_is_short(opened: str, patterns: str) -> None:
+def test_recorded_files_are_compressed_into_few_patterns(opened: str, patterns: str) -> None:
     tree = "a/x.py a/y.py a/b/z.py a/d.txt c/1.py c/2.py c/3.py c/4.py root.py other.py"
     assert compress({*opened.split()}, tree.split()) == tuple(patterns.split())

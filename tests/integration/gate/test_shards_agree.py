@@ -50,7 +50,7 @@ def judged(report: Report) -> Any:
 
 
 @pytest.mark.nightly
-def test_shards_come_to_what_a_whole_run_does(tmp_path: Path) -> None:
+def test_merged_shards_give_the_verdicts_of_a_whole_run(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     code, whole = run(tmp_path / "whole")
     assert code == 1

@@ -32,7 +32,7 @@ def layers(engine: DockerClient, image_id: str) -> list[str]:
     return list(engine.images.get(image_id).attrs["RootFS"]["Layers"])
 
 
-def test_equal_contents_become_one_image(
+def test_images_with_equal_contents_are_normalized_to_one_digest(
     engine: DockerClient, busybox: str, tmp_path: Path
 ) -> None:
     raw = []

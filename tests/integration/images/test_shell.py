@@ -96,7 +96,7 @@ def shell(engine: DockerClient, busybox: str, tmp_path: Path) -> Iterator[Shell]
             volume.remove(force=True)
 
 
-def test_a_command_has_its_streams_and_its_exit_code(shell: Shell) -> None:
+def test_a_command_in_the_shell_image_keeps_its_streams_and_exit_code(shell: Shell) -> None:
     ended = shell.run("sh", "-c", "cat; echo out; echo err >&2; exit 7", text="in\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, "in\nout\n", "err\n")
     shell.wait_for(0)
@@ -114,13 +114,13 @@ def test_files_belong_to_the_caller_with_his_umask(shell: Shell) -> None:
     assert status.st_mode & 0o777 == 0o640
 
 
-def test_where_to_download_from_is_the_callers(shell: Shell) -> None:
+def test_mirror_and_proxy_variables_of_the_caller_reach_the_container(shell: Shell) -> None:
     shell.env.update(QNN_CI_MIRROR="https://mirror.invalid", HTTPS_PROXY="http://proxy.invalid:1")
     ended = shell.run("sh", "-c", "echo $QNN_CI_MIRROR $HTTPS_PROXY")
     assert ended.stdout == "https://mirror.invalid http://proxy.invalid:1\n"
 
 
-def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
+def test_the_store_is_mounted_writable_or_read_only_if_frozen(shell: Shell) -> None:
     assert shell.run("touch", str(shell.home / "store" / "new")).returncode == 0
     ended = shell.run("touch", str(shell.home / "store" / "newer"), frozen="frozen")
     assert ended.returncode != 0
@@ -129,7 +129,7 @@ def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_container_outlives_its_caller(shell: Shell, number: signal.Signals) -> None:
+def test_a_killed_caller_leaves_no_container(shell: Shell, number: signal.Signals) -> None:
     argv = shell.argv("sh", "-c", "echo it runs; exec sleep 300")
     with subprocess.Popen(
         argv, env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE

@@ -55,7 +55,7 @@ def names(data: dict[str, object]) -> list[str]:
     return [unit["name"] for unit in data["units"]]  # type: ignore[attr-defined]
 
 
-def test_a_right_app_and_a_wrong_one(
+def test_check_app_passes_a_complete_app_and_fails_an_undeclared_library(
     check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = write_apk(tmp_path / "right.apk", SET)
@@ -69,7 +69,7 @@ def test_a_right_app_and_a_wrong_one(
     assert "QNN, HTP skels" in shown
 
 
-def test_a_warning_counts_with_strict_only(check: Check, tmp_path: Path) -> None:
+def test_check_app_fails_on_warnings_only_with_strict(check: Check, tmp_path: Path) -> None:
     path = write_apk(tmp_path / "a.aar", SET, manifest="")
     assert check(path)[0] == ExitCode.OK
     assert check(path, "--strict")[0] == ExitCode.FAILED
@@ -79,7 +79,7 @@ def test_an_unknown_soc_is_a_usage_error(check: Check, tmp_path: Path) -> None:
     assert check(write_apk(tmp_path / "a.apk", SET), "--soc", "SM1")[0] == ExitCode.USAGE
 
 
-def test_split_apks_are_one_app(check: Check, tmp_path: Path) -> None:
+def test_split_apks_are_checked_as_one_app(check: Check, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     write_apk(parts / "base.apk", {}, manifest="declared")
     write_apk(parts / "split_config.arm64_v8a.apk", SET, manifest="split")

@@ -22,7 +22,9 @@ def program() -> Program:
     return read_program(Path(FOLDER, NAME))
 
 
-def test_the_compiler_and_its_target_are_those_of_the_binary(program: Program) -> None:
+def test_inspect_reads_the_compiler_version_and_target_soc_of_a_context_binary(
+    program: Program,
+) -> None:
     (context,) = program.contexts
     assert context.build.startswith("v2.37.0.250724")
     assert (context.qnn, context.core_api, context.backend_api) == ("2.37.0", "2.27.0", "5.37.0")
@@ -33,7 +35,7 @@ def test_the_compiler_and_its_target_are_those_of_the_binary(program: Program) -
 
 
 @pytest.mark.parametrize(("method", "tokens", "past"), [("kv", 1, 127), ("prefill", 32, 96)])
-def test_methods_have_the_inputs_of_the_model(
+def test_inspect_reads_the_inputs_and_outputs_of_each_method(
     program: Program, method: str, tokens: int, past: int
 ) -> None:
     (found,) = [one for one in program.methods if one.name == f"{method}_forward"]
@@ -47,7 +49,9 @@ def test_methods_have_the_inputs_of_the_model(
     assert found.cpu_operators == {}
 
 
-def test_scales_are_those_that_the_program_gives_as_constants(program: Program) -> None:
+def test_quantization_scales_equal_the_constants_that_the_program_declares(
+    program: Program,
+) -> None:
     constants = program.metadata or {}
     assert (constants["get_max_seq_len"], constants["get_vocab_size"]) == (128, VOCABULARY)
     assert constants["get_use_kv_cache"] is True

@@ -28,7 +28,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w"])
-def test_swapped_key_heads_of_a_layer_are_named(
+def test_a_layer_with_swapped_key_heads_is_named_as_the_first_wrong(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -38,7 +38,7 @@ def test_swapped_key_heads_of_a_layer_are_named(
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "smollm3", "phi3", "granite"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_wrong_layer_of_each_family_is_named(
+def test_a_planted_wrong_layer_is_named_for_each_model_family(
     fault: str,
     family: str,
     tmp_path: Path,

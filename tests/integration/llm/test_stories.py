@@ -73,14 +73,14 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return seen
 
 
-def test_upstreams_program_tells_its_story(tell: Test) -> None:
+def test_upstreams_story_program_generates_its_expected_text(tell: Test) -> None:
     told, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
     assert STORY in told
     assert "the first 38 equal those of float32" in told
     assert case["equal"] == pytest.approx(0.906, abs=0.05)
 
 
-def test_another_models_tokenizer_is_an_error_with_both_numbers(
+def test_a_tokenizer_with_another_vocabulary_size_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def test_another_models_tokenizer_is_an_error_with_both_numbers(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w", "16a4w_block"])
-def test_each_scheme_tells_of_lily_and_rejects_every_control(
+def test_each_scheme_generates_the_expected_story_and_rejects_every_control(
     tell: Test, tmp_path: Path, generated: list[tuple[int, ...]], scheme: str
 ) -> None:
     words = ["--model", "stories260k", "--scheme", scheme, "--tokens", "64", "--context", "96"]

@@ -43,7 +43,7 @@ def digests(forks: TorchForks) -> dict[str, str]:
     return run_code(forks, CODE, "[1, false]", "mlp", "superres", "mobilenet", "lstm")
 
 
-def test_keys_depend_on_nothing_that_the_process_did_before(
+def test_model_keys_do_not_depend_on_earlier_models_or_threads_of_the_process(
     forks: TorchForks, digests: dict[str, str]
 ) -> None:
     other = json.dumps([2, True])  # threads, and oneDNN
@@ -66,7 +66,7 @@ def copy_sources(target: Path, changed: str, text: str, by: str) -> Path:
     return target
 
 
-def test_a_changed_operator_of_one_model_changes_its_key_alone(
+def test_a_changed_operator_changes_the_key_of_its_model_only(
     tmp_path: Path, forks: TorchForks, digests: dict[str, str]
 ) -> None:
     changed = copy_sources(tmp_path, "ci/models/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()")
@@ -98,7 +98,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_new_scheme_lowers_nothing_again_and_other_reasons_of_refusals_all(
+def test_only_source_changes_that_a_program_depends_on_change_its_cache_key(
     tmp_path: Path, forks: TorchForks, change: str
 ) -> None:
     changed, text, by, same = CHANGES[change]

@@ -148,7 +148,7 @@ def said(folder: Path, load_models: LoadModels) -> dict[str, list[str]]:
     return load_models(folder, *GOOD, *WRONG)
 
 
-def test_factories_of_one_file_with_the_same_weights_have_keys_of_their_own(
+def test_factories_with_equal_weights_in_one_file_have_different_keys(
     said: dict[str, list[str]],
 ) -> None:
     keys = {name: said[name][0] for name in GOOD}
@@ -159,19 +159,23 @@ def test_factories_of_one_file_with_the_same_weights_have_keys_of_their_own(
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_with_a_factory_is_said(said: dict[str, list[str]], name: str) -> None:
+def test_a_wrong_model_factory_is_refused_with_the_reason(
+    said: dict[str, list[str]], name: str
+) -> None:
     kind, words = WRONG[name]
     assert said[name][0] == kind
     assert words in said[name][1]
     assert "Traceback" not in said[name][1]
 
 
-def test_the_line_that_failed_is_named(said: dict[str, list[str]]) -> None:
+def test_an_exception_in_a_users_model_is_reported_with_its_line(
+    said: dict[str, list[str]],
+) -> None:
     line = MODELS.splitlines().index("    return x @ x") + 1
     assert f"nets.py, line {line}, in fails" in said["at_line"][1]
 
 
-def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
+def test_a_number_read_from_a_file_changes_the_key_of_the_model_that_uses_it(
     folder: Path, said: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     names = ("configured", "plain")
@@ -183,7 +187,7 @@ def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
     assert load_models(folder, "accumulating") == {"accumulating": said["accumulating"]}
 
 
-def test_an_operator_chosen_by_a_file_changes_the_key_though_no_output_differs(
+def test_an_operator_chosen_by_a_file_changes_the_key_even_with_equal_outputs(
     folder: Path, said: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     (folder / "operator.txt").write_text("clamp")
@@ -221,7 +225,7 @@ def test_a_model_in_a_package_imports_as_a_module_of_it_does(
     assert said["plain"][1] == "[[2, 3]]", said
 
 
-def test_the_line_of_a_syntax_error_and_of_another_file_is_named_in_the_repository(
+def test_errors_in_a_users_models_name_the_path_in_the_repository_and_line(
     tmp_path: Path, load_models: LoadModels
 ) -> None:
     parts = "import torch\n\ndef fails():\n    return torch.ones(2) @ torch.ones(3)\n"

@@ -74,7 +74,7 @@ def copy(folder: Path, tmp_path: Path, name: str, change: tuple[bytes, bytes] = 
 
 
 @pytest.mark.parametrize("name", ["beside", "inside"])
-def test_a_compiled_context_fits_and_runs(folder: Path, name: str) -> None:
+def test_a_compiled_onnx_context_fits_its_soc_and_runs(folder: Path, name: str) -> None:
     path = folder / f"{name}.onnx"
     context = check_context(path, "SM8750")
     (target,) = context.targets
@@ -85,7 +85,7 @@ def test_a_compiled_context_fits_and_runs(folder: Path, name: str) -> None:
     assert run_context(path)["outputs"]
 
 
-def test_one_for_several_socs_fits_each(folder: Path) -> None:
+def test_a_context_for_several_socs_fits_each_of_them_and_no_other(folder: Path) -> None:
     path = folder / "several.onnx"
     assert [one.soc for one in read_context(path).targets] == ["SM8650", "SM8750"]
     for soc in ("SM8650", "SM8750"):
@@ -126,7 +126,9 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
             assert [(one.name, one.shape) for one in ports] == wanted
 
 
-def test_what_the_emulator_runs_is_refused_here(folder: Path, tmp_path: Path) -> None:
+def test_contexts_that_the_emulator_runs_but_a_device_would_not_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     """Another SoC's, one that claims another QNN than its model, and one with changed weights."""
     other = folder / "other.onnx"
     assert run_context(other, "69")["outputs"]
@@ -164,7 +166,9 @@ def test_what_the_provider_refuses_is_refused_here_with_the_reason(
     assert re.search(r"is empty|\d bytes? long", caught.value.why)
 
 
-def test_graphs_that_share_weights(folder: Path) -> None:
+def test_a_context_with_shared_weights_fits_its_soc_but_the_emulator_refuses_it(
+    folder: Path,
+) -> None:
     """One binary for both; the emulator does not load it."""
     binaries = set()
     for name in ("first", "second"):

@@ -102,7 +102,9 @@ def save(path: Path, *nodes: onnx.NodeProto, opset: int = 21) -> str:
     return str(path)
 
 
-def test_a_session_takes_the_quantized_model_itself(run_case: RunCase, tmp_path: Path) -> None:
+def test_with_direct_a_session_loads_the_quantized_model_not_a_context(
+    run_case: RunCase, tmp_path: Path
+) -> None:
     result = run_case("mlp", Scheme.U8, direct=True)
     assert result.case.status is Status.PASSED, describe(result)
     (kept,) = (tmp_path / "kept").glob("*/artifact/program/*")
@@ -140,7 +142,7 @@ schemes = ["u16a8w"]
 """
 
 
-def test_files_need_no_torch(tmp_path: Path) -> None:
+def test_onnx_files_are_judged_without_torch_installed(tmp_path: Path) -> None:
     save(tmp_path / "net.onnx", helper.make_node("Mul", ["x", "bias"], ["y"]))
     random = np.random.default_rng(1).random((8, 1, 8, 4), "float32")
     np.savez(tmp_path / "sets.npz", x=random)
@@ -198,7 +200,7 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     assert second.case.sqnr_db == first.case.sqnr_db
 
 
-def test_what_saver_and_the_profile_say_is_in_the_report_where_asked_for(
+def test_saver_and_profile_results_are_in_the_report_if_requested(
     run_case: RunCase, tmp_path: Path
 ) -> None:
     beside = tmp_path / "beside" / "mlp-u8-SM8650"
@@ -225,7 +227,9 @@ def test_what_saver_and_the_profile_say_is_in_the_report_where_asked_for(
     assert (again.cached, again.qnn_ops, again.accelerator_us) == (True, (), None)
 
 
-def test_a_quantized_file_runs_as_it_is(run_case: RunCase, tmp_path: Path) -> None:
+def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
+    run_case: RunCase, tmp_path: Path
+) -> None:
     """Its quantized form is kept, by which the program is judged."""
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
     first = run_case(model, Scheme.U8)
@@ -328,7 +332,9 @@ NODE = helper.make_node
         ("restart 9", "the subsystem restarted 4 times"),
     ],
 )
-def test_a_session_that_lies_or_dies_fails(run_case: RunCase, lie: str, why: str) -> None:
+def test_an_onnx_session_with_wrong_outputs_a_hang_or_restarts_fails(
+    run_case: RunCase, lie: str, why: str
+) -> None:
     run_case("mlp", Scheme.U8)
     result = run_case("mlp", Scheme.U8, lie=lie, timeout_s=3 if lie == "hang" else 200)
     assert result.case.status is Status.FAILED

@@ -25,7 +25,7 @@ net (float[1,8,12,12] x) => (float[1,4,12,12] good, float[1,8,36,36] bad) {
 
 
 @pytest.mark.parametrize("scheme", ["fp16", "u16a8w"])
-def test_the_wrong_node_is_found_and_reproduced(
+def test_localise_finds_the_wrong_onnx_node_and_writes_a_reproducer(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import numpy as np

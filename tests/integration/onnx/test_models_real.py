@@ -60,7 +60,7 @@ def weight(location: str = "", dims: Sequence[int] = SHAPE, **more: Any) -> Tens
     return made
 
 
-def test_what_onnxruntime_takes_is_let_through(tmp_path: Path) -> None:
+def test_models_that_onnxruntime_loads_are_accepted(tmp_path: Path) -> None:
     """A function, nodes in any order, an output without a shape, weights of many kinds."""
     path = tmp_path / "m.onnx"
     opset = helper.make_opsetid("", 21)
@@ -87,7 +87,7 @@ def test_what_onnxruntime_takes_is_let_through(tmp_path: Path) -> None:
         assert load(path) == ""
 
 
-def test_files_with_weights_are_found(tmp_path: Path) -> None:
+def test_external_weight_files_of_a_model_are_listed_or_reported_missing(tmp_path: Path) -> None:
     held = onnx.load(write_conv(tmp_path / "conv.onnx"))
     path = tmp_path / "two.onnx"
     onnx.save(held, path, save_as_external_data=True, location="w.bin", size_threshold=0)

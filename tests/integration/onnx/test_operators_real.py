@@ -33,7 +33,7 @@ def find_row(case: Case) -> tuple[Answer, str] | None:
     return None
 
 
-def test_rows_are_what_the_provider_answers() -> None:
+def test_the_operator_table_agrees_with_the_providers_answers() -> None:
     table = read_operators()
     assert installed_version() == table.provider
     cases = list(list_cases())
@@ -48,7 +48,7 @@ def test_rows_are_what_the_provider_answers() -> None:
     assert not differing
 
 
-def test_every_case_is_in_the_table_and_nothing_else() -> None:
+def test_the_operator_table_has_only_known_cases_and_nearly_all_of_them() -> None:
     told = {
         (one.name, row.variant, kind, rank)
         for one in read_operators().operator
@@ -86,7 +86,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, d
 
 
 @pytest.mark.parametrize("name", ["if", "fixed if", "GELU with Erf"])
-def test_what_the_notes_say_is_taken(
+def test_operators_that_the_notes_call_supported_run_with_right_outputs(
     name: str, answers: dict[str, tuple[Path, dict[str, Any]]]
 ) -> None:
     path, answer = answers[name]
@@ -106,7 +106,7 @@ def test_what_the_notes_say_is_taken(
         ("any batch", "Cannot get shape", "--shape x=1,4"),
     ],
 )
-def test_what_is_not_fixed_is_refused_with_the_way_to_fix_it(
+def test_operators_that_the_provider_refuses_are_refused_with_the_fix(
     name: str, reason: str, says: str, answers: dict[str, tuple[Path, dict[str, Any]]]
 ) -> None:
     path, answer = answers[name]
@@ -116,7 +116,7 @@ def test_what_is_not_fixed_is_refused_with_the_way_to_fix_it(
     assert says in f"{caught.value.what} {caught.value.fix}"
 
 
-def test_a_float_that_is_cast_twice_is_rounded(
+def test_a_float_cast_to_int64_by_way_of_int32_is_rounded_as_the_notes_say(
     answers: dict[str, tuple[Path, dict[str, Any]]],
 ) -> None:
     _, answer = answers["to int64 by way of int32"]
@@ -124,7 +124,7 @@ def test_a_float_that_is_cast_twice_is_rounded(
     assert "rounded" in read_notes()["Cast"]
 
 
-def test_branches_that_share_a_name_are_refused(
+def test_the_provider_refuses_if_branches_that_share_a_tensor_name(
     answers: dict[str, tuple[Path, dict[str, Any]]],
 ) -> None:
     _, answer = answers["if of one name"]

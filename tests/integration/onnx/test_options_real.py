@@ -129,7 +129,7 @@ def test_every_option_of_the_library_is_in_the_table(library: bytes) -> None:
     assert ignored <= seen, "the provider has lost some of these"
 
 
-def test_session_entries_are_those_of_onnxruntime() -> None:
+def test_the_table_of_session_entries_agrees_with_onnxruntime() -> None:
     folder = Path(onnxruntime.capi.__file__).parent
     (binary,) = folder.glob("onnxruntime_pybind11_state*.so")
     libraries = binary.read_bytes() + Path(onnxruntime_qnn.get_library_path()).read_bytes()
@@ -144,7 +144,7 @@ def test_session_entries_are_those_of_onnxruntime() -> None:
     } == set()
 
 
-def test_defaults_are_what_the_provider_says(answers: dict[str, dict[str, Any]]) -> None:
+def test_option_defaults_agree_with_the_providers_log(answers: dict[str, dict[str, Any]]) -> None:
     said = dict(TAKEN.findall(answers["nothing"]["log"]))
     rows = {row.name: row.default for row in read_options().provider}
     assert said == {name: rows.get(name) for name in said}
@@ -173,7 +173,7 @@ def test_a_switch_that_is_neither_0_nor_1_is_ignored(answers: dict[str, dict[str
 
 
 @pytest.mark.parametrize("name", WRONG_VALUES)
-def test_the_table_says_what_a_wrong_value_does(
+def test_a_wrong_option_value_fails_or_warns_as_the_table_says(
     name: str, answers: dict[str, dict[str, Any]]
 ) -> None:
     (row,) = (row for row in read_options().provider if row.name == name)
@@ -209,7 +209,7 @@ def test_saver_refuses_what_htp_refuses_and_makes_no_context(tmp_path: Path) -> 
     assert (tmp_path / "saver_output" / "saver_output.c").is_file()
 
 
-def test_a_wrong_latency_of_a_run_ends_the_process(model: Path) -> None:
+def test_a_wrong_rpc_control_latency_kills_the_process(model: Path) -> None:
     (row,) = (row for row in read_options().run if row.name == "qnn.rpc_control_latency")
     assert row.wrong == "killed"
     request = {"model": str(model), "options": SOC, "run": {row.name: "x"}}
@@ -218,7 +218,7 @@ def test_a_wrong_latency_of_a_run_ends_the_process(model: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_every_soc_of_the_table_is_one_that_qnn_prepares_for(tmp_path: Path) -> None:
+def test_qnn_compiles_a_context_for_every_soc_of_the_table(tmp_path: Path) -> None:
     model = write_conv(tmp_path / "conv.onnx")
     for name, soc in read_options().socs.items():
         target = tmp_path / f"{name}.onnx"

@@ -95,5 +95,5 @@ def test_changes_have_their_findings_and_no_other(group: str, tmp_path: Path, ca
     assert {f for f in found if not any(f[: len(row)] == row for row in expected)} == set()
 
 
-def test_changes_are_enough() -> None:
+def test_there_are_at_least_40_planted_changes() -> None:
     assert sum(map(len, GROUPS.values())) >= 40

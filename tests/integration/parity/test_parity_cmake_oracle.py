@@ -71,7 +71,7 @@ def run_alone(text: str, folder: Path) -> Path:
 
 @pytest.mark.skipif(CMAKE is None, reason="cmake is not installed")
 @pytest.mark.parametrize("text", SNIPPETS, ids=lambda text: text.split("\n")[-2][:60])
-def test_a_snippet_is_read_as_cmake_runs_it_or_as_unknown(
+def test_the_static_reader_agrees_with_cmake_or_says_unknown(
     text: str, answers: Path, tmp_path: Path
 ) -> None:
     out = answers / f"{SNIPPETS.index(text)}.out"

@@ -69,7 +69,7 @@ def summary(facts: CMakeFacts) -> dict[str, set[str]]:
 
 
 @needs_cmake
-def test_the_reply_and_the_static_reading_agree(source: Path, build: Path) -> None:
+def test_the_static_reader_agrees_with_cmakes_file_api(source: Path, build: Path) -> None:
     exact = read_file_api(build, source, Configuration.HOST)
     static = StaticReader(DirectoryTree(source)).read(Configuration.HOST)
 

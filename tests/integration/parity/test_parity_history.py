@@ -18,7 +18,7 @@ pytestmark = WALKS
 @pytest.mark.parametrize(
     "repair", read_artifact("repairs.json"), ids=lambda repair: repair["commit"][:10]
 )
-def test_a_repair_is_seen(repair: dict[str, Any]) -> None:
+def test_a_historical_parity_repair_removes_exactly_its_findings(repair: dict[str, Any]) -> None:
     before = compare_revision(repair["commit"] + "^", *repair["scope"])
     after = compare_revision(repair["commit"], *repair["scope"])
 
@@ -27,7 +27,7 @@ def test_a_repair_is_seen(repair: dict[str, Any]) -> None:
     assert not [key for key in after if key not in before and after[key].level is not Level.NOTE]
 
 
-def test_qualcomm_at_main_has_what_was_judged() -> None:
+def test_parity_of_upstreams_qualcomm_backend_has_the_reviewed_findings() -> None:
     """All are true: no such header, a pattern kept for files to come, an unlisted conftest, and
     two imports of tests that their deps do not reach."""
     found = compare_revision(MAIN, "backends/qualcomm").values()

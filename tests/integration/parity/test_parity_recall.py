@@ -15,7 +15,7 @@ pytestmark = WALKS
 
 
 @pytest.mark.timeout(7200)
-def test_drifts_that_were_repaired_later_are_found() -> None:
+def test_parity_finds_drifts_that_upstream_repaired_later() -> None:
     missed: list[tuple[str, ...]] = []
     for revision, repairs in DRIFTS.items():
         found = compare_revision(revision).values()

@@ -106,7 +106,7 @@ def test_a_checkout_and_a_revision_and_a_bare_directory(source: Path, parity: Pa
     assert paths(revision) == {"p/old.cpp"}
 
 
-def test_a_base_leaves_only_what_is_new(source: Path, parity: Parity) -> None:
+def test_parity_with_a_base_reports_only_new_findings(source: Path, parity: Parity) -> None:
     ended = parity("--source", source, "--base", "main~1", "--json")
 
     assert paths(ended) == {"p/b.cpp"}
@@ -120,7 +120,9 @@ def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) 
     assert "CMakeLists.txt:3: error: p/b.cpp: " in ended.stdout
 
 
-def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_path: Path) -> None:
+def test_parity_gives_the_same_report_from_its_cache(
+    source: Path, parity: Parity, tmp_path: Path
+) -> None:
     first = document(parity("--source", source, "--json"))
     kept = sorted((tmp_path / "home" / "parity").glob("*.json"))
     second = document(parity("--source", source, "--json"))
@@ -137,7 +139,9 @@ def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_pa
     assert parity("--source", source, "--json").returncode == 1
 
 
-def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) -> None:
+def test_a_build_file_that_exhausts_memory_is_reported_as_not_evaluated(
+    source: Path, parity: Parity
+) -> None:
     bomb = "x = [0] * 1000\n" + "x = x + x + x + x + x + x + x + x\n" * 12
     plant(
         source, {"q/BUCK": f"def f():\n  {bomb.strip().replace(chr(10), chr(10) + '  ')}\n\nf()\n"}
@@ -150,7 +154,7 @@ def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) 
 
 
 @pytest.mark.parametrize("scope", [[], ["--scope", "p"]], ids=["whole", "scope"])
-def test_a_side_that_could_not_be_read_fails(
+def test_parity_fails_if_a_side_could_not_be_read(
     source: Path, scope: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "WORKER_LIMIT_S", 0.01)
@@ -176,7 +180,7 @@ def test_a_side_that_could_not_be_read_fails(
     ],
     ids=["revision", "scope", "base"],
 )
-def test_a_wrong_word_is_a_usage_error(
+def test_a_wrong_argument_of_parity_is_a_usage_error(
     words: list[str], what: str, source: Path, parity: Parity
 ) -> None:
     ended = parity("--source", source, *words)

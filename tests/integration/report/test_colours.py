@@ -55,10 +55,12 @@ def show(report: Path, changes: dict[str, str]) -> bytes:
     return data
 
 
-def test_a_terminal_has_colours(report: Path) -> None:
+def test_a_report_on_a_terminal_has_colours(report: Path) -> None:
     assert COLOUR in show(report, {})
 
 
 @pytest.mark.parametrize("changes", [{"NO_COLOR": "1"}, {"CI": "true"}, {"TERM": "dumb"}])
-def test_whoever_wants_none_gets_none(report: Path, changes: dict[str, str]) -> None:
+def test_a_report_has_no_colours_with_no_color_in_ci_or_on_a_dumb_terminal(
+    report: Path, changes: dict[str, str]
+) -> None:
     assert COLOUR not in show(report, changes)

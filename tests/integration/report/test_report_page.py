@@ -83,7 +83,7 @@ def test_cases_are_sorted_by_a_click_on_a_head(
     assert browser.console == []
 
 
-def test_filter_and_statuses_act_on_cards_charts_and_tables(
+def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     show(browser, report, tmp_path)
@@ -109,7 +109,7 @@ def test_filter_and_statuses_act_on_cards_charts_and_tables(
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_link_opens_a_case_with_scripts_and_without(
+def test_a_link_opens_the_details_of_a_case_with_and_without_scripts(
     browser: Browser, report: Report, tmp_path: Path, scripts: bool
 ) -> None:
     browser.allow_scripts(allowed=scripts)
@@ -123,7 +123,7 @@ def test_a_link_opens_a_case_with_scripts_and_without(
     assert browser.ask("document.title").startswith("FAILED")
 
 
-def test_without_scripts_everything_is_there_but_the_tools(
+def test_without_scripts_the_page_shows_everything_except_the_filter(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     browser.allow_scripts(allowed=False)
@@ -144,7 +144,7 @@ def many(report: Report, models: int) -> Report:
     return make_report([*cases, *report.cases[2:]])
 
 
-def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
+def test_a_page_of_a_thousand_cases_lays_out_details_only_when_opened(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     """The bulk of the page, what is known of each case, is text until it is opened."""
@@ -166,7 +166,7 @@ def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
     assert browser.console == []
 
 
-def test_its_policy_lets_its_own_script_run_and_no_other(
+def test_the_content_security_policy_of_the_page_blocks_foreign_scripts(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     page = tmp_path / "evil.html"

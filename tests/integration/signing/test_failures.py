@@ -77,7 +77,7 @@ def test_unrecognised_signature_fails_unless_it_is_accepted(
     assert verb.run("verify-signature", *unsigned, "signed").returncode == 1
 
 
-def test_verification_at_a_date(verb, libraries) -> None:
+def test_verify_signature_at_a_date_judges_certificates_at_that_date(verb, libraries) -> None:
     assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
     assert verb.run("verify-signature", "signed").returncode == 0
     today = dt.datetime.now(dt.timezone.utc)

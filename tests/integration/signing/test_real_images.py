@@ -42,7 +42,9 @@ def images() -> list[tuple[dict[str, Any], bytes]]:
     return list(found.values())
 
 
-def test_every_image_is_proven_or_rightly_not(images: list[tuple[dict[str, Any], bytes]]) -> None:
+def test_each_real_signed_image_has_its_recorded_verdict(
+    images: list[tuple[dict[str, Any], bytes]],
+) -> None:
     for wanted, data in images:
         report = verify_bytes(memoryview(data))
         found = (report.verdict.value, [one.scheme.value for one in report.signers])
@@ -54,7 +56,9 @@ def test_every_image_is_proven_or_rightly_not(images: list[tuple[dict[str, Any],
         assert any(ROOTLESS in note for note in report.notes) is rootless, wanted["path"]
 
 
-def test_chains_hold_until_their_last_second(images: list[tuple[dict[str, Any], bytes]]) -> None:
+def test_a_certificate_chain_is_valid_until_its_last_second(
+    images: list[tuple[dict[str, Any], bytes]],
+) -> None:
     for wanted, data in images:
         signers = verify_bytes(memoryview(data)).signers
         if wanted["verdict"] == Verdict.PROVEN.value and len(signers) == 1:

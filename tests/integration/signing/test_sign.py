@@ -71,7 +71,9 @@ def list_runs_on(library: str | Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
-def test_kill_leaves_all_or_nothing(verb, libraries, tmp_path: Path, existing: bool) -> None:
+def test_a_killed_signing_run_leaves_all_signed_files_or_none(
+    verb, libraries, tmp_path: Path, existing: bool
+) -> None:
     folder = tmp_path / "area"
     folder.mkdir()
     out = folder / "signed"

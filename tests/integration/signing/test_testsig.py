@@ -51,7 +51,9 @@ def test_a_test_signature_is_made_and_its_serial_not_shown(
     assert_nothing_shown(verified.stdout + verified.stderr)
 
 
-def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path) -> None:
+def test_another_signer_command_gets_its_input_and_output_placeholders_filled(
+    verb, libraries, tmp_path: Path
+) -> None:
     script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
     python = find_interpreter()
     command = f"{python.path} {os.path.relpath(script, tmp_path)} -o {{output}} -i {{input}}"
@@ -66,7 +68,7 @@ def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path)
     assert "{input}" in refused.stderr
 
 
-def test_dry_run_checks_all_signs_nothing_and_needs_no_signer(
+def test_sign_dry_run_checks_every_library_and_writes_nothing(
     verb, libraries, take_snapshot, tmp_path: Path
 ) -> None:
     before = take_snapshot(tmp_path)

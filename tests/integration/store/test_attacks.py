@@ -418,7 +418,9 @@ def target(
 @pytest.mark.parametrize(
     "attack", ATTACKS, ids=lambda one: f"{one.kind}-{one.stage}-{one.name.replace(' ', '_')}"
 )
-def test_no_attack_succeeds(attack: Attack, target: Target) -> None:
+def test_an_attack_on_a_fetch_changes_nothing_outside_and_publishes_no_bad_tree(
+    attack: Attack, target: Target
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         target.patch = patch
         attack.do(target)

@@ -47,7 +47,9 @@ def sizes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
     return {row["name"]: row["size_bytes"] for row in rows}
 
 
-def test_all_leaves_what_is_not_a_cache(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_clean_all_keeps_pins_environments_and_foreign_files(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call(capsys, "clean", "all")
     left = {name: size for name, size in sizes(capsys).items() if size}
     assert left == {"environments": 1000}  # nox itself may be running
@@ -56,7 +58,7 @@ def test_all_leaves_what_is_not_a_cache(home: Path, capsys: pytest.CaptureFixtur
     assert provision_profile("emulator", Progress()).artifacts
 
 
-def test_a_link_in_the_place_of_a_part_is_not_followed(
+def test_cache_clean_does_not_follow_a_link_in_place_of_a_cache_directory(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine").mkdir()

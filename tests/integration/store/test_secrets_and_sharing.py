@@ -68,7 +68,7 @@ def test_no_secret_of_a_url_is_written_or_shown(
     assert find_secrets(*places) == []
 
 
-def test_an_old_pin_with_a_secret_is_shown_without_it(
+def test_lock_shows_an_old_pin_without_the_secret_in_its_url(
     world: World, server: BadServer, run: Run
 ) -> None:
     assert run("lock", "qnn-sdk", "--write").returncode == 0
@@ -171,7 +171,7 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(
     assert stat.S_IMODE((world.home / "locks/libcxx.lock").stat().st_mode) == 0o666
 
 
-def test_gc_spares_what_a_living_shell_has_exported(world: World, run: Run) -> None:
+def test_gc_keeps_trees_that_a_living_shell_exported(world: World, run: Run) -> None:
     """The variables of a shell that were exported after its start are not in its /proc entry."""
     script = f'eval "$({sys.executable} -m provisioning env aot --shell)"; echo set; read line'
     shell = subprocess.Popen(

@@ -127,7 +127,7 @@ def check_store(home: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_a_kill_at_any_instant_leaves_nothing_or_the_whole(world: World) -> None:
+def test_a_fetch_killed_at_any_instant_leaves_no_half_published_tree(world: World) -> None:
     lock(world)
     dice = random.Random(11)
     codes = []
@@ -177,7 +177,9 @@ def drop_one(home: Path, dice: random.Random) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_eight_processes_make_one_download(world: World, server: BadServer) -> None:
+def test_eight_concurrent_fetches_of_an_artifact_download_it_once(
+    world: World, server: BadServer
+) -> None:
     def late(handler: bad.Handler, data: bytes) -> None:
         time.sleep(2.0)  # so that the others come while the first one is at work
         bad.serve(handler, data)

@@ -52,7 +52,9 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
 
 @pytest.mark.nightly
 @pytest.mark.emulator
-def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
+def test_a_fake_upstream_suite_has_every_outcome_and_can_be_resumed_and_repeated(
+    tmp_path: Path,
+) -> None:
     environment = provision_profile("emulator", Progress(), verify=False, offline=False)
     own = name_variables(SUITES["upstream"], "SM8650", FAKE)
     variables = environment.apply({**os.environ, **own})

@@ -134,7 +134,7 @@ def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> 
     assert {"runner", "runner.debug"} <= names
 
 
-def test_a_change_of_prose_builds_nothing_unless_it_is_asked_to(fork: GitHub) -> None:
+def test_a_docs_only_change_builds_nothing_unless_only_needed_is_false(fork: GitHub) -> None:
     change(fork, {"NOTES.md": "still a fork\n"})
     results = fork.run(BUILD)
     assert list_results(results) == {"runner": "success"}, collect_log(results)
@@ -168,7 +168,7 @@ def test_executorch_may_be_a_submodule(nested: GitHub) -> None:
     assert "the input source must be a directory" in collect_log(results)
 
 
-def test_what_a_push_compiled_is_restored_for_a_pull_request(fork: GitHub) -> None:
+def test_a_pull_request_restores_the_compiler_cache_of_a_push(fork: GitHub) -> None:
     request = dict(fork.github)
     fork.github = {"event_name": "push", "ref": "refs/heads/main"}
     fork.variables["QUICK_CCACHE"] = "an object"
@@ -185,14 +185,14 @@ def test_what_a_push_compiled_is_restored_for_a_pull_request(fork: GitHub) -> No
     assert len(fork.services.caches) == 1  # a pull request saves none
 
 
-def test_the_example_of_the_page_gives_a_fork_a_runner(fork: GitHub) -> None:
+def test_the_documented_workflow_builds_a_runner_for_a_fork(fork: GitHub) -> None:
     change(fork, {"backends/qualcomm/runtime/Backend.cpp": "int backend() { return 2; }\n"})
     results = fork.run(call_own(FORK, fork.job["workflow_sha"]))
     assert list_results(results) == {"runner": "success", "parity": "success"}, collect_log(results)
     assert list_words(fork) == [["android", "--parity", "on"]]
 
 
-def test_an_adaptor_of_a_fork_is_laid_over_no_wheel(fork: GitHub) -> None:
+def test_the_build_workflow_of_a_fork_makes_no_overlay_of_the_adaptor(fork: GitHub) -> None:
     fork.github = {"event_name": "push", "ref": "refs/heads/main"}
     results = fork.run(BUILD.replace("android", "aot"))
     assert list_results(results) == {"runner": "success"}, collect_log(results)
@@ -209,7 +209,9 @@ def test_a_build_that_fails_is_red_and_an_unknown_target_is_refused(fork: GitHub
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_only_what_a_pull_request_brings_fails_parity(fork: GitHub, listed: bool) -> None:
+def test_the_parity_workflow_fails_only_for_drift_that_the_pull_request_adds(
+    fork: GitHub, listed: bool
+) -> None:
     other = {"backends/qualcomm/runtime/Old.cpp": "int old() { return 1; }\n"}
     cmake = "add_library(backend runtime/Backend.cpp runtime/Old.cpp)\n"
     change(fork, {**other, "backends/qualcomm/CMakeLists.txt": cmake})

@@ -64,7 +64,7 @@ def lines_of(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["gitlab", "jenkins"])
 @pytest.mark.parametrize(("variable", "code"), [("", 0), ("UNFIT", 3), ("QUICK_CODE", 1)])
-def test_the_lines_of_others_stop_at_what_fails(
+def test_the_gitlab_and_jenkins_examples_stop_at_the_first_failure(
     tmp_path: Path, kind: str, variable: str, code: int
 ) -> None:
     for name in ("qnn-ci", "pip"):

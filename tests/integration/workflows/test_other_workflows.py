@@ -44,7 +44,7 @@ def update(project: Project, **codes: int) -> None:
     )
 
 
-def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project) -> None:
+def test_the_pins_workflow_proposes_a_newer_pin_with_its_test_results(project: Project) -> None:
     update(project, before=0, after=0)
     results = run(project, "pins")
     assert list_results(results) == {"try": "success", "propose": "success"}, collect_log(results)
@@ -70,7 +70,7 @@ def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project)
     assert "gh workflow run pr.yml --ref pins" in project.called  # or the pull request has no gate
 
 
-def test_a_suite_that_fails_with_a_new_pin_is_told_and_not_hidden(project: Project) -> None:
+def test_a_pin_proposal_shows_a_suite_that_fails_with_the_new_pin(project: Project) -> None:
     update(project, before=0, after=1)
     project.github.variables["OPEN"] = "1"
     results = run(project, "pins")
@@ -82,12 +82,12 @@ def test_a_suite_that_fails_with_a_new_pin_is_told_and_not_hidden(project: Proje
     assert any(line.startswith("gh pr edit pins") for line in project.called)
 
 
-def test_a_suite_that_fails_already_is_no_base_to_compare_with(project: Project) -> None:
+def test_no_pin_is_proposed_if_the_suite_fails_before_the_change(project: Project) -> None:
     update(project, before=1, after=0)
     assert list_results(run(project, "pins")) == {"try": "failure", "propose": "skipped"}
 
 
-def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
+def test_the_pins_workflow_does_nothing_without_a_newer_pin(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     project.end_with({"qnn_ci update": {"code": 0}})
     results = run(project, "pins")
@@ -98,7 +98,7 @@ def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
 # -- nightly, images, release, sign ----------------------------------------------------------------
 
 
-def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:
+def test_images_are_checked_for_a_pull_request_and_pushed_only_by_hand(project: Project) -> None:
     project.end_with({"docker_build": {"code": 0}})
     project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     assert list_results(run(project, "images")) == {"build": "success", "push": "skipped"}
@@ -135,7 +135,9 @@ DIST = {
 
 
 @pytest.mark.parametrize(("tag", "result"), [("v1.2.3", "success"), ("v1.2.4", "failure")])
-def test_a_release_is_what_its_tag_says(project: Project, tag: str, result: str) -> None:
+def test_a_release_is_published_only_if_its_tag_is_the_version(
+    project: Project, tag: str, result: str
+) -> None:
     project.end_with({"release": {"code": 0, "writes": DIST}})
     project.github.github = {"ref": f"refs/tags/{tag}", "ref_name": tag}
     results = run(project, "release")
@@ -150,7 +152,7 @@ def test_a_release_is_what_its_tag_says(project: Project, tag: str, result: str)
         assert [bool(given.get("sbom-path")) for given in attested] == [False, True]
 
 
-def test_nothing_is_released_that_fails_on_a_bare_machine(project: Project) -> None:
+def test_a_release_that_fails_on_a_bare_machine_is_not_published(project: Project) -> None:
     project.end_with({"release": {"code": 0, "writes": DIST}})
     project.github.github = {"ref": "refs/tags/v1.2.3", "ref_name": "v1.2.3"}
     project.github.variables["FRESH_CODE"] = "3"
@@ -159,7 +161,7 @@ def test_nothing_is_released_that_fails_on_a_bare_machine(project: Project) -> N
     assert project.called == ["sudo .ci/fresh"]
 
 
-def test_inputs_of_signing_are_unsigned_and_nobody_signs_for_a_pull_request(
+def test_the_sign_workflow_requires_unsigned_inputs_and_does_not_sign_for_a_pull_request(
     project: Project,
 ) -> None:
     """The skels are real, and so are their verification and the dry run."""
@@ -200,7 +202,7 @@ SIGNED = {
         ),
     ],
 )
-def test_a_maintainer_signs(
+def test_a_manual_sign_run_signs_verifies_and_keeps_only_the_record(
     project: Project, inputs: dict[str, bool], vars_: dict[str, str], words: str
 ) -> None:
     document = read_workflow("sign")
@@ -231,7 +233,7 @@ CALLER = """
 """
 
 
-def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> None:
+def test_another_repository_tests_its_models_with_one_workflow_call(caller: GitHub) -> None:
     """QNN, the doctor and setup-qnn are real; pip and the run of the models are not."""
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
@@ -243,7 +245,7 @@ def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> Non
 
 
 @pytest.mark.parametrize(("lane", "result"), [("onnx", "success"), ("llama", "failure")])
-def test_files_of_onnx_have_a_lane(caller: GitHub, lane: str, result: str) -> None:
+def test_the_lane_input_selects_the_onnx_session(caller: GitHub, lane: str, result: str) -> None:
     results = caller.run(CALLER.replace("policy: qnn.toml", f"policy: qnn.toml, lane: {lane}"))
     assert list_results(results) == {"models": result}, collect_log(results)
     kept = caller.services.artifacts.get("qnn-ci")
@@ -315,7 +317,7 @@ def test_evidence_is_signed_where_the_caller_permits_it(
     assert ("qnn-ci-signature" in caller.services.artifacts) is signs
 
 
-def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:
+def test_a_runner_too_old_to_know_the_workflows_commit_is_refused(caller: GitHub) -> None:
     caller.job = {}
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "failure"}

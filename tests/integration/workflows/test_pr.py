@@ -130,7 +130,7 @@ def test_a_change_in_a_model_runs_its_cases_and_is_green(change: ModelChange) ->
     ],
     ids=["failed", "zero cases", "no report", "lint", "infrastructure"],
 )
-def test_the_gate_is_red(
+def test_the_gate_fails_if_a_planned_job_failed_or_ran_too_few_cases(
     model_change: ModelChange, session: str, outcome: dict[str, int], why: str
 ) -> None:
     model_change.project.end_with({session: outcome})
@@ -151,7 +151,7 @@ def lose_a_shard(_name: str, row: Mapping[str, Any], setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("prepare", [cancel_emulator, lose_a_shard])
-def test_a_job_that_did_not_end_makes_it_red(
+def test_the_gate_fails_if_a_job_did_not_end(
     model_change: ModelChange, prepare: Callable[..., None]
 ) -> None:
     model_change.lose(SHARD)
@@ -167,7 +167,7 @@ def test_a_job_that_did_not_end_makes_it_red(
 
 
 @pytest.mark.parametrize("result", ["failure", "skipped"])
-def test_a_matrix_that_did_not_run_makes_it_red(model_change: ModelChange, result: str) -> None:
+def test_the_gate_fails_if_the_matrix_did_not_run(model_change: ModelChange, result: str) -> None:
     model_change.lose("")
     plan = model_change.results["plan"]
     results = model_change.rerun(results={"plan": plan, "run": JobResult(result)})
@@ -175,14 +175,14 @@ def test_a_matrix_that_did_not_run_makes_it_red(model_change: ModelChange, resul
 
 
 @pytest.mark.parametrize("result", ["failure", "skipped"])
-def test_a_plan_that_did_not_come_makes_it_red(model_change: ModelChange, result: str) -> None:
+def test_the_gate_fails_without_a_plan(model_change: ModelChange, result: str) -> None:
     model_change.project.github.services.artifacts.clear()
     results = run_pr(model_change.project, forced={"plan": result})
     assert results["run"].result != "success"
     assert results["qnn-gate"].result == "failure", collect_log(results)
 
 
-def test_a_base_that_git_does_not_know_is_red(project: Project) -> None:
+def test_the_gate_fails_if_git_does_not_know_the_base_commit(project: Project) -> None:
     project.change(MODEL)
     project.github.github["event"]["pull_request"]["base"]["sha"] = "f" * 40
     results = run_pr(project)
@@ -225,7 +225,9 @@ def test_models_that_fail_are_shown_in_code_scanning(model_change: ModelChange) 
         ("push", {"before": "f" * 40}),  # over a commit that is gone
     ],
 )
-def test_other_events_plan_everything(project: Project, event: str, values: dict[str, Any]) -> None:
+def test_manual_merge_queue_and_force_push_events_plan_every_session(
+    project: Project, event: str, values: dict[str, Any]
+) -> None:
     project.change(DOCS)
     if "merge_group" in values:
         values = {"merge_group": {"base_sha": project.head}}
@@ -235,7 +237,7 @@ def test_other_events_plan_everything(project: Project, event: str, values: dict
     assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
 
 
-def test_a_first_push_has_no_commit_before_it_and_is_green(project: Project) -> None:
+def test_the_first_push_of_a_branch_is_green(project: Project) -> None:
     project.github.github = {"event_name": "push", "event": {"before": "0" * 40}}
     results = run_pr(project)
     assert results["qnn-gate"].result == "success", collect_log(results)

@@ -135,7 +135,7 @@ def run_tiny(github: GitHub, **inputs: str) -> tuple[dict[str, str], JobRun, str
     return result.outputs, run, result.result
 
 
-def test_the_key_is_the_content_and_no_branch(tiny: GitHub, world: World) -> None:
+def test_the_cache_key_depends_on_the_content_not_on_the_branch(tiny: GitHub, world: World) -> None:
     run_tiny(tiny)
     tiny.github = {"ref": "refs/heads/topic", "event_name": "push"}
     outputs, _, _ = run_tiny(tiny)
@@ -244,7 +244,7 @@ def test_the_step_that_saves_runs_for_trusted_events_alone(
     assert judge(condition, Context(values)) is saves
 
 
-def test_a_private_cache_of_a_public_repository_holds_no_more(tiny: GitHub) -> None:
+def test_a_private_cache_in_a_public_repository_warns_and_holds_no_qnn_files(tiny: GitHub) -> None:
     _, run, result = run_tiny(tiny, cache="private")
     assert result == "success"
     assert "cache: private has no effect here" in warnings(run)[0]
@@ -254,7 +254,7 @@ def test_a_private_cache_of_a_public_repository_holds_no_more(tiny: GitHub) -> N
     assert "qnn" not in " ".join(names)
 
 
-def test_a_private_repository_may_keep_the_rest(tiny: GitHub) -> None:
+def test_a_private_cache_in_a_private_repository_also_holds_qnn_archives(tiny: GitHub) -> None:
     tiny.github = {"event": {"repository": {"private": True, "default_branch": "main"}}}
     run_tiny(tiny, cache="private")
     (entry,) = tiny.services.caches
@@ -266,7 +266,7 @@ def test_a_private_repository_may_keep_the_rest(tiny: GitHub) -> None:
 
 
 @pytest.mark.parametrize("accepted", ["", "libcxx"])
-def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub, accepted: str) -> None:
+def test_setup_qnn_fails_unless_the_caller_accepts_the_licence(tiny: GitHub, accepted: str) -> None:
     _, run, result = run_tiny(tiny, accept_licence=accepted)
     assert result == "failure"
     assert "QNN_CI_ACCEPT_LICENCE=qnn-sdk" in run.heard.text
@@ -285,7 +285,7 @@ def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub, accepted: str) 
         ({"offline": "true"}, "--offline was given"),
     ],
 )
-def test_a_wrong_input_ends_with_what_is_wrong(
+def test_a_wrong_input_of_setup_qnn_fails_with_the_reason(
     tiny: GitHub, inputs: dict[str, str], said: str
 ) -> None:
     _, run, result = run_tiny(tiny, **inputs)
