@@ -136,7 +136,7 @@ def open_suite(name: str) -> Graphs:
         ("transformer", "gelu", 0),
     ],
 )
-def test_the_spoiled_operator_is_named(model: str, kind: str, place: int) -> None:
+def test_localise_names_a_planted_faulty_operator(model: str, kind: str, place: int) -> None:
     graphs = open_suite(model)
     spoiled = [one for one in graphs.describe() if one.kind == kind][place]
     found, laboratory = search(graphs, lambda _, node: node.name == spoiled.name)
@@ -159,7 +159,7 @@ def open_pair() -> Graphs:
     return make_graphs(Pair(), Pair(), sets)
 
 
-def test_what_exposing_cures_is_named_with_its_reader() -> None:
+def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader() -> None:
     """A machine that joins two operators with the stack that reads both, unless it has to give
     the result of either."""
 
@@ -176,7 +176,7 @@ def test_what_exposing_cures_is_named_with_its_reader() -> None:
     assert {one.kind for one in found.cured_by} < {"add", "mul"}
 
 
-def test_nothing_is_named_of_a_right_program() -> None:
+def test_localise_names_no_operator_of_a_right_program() -> None:
     found, laboratory = search(open_pair(), lambda *_: False)
     assert found.first is None
     assert not found.part
@@ -214,7 +214,7 @@ class Twice(nn.Module):
         return quantize(first, 1e-3, 32768), quantize(second, 1e-3, 32768)
 
 
-def test_a_shared_bias_is_named_and_mended() -> None:
+def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     torch.manual_seed(0)
     sets = [(torch.randn(2, 8), 3 * torch.randn(2, 8)) for _ in range(2)]
@@ -276,7 +276,7 @@ class Clipping(nn.Module):
         return quantize(torch.cat([product, product], -1), 2e-4, 32768), stacked
 
 
-def test_a_range_that_clips_is_named_and_mended() -> None:
+def test_a_quantization_range_that_clips_is_named_and_widened() -> None:
     """A machine that joins the product's rounding with the next, so that nothing is clipped."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.linspace(-1, most, 16).reshape(1, 16),) for most in (0.5, 2.0)]
@@ -504,7 +504,7 @@ def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers(
     ("outputs", "wrong", "code"),
     [((), False, 1), ((9.0,), True, 1), ((60.0,), False, 0), ((60.0, 9.0), True, 1)],
 )
-def test_a_wrong_program_and_none_at_all_fail(
+def test_localise_exits_with_1_for_a_wrong_program_or_none(
     outputs: tuple[float, ...], wrong: bool, code: int
 ) -> None:
     usual: dict[str, Any] = {"model": "net", "scheme": "fp16", "soc": "SM8650", "programs": 1}
@@ -520,7 +520,9 @@ def test_a_wrong_program_and_none_at_all_fail(
 
 
 @pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])
-def test_a_loss_that_any_input_brought_is_not_the_operator_s(inputs: tuple[str, str]) -> None:
+def test_the_loss_of_an_operator_excludes_the_loss_of_its_worst_input(
+    inputs: tuple[str, str],
+) -> None:
     operators = {name: make_operator(name, name, "") for name in ("good", "bad")}
     operators["sum"] = make_operator("sum", "add", "", *inputs)
     exposed = [
@@ -533,7 +535,7 @@ def test_a_loss_that_any_input_brought_is_not_the_operator_s(inputs: tuple[str, 
 
 @pytest.mark.parametrize(("noise", "predicted_db"), [(0.1, 20.0), (1e-3, 60.0), (0.0, 78.3)])
 @pytest.mark.parametrize("quantized", [True, False])
-def test_a_departure_is_from_the_lowered_model_and_no_prediction_is_better_than_its_floor(
+def test_a_departure_is_measured_from_the_quantized_model_with_a_capped_prediction(
     noise: float, predicted_db: float, quantized: bool
 ) -> None:
     right = np.random.default_rng(3).standard_normal((4, 2, 50)).astype(np.float32)
@@ -549,7 +551,7 @@ def test_a_departure_is_from_the_lowered_model_and_no_prediction_is_better_than_
         assert found.predicted_db == pytest.approx(predicted_db, abs=1)
 
 
-def test_an_index_has_no_distance() -> None:
+def test_an_output_of_indices_has_no_departure_in_decibels() -> None:
     ids = np.arange(8).reshape(4, 2)
     references, info = make_references(ids), TensorInfo("int64", (2,))
     limits = Threshold(scheme="fp16", min_equal=1.0)
@@ -594,7 +596,7 @@ def try_part(
         ("dies", False, ["open", "run"]),
     ],
 )
-def test_a_part_is_wrong_only_if_it_is_in_a_fresh_process_too(
+def test_a_wrong_part_is_confirmed_in_a_fresh_process(
     tmp_path: Path, first: str, used: bool, calls: list[str]
 ) -> None:
     made = {"right": COARSE * np.float32(1.0005), "wrong": -COARSE}

@@ -105,14 +105,16 @@ def test_each_operator_alone_computes_what_the_whole_model_does(
 
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.U8])
 @pytest.mark.parametrize(("kind", "label"), [("Mul", "Mul 'mul'"), ("Sigmoid", "Sigmoid 'other'")])
-def test_the_spoiled_node_is_named(tmp_path: Path, scheme: Scheme, kind: str, label: str) -> None:
+def test_localise_names_a_planted_faulty_onnx_node(
+    tmp_path: Path, scheme: Scheme, kind: str, label: str
+) -> None:
     graphs = open_graphs(tmp_path, scheme)
     found = search(graphs, kind, tmp_path)
     assert [str(one) for one in (found.first, *found.part)] == [label, label]
     assert [one.wrong for one in found.outputs] == [kind == "Sigmoid", kind == "Mul"]
 
 
-def test_nothing_is_named_of_a_right_program(tmp_path: Path) -> None:
+def test_localise_names_no_node_of_a_right_onnx_program(tmp_path: Path) -> None:
     found = search(open_graphs(tmp_path, Scheme.U8), "Softmax", tmp_path)
     assert (found.first, found.part) == (None, ())
 
@@ -157,7 +159,7 @@ def measure(name: str, right: Sequence[Any], made: Sequence[Any]) -> Departure:
     )
 
 
-def test_many_quantizers_in_a_row_round_one_value(tmp_path: Path) -> None:
+def test_a_chain_of_1500_quantizers_is_traced_to_its_operator(tmp_path: Path) -> None:
     nodes, last = [helper.make_node("Relu", ["x"], ["r"])], "r"
     for number in range(1500):
         quantized, rounded = f"q{number}", f"d{number}"

@@ -81,7 +81,7 @@ def with_(policy: EmulatorPolicy = POLICY, **fields: Any) -> EmulatorPolicy:
     return msgspec.structs.replace(policy, **fields)
 
 
-def test_verdicts_read_as_their_snapshot() -> None:
+def test_audit_verdicts_read_as_their_snapshot() -> None:
     """Each row: the partitioner's result, the policy, the SoC and the lowering options."""
     replace, none = msgspec.structs.replace, Choices()
     rows: dict[str, tuple[Found, EmulatorPolicy, str, Choices]] = {
@@ -143,20 +143,20 @@ def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
         ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "reshape to rank 4"),
     ],
 )  # fmt: skip
-def test_remedies_by_operator_reason_scheme_and_hardware(
+def test_the_remedy_depends_on_operator_reason_scheme_and_soc(
     op: str, reason: str, scheme: str, soc: str, has: str
 ) -> None:
     assert has in find_advice(Fallback(op, reason), scheme, soc, POLICY).remedies[0].text
 
 
-def test_a_row_for_named_socs_is_about_no_other() -> None:
+def test_an_operator_rule_with_socs_covers_no_other_soc() -> None:
     row = OperatorRule("", "x", socs=("SM8650",))
     assert [row.covers("fp16", soc) for soc in ("SM8650", "SM8750")] == [True, False]
     with pytest.raises(ValueError, match="forever"):
         OperatorRule("(a+)+", "x")
 
 
-def test_what_the_policy_permits_on_the_cpu_is_no_error_in_the_source() -> None:
+def test_a_cpu_fallback_that_the_policy_permits_is_not_annotated() -> None:
     """Of a case that passes and one that fails, with operators on other lines."""
     pdist = Fallback("aten.pdist", "No node visitor", origin=Origin(file="nets/other.py", line=7))
     other = msgspec.structs.replace(SPLIT, left=(pdist,))

@@ -100,7 +100,7 @@ def test_a_model_that_is_wrong_only_with_all_results_exposed_is_shrunk_with_them
     assert all(set(one.given) <= set(one.kept) for one in tried)
 
 
-def test_a_part_that_keeps_little_of_the_departure_is_too_small() -> None:
+def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
     """c alone loses 15 dB of the 40 that b and c lose together."""
 
     def loses(cut: Cut) -> dict[str, float]:
@@ -123,7 +123,7 @@ def test_a_suspected_part_is_shrunk_within_itself() -> None:
     assert len(tried) > 3
 
 
-def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> None:
+def test_results_too_large_for_one_program_are_exposed_in_several_halved_programs() -> None:
     """However often they are halved: QNN has refused none of them."""
     large = [Operator(name=name, kind=name, size_bytes=MOST_BYTES // 2 + 1) for name in "abcdefghi"]
     found, tried = search(lambda _: {}, large, outputs=("i",))
@@ -132,7 +132,9 @@ def test_results_that_are_too_large_for_one_program_are_exposed_by_halves() -> N
 
 
 @pytest.mark.parametrize(("wrong", "hidden"), [("f", 3), ("c", 8)])
-def test_after_a_refusal_no_result_behind_a_wrong_one_is_exposed(wrong: str, hidden: int) -> None:
+def test_after_a_refusal_results_that_depend_on_a_wrong_one_are_not_exposed(
+    wrong: str, hidden: int
+) -> None:
     """QNN refuses more than three results, and that of "c", which may have a known fault."""
 
     def refuses(cut: Cut) -> bool:
@@ -149,7 +151,7 @@ def test_after_a_refusal_no_result_behind_a_wrong_one_is_exposed(wrong: str, hid
     assert (found.first.name, found.not_compared) == (wrong, hidden)
 
 
-def test_three_refusals_of_more_results_are_enough() -> None:
+def test_a_search_stops_exposing_results_after_three_refusals() -> None:
     operators = [Operator(name=name, kind=name) for name in "abcdefghi"]
     found, tried = search(
         lambda _: {}, operators, outputs=("i",), refuses=lambda cut: len(cut.given) > 1
@@ -167,7 +169,7 @@ def test_a_model_without_a_program_has_no_outputs() -> None:
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
-def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
+def test_a_search_that_reaches_its_limit_reports_what_it_has_found(limit: int) -> None:
     """c is wrong with b, so the whole search takes some programs more than the least limit."""
 
     def loses(cut: Cut) -> dict[str, float]:
@@ -191,7 +193,7 @@ def test_a_search_that_is_ended_has_what_it_had_found(limit: int) -> None:
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
-def test_what_is_minimal_is_what_is_needed_and_is_found_by_halving(asked: Any) -> None:
+def test_minimize_finds_the_needed_items_in_few_tries(asked: Any) -> None:
     size, needed = asked
     tried: list[list[int]] = []
 
@@ -208,7 +210,7 @@ def quantized(name: str, **fields: object) -> Operator:
     return Operator(name=name, kind=str(fields.pop("kind", name)), **fields)  # type: ignore[arg-type]
 
 
-def test_only_what_joins_results_is_named_for_its_range() -> None:
+def test_only_operators_that_join_results_are_named_for_a_shared_range() -> None:
     shared = (-1.0, 1.0)
     operators = [
         quantized("key", range=shared),
@@ -232,7 +234,7 @@ def test_only_what_joins_results_is_named_for_its_range() -> None:
     ],
     ids=["cause", "refused", "in its scale", "rounded", "more than rounded"],
 )
-def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
+def test_a_bias_is_blamed_only_if_correcting_its_scale_makes_the_program_right(
     bias_off: float, refused: bool, mended: tuple[Mend, ...] | None
 ) -> None:
     operators = [quantized("linear", bias_off=bias_off)]
@@ -251,7 +253,7 @@ def test_a_bias_is_the_cause_if_its_scale_is_another_and_a_right_one_helps(
     [(False, 0.0, ["b"]), (False, 40.0, ["b"]), (True, 0.0, [])],
     ids=["right", "wrong itself", "refused"],
 )
-def test_an_exposure_cures_if_the_outputs_of_the_part_are_right_with_it(
+def test_exposing_a_result_is_a_cure_if_it_makes_the_outputs_of_the_part_right(
     refused: bool, exposed_db: float, cured: list[str]
 ) -> None:
     """c is wrong as long as b is computed with it and not given."""

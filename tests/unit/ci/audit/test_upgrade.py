@@ -114,7 +114,7 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     assert (found.what, found.before, found.now, found.verdict, found.change) == row
 
 
-def test_cases_that_only_one_run_has_are_named() -> None:
+def test_cases_that_are_in_only_one_run_are_listed() -> None:
     other = replace(CASE, model="resnet")
     found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
     assert [(one.subject, one.verdict) for one in found] == [("resnet 8a8w SM8650", "worse")]
@@ -132,7 +132,7 @@ def test_cases_that_only_one_run_has_are_named() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "apart.txt", f"{caught.value}\n")
 
 
-def test_the_worst_comes_first() -> None:
+def test_differences_are_sorted_from_worst_to_best() -> None:
     every = [
         give(spill_bytes=11),
         replace(give(read_bytes=4000), model="lstm"),
@@ -209,7 +209,7 @@ def test_a_comparison_reads_as_its_snapshot() -> None:
     check_snapshot(Path(__file__).parent / "snapshots" / "upgrade.txt", text)
 
 
-def test_what_kept_a_run_away_is_told() -> None:
+def test_an_upgrade_report_without_a_run_states_what_stopped_it() -> None:
     lost = upgrade.note("a==2", "run", ("judged", "exited with 2"), "worse")
     for runs in ((None, None), (make_report([CASE]), None)):
         report = compare(("a==1", "a==2"), runs, [lost])
@@ -227,7 +227,9 @@ def test_what_kept_a_run_away_is_told() -> None:
         ("onnxruntime-qnn==2.7.0+executorch==1.4.1", "combines packages"),
     ],
 )
-def test_a_word_that_is_no_version_is_refused_before_anything_runs(word: str, why: str) -> None:
+def test_an_argument_that_is_not_a_version_is_refused_before_anything_runs(
+    word: str, why: str
+) -> None:
     with pytest.raises(UsageError, match=why):
         check_word(word)
 
@@ -276,7 +278,7 @@ def test_a_version_that_does_not_run_is_worse_and_no_success(
     assert "no model 'nosuch'" in found["now"]
 
 
-def test_known_faults_that_end_otherwise_are_differences() -> None:
+def test_known_faults_with_another_outcome_are_differences() -> None:
     def end(qnn: str) -> list[Rerun]:
         return [one for one in list_tried(read_faults(), "onnx") if one.qnn == qnn]
 

@@ -86,7 +86,7 @@ def chmod(mode: int) -> Callable[[Path], object]:
     return lambda place: (place / "a.c").chmod(mode)
 
 
-def test_what_is_neither_a_file_nor_a_link_is_not_opened(
+def test_a_snapshot_does_not_open_pipes_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening a named pipe would wait for a writer that never comes, and a socket has no bytes."""
@@ -113,7 +113,9 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
     return copy.edited
 
 
-def test_an_overlay_follows_edits_deletions_links_and_nothing_else(tmp_path: Path) -> None:
+def test_the_source_copy_follows_edits_deletions_and_links_and_keeps_untouched_files(
+    tmp_path: Path,
+) -> None:
     source = write_files(tmp_path / "source", {"a.c": "a", "d/b.c": "b", "e.c": "e"})
     copy = tmp_path / "overlay"
     assert sync(source, tmp_path, "generated.h") == ()
@@ -135,7 +137,7 @@ def test_an_overlay_follows_edits_deletions_links_and_nothing_else(tmp_path: Pat
     assert (copy / "a.c").stat().st_mtime_ns == untouched
 
 
-def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> None:
+def test_edits_in_the_source_copy_are_found_by_content(tmp_path: Path) -> None:
     files = {"a.c": "a", "b.c": "b", "c.c": "c", "d.sh": "d"}
     source, copy = write_files(tmp_path / "source", files), tmp_path / "overlay"
     sync(source, tmp_path)
@@ -154,7 +156,7 @@ def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> Non
     ("path", "text", "is_sure"),
     [("made.h", None, False), ("made.h", "edited", False), ("a.c", None, True), ("new", "", True)],
 )
-def test_a_copy_is_sure_while_what_a_build_wrote_is_there(
+def test_the_source_copy_is_trusted_while_its_generated_files_are_unchanged(
     tmp_path: Path, path: str, text: str | None, is_sure: bool
 ) -> None:
     source = write_files(tmp_path / "source", {"a.c": "a"})
@@ -166,7 +168,9 @@ def test_a_copy_is_sure_while_what_a_build_wrote_is_there(
     assert (copy.edited, copy.sure, copy.generated) == ((path,), is_sure, {*generated})
 
 
-def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_failed_half_way_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_files(tmp_path / "source", {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
     write_files(source, {"a.c": "new", "b.c": "new"})

@@ -95,7 +95,7 @@ TWO = ("--python", "3.10", "--python", "3.11")
     ("published", "code", "delivered"),
     [([True, True], 0, 2), ([False, True], 1, 1), ([True, False], 1, 1), ([False, False], 1, 0)],
 )
-def test_one_build_that_is_not_published_fails_the_call(
+def test_one_unpublished_build_makes_the_build_verb_fail(
     builds: Builds, published: list[bool], code: int, delivered: int
 ) -> None:
     builds.published = [*published]
@@ -108,7 +108,7 @@ def test_one_build_that_is_not_published_fails_the_call(
     assert builds.done[:3] == ["delivery", "delivery", "parity"]
 
 
-def test_what_was_built_before_a_build_that_cannot_start_is_recorded(builds: Builds) -> None:
+def test_builds_that_finished_before_a_failing_one_are_recorded(builds: Builds) -> None:
     builds.published = [True, None]  # type: ignore[list-item]
     assert main(["build", "aot", *TWO]) == ExitCode.ENVIRONMENT
     assert len(json.loads(RECORD.read_text())["builds"]) == 1
@@ -136,7 +136,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
         (["direct", "--dsp-type", "0", "--profile", "direct"], "direct"),
     ],
 )
-def test_the_profile_is_the_one_of_what_is_built(
+def test_the_build_target_chooses_the_profile(
     builds: Builds, words: list[str], profile: str
 ) -> None:
     assert main(["build", *words]) == ExitCode.OK
@@ -146,7 +146,7 @@ def test_the_profile_is_the_one_of_what_is_built(
 @pytest.mark.parametrize(
     ("asked", "is_built"), [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False)]
 )
-def test_another_executorch_than_that_of_the_sources_is_refused(
+def test_an_installed_executorch_of_another_version_than_the_checkout_is_refused(
     builds: Builds, capsys: pytest.CaptureFixture[str], asked: str, is_built: bool
 ) -> None:
     for target in ("runner", "aot"):
@@ -170,6 +170,8 @@ def test_another_executorch_than_that_of_the_sources_is_refused(
         ["aot", "--source", "no-such-directory"],
     ],
 )
-def test_a_call_that_makes_no_sense_prepares_nothing(builds: Builds, words: list[str]) -> None:
+def test_contradictory_build_options_are_usage_errors_before_any_preparation(
+    builds: Builds, words: list[str]
+) -> None:
     assert main(["build", *words]) == ExitCode.USAGE
     assert not builds.targets

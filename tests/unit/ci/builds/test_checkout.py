@@ -57,7 +57,7 @@ A, B = "QNN_HTP_A\n", "QNN_HTP_B\n"
         ('// QNN_HTP_A\n/* QNN_HTP_A */ "QNN_HTP_A"', ""),
     ],
 )
-def test_names_of_qnn_count_where_each_host_and_device_compiles_them(text: str, names: str) -> None:
+def test_only_qnn_names_that_every_platform_compiles_are_listed(text: str, names: str) -> None:
     assert list_names(text) == {*names.split()}
 
 

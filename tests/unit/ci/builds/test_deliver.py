@@ -109,7 +109,7 @@ def read_files(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in files}
 
 
-def test_an_adaptor_is_imported_and_installed_where_it_is_wanted(made: Delivery) -> None:
+def test_an_adaptor_is_imported_and_copied_to_its_install_place(made: Delivery) -> None:
     told = {"python": str(PYTHON), "import_lacks": []}
     assert made.deliver("none") == told
     installed = [made.source / ADAPTORS / name for name in made.built]
@@ -176,7 +176,7 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
         ("", "it printed nothing", deliver.OTHER_VERSION),
     ],
 )
-def test_a_lowering_that_fails_proves_nothing_and_tells_its_last_line(
+def test_a_failed_proof_of_an_overlay_states_the_last_line_of_its_output(
     made: Delivery, tmp_path: Path, program: str, why: str, fix: str
 ) -> None:
     made.program.write_text(program)
@@ -199,7 +199,7 @@ def test_a_lowering_that_fails_proves_nothing_and_tells_its_last_line(
         ("import os; os._exit(9)", "", "exited with 9"),
     ],
 )
-def test_an_import_ends_well_names_a_missing_module_or_fails(
+def test_importing_the_adaptor_succeeds_names_the_missing_module_or_fails(
     tmp_path: Path, body: str, lacks: str, why: str
 ) -> None:
     (tmp_path / "PyQnn.cpython.py").write_text(

@@ -128,7 +128,7 @@ def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
     assert plan(tmp_path, replace(REQUEST, jobs=9)).settings_digest == plans[-1].settings_digest
 
 
-def test_each_target_source_and_variant_has_its_own_place(
+def test_each_build_target_source_and_variant_has_its_own_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))

@@ -39,9 +39,7 @@ def test_each_stage_is_configured_compiled_and_installed(cmake: Cmake) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"reply": {}}', ""])
-def test_a_configuration_without_an_answer_about_its_targets_has_failed(
-    cmake: Cmake, text: str
-) -> None:
+def test_a_cmake_configuration_without_a_file_api_reply_has_failed(cmake: Cmake, text: str) -> None:
     for path in (cmake.folder / "reply").glob("index*"):
         path.unlink() if not text else path.write_text(text)
     assert cmake.fail().what.startswith("cmake left no usable file API reply in ")

@@ -71,7 +71,7 @@ def resolve(kind: CompilerChoice, root: Path, tools: str = "tools") -> list[str]
     return [explain(describe), *said]
 
 
-def test_the_compilers_of_each_kind_and_what_is_missing(
+def test_compilers_are_found_for_each_kind_of_build_or_reported_missing(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"no compiler for this machine": resolve(HOST, tmp_path)}
@@ -120,7 +120,7 @@ def test_the_compilers_of_each_kind_and_what_is_missing(
     check_snapshot(SNAPSHOTS / "compilers.txt", show(said, {str(tmp_path): "TMP"}))
 
 
-def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
+def test_the_identity_of_a_compiler_changes_with_its_file(tmp_path: Path) -> None:
     compiler = put(tmp_path / "cc", "12")
     names = [identify_compiler(compiler)]
     os.utime(compiler, (1, 1))
@@ -142,7 +142,9 @@ def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
         *(("", 3, ""), ("SM8650", 0, ""), ("SM8850", 7, "")),
     ],
 )
-def test_a_build_for_a_dsp_is_of_the_socs_hexagon(soc: str, dsp_type: int, arch: str) -> None:
+def test_a_dsp_build_uses_the_hexagon_version_of_the_soc(
+    soc: str, dsp_type: int, arch: str
+) -> None:
     said = explain(lambda: describe_soc(BuildRequest(soc=soc, dsp_type=dsp_type)))
     values = {"dsp_arch": arch, "dsp_type": str(dsp_type), "hexagon_policy": f"hexagon-{arch}"}
     assert said == str(values) if arch else said.startswith("UsageError")
@@ -199,7 +201,7 @@ WORKS, FAILS = "echo $0 1.2", "exit 1"
         ("sccache", WORKS, "", "UnfitError QNN_CI_CACHE=sccache: no working sccache"),
     ],
 )
-def test_the_cache_is_that_of_the_variable_or_the_first_that_works(
+def test_the_compiler_cache_is_the_one_of_the_variable_or_the_first_that_works(
     programs: Path,
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
@@ -229,7 +231,7 @@ STATS = '{"stats": {"cache_hits": {"counts": {"C": 5, "C++": 4}}, "cache_misses"
         *(("sccache", "no server", (0, 0)), ("sccache", "[]", (0, 0))),
     ],
 )
-def test_hits_and_misses_are_counted_from_a_log_or_an_answer(
+def test_compiler_cache_hits_and_misses_are_read_from_ccaches_log_or_sccaches_stats(
     tmp_path: Path, name: str, said: str, counts: tuple[int, int]
 ) -> None:
     words = "--show-stats --stats-format json"

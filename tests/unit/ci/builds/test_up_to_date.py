@@ -100,9 +100,7 @@ CHANGES: dict[str, Callable[[Builds], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_that_decides_about_the_artifacts_builds_again(
-    builds: Builds, change: str
-) -> None:
+def test_a_change_that_affects_the_artifacts_causes_a_rebuild(builds: Builds, change: str) -> None:
     assert not builds.run().up_to_date
     assert builds.run().up_to_date
     CHANGES[change](builds)
@@ -122,7 +120,7 @@ def test_a_change_that_decides_about_the_artifacts_builds_again(
         ({"jobs": 3}, False),
     ],
 )
-def test_other_settings_build_again_and_nothing_that_decides_nothing(
+def test_changed_settings_cause_a_rebuild_and_irrelevant_changes_do_not(
     builds: Builds, choices: dict[str, Any], again: bool
 ) -> None:
     builds.run()
@@ -180,7 +178,7 @@ def test_a_copy_that_cannot_be_recorded_is_made_again_by_the_next_build(
         assert builds.taken == ["one", "split", "collect", "publish"]
 
 
-def test_other_settings_or_a_copy_that_is_not_known_start_from_nothing(builds: Builds) -> None:
+def test_changed_settings_or_an_unknown_source_copy_cause_a_clean_build(builds: Builds) -> None:
     place = builds.place
     builds.run()
 

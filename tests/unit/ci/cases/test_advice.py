@@ -62,7 +62,7 @@ def advise(
     )
 
 
-def test_a_scheme_is_told_from_a_program() -> None:
+def test_advice_distinguishes_a_poor_scheme_from_a_wrong_program() -> None:
     coarse = EAGER + 0.2 * NOISE
     scheme = advise(coarse + 0.001 * NOISE, EAGER, coarse)
     assert CALIBRATE in scheme
@@ -79,7 +79,7 @@ def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None
     assert FLOAT16 in advise(noisy, limits=Threshold(scheme="fp16", min_sqnr_db_all=60.0))
 
 
-def test_a_part_of_a_concatenation_leads_to_separate_outputs() -> None:
+def test_advice_for_a_concatenated_output_is_to_return_its_parts_separately() -> None:
     right = EAGER * [[[1.0]], [[1.0]], [[0.01]]]
     coarse = right + 0.003 * NOISE
     assert CALIBRATE not in advise(coarse, right, coarse)
@@ -87,7 +87,7 @@ def test_a_part_of_a_concatenation_leads_to_separate_outputs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> None:
+def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int) -> None:
     random = np.random.default_rng(seed)
     right = random.standard_normal((4, 3, 50))
 
@@ -116,7 +116,7 @@ def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> 
         ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],
 )
-def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
+def test_a_known_failure_reason_has_a_remedy(reason: str, words: str) -> None:
     advice = read_emulator_policy().advise(say(reason))
     assert words in " ".join(one.text for one in (*advice.causes, *advice.remedies))
     assert bool(words) == bool(advice.remedies)
@@ -130,7 +130,9 @@ def test_what_is_known_of_a_reason(reason: str, words: str) -> None:
         (NOISE_KIND.find("output 0: 3 dB"), False),
     ],
 )
-def test_the_log_of_what_died_says_why(found: Finding, helps: bool, tmp_path: Path) -> None:
+def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
+    found: Finding, helps: bool, tmp_path: Path
+) -> None:
     policy = read_emulator_policy()
     options = make_options(policy=policy)
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")

@@ -71,7 +71,7 @@ def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
         (["--backend", "gpu", "--plan", "plan.json"], "--plan cannot be used with --backend gpu"),
     ],
 )
-def test_what_goes_with_htp_alone_is_refused(
+def test_options_that_only_htp_supports_are_refused_for_other_backends(
     capfd: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["test-emulator", *words]) == ExitCode.USAGE
@@ -91,7 +91,7 @@ REFUSED = make_case(Status.UNSUPPORTED, findings=say("known"))
         ([REFUSED, make_case()], "passed", ExitCode.OK),
     ],
 )
-def test_what_could_not_run_is_never_green(
+def test_a_report_with_cases_that_could_not_run_is_not_ok(
     cases: list[Case], verdict: str, code: ExitCode, tmp_path: Path
 ) -> None:
     report = report_of(*cases)

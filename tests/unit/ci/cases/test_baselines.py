@@ -62,7 +62,7 @@ def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     assert list(find_changes(CaseFigures(30.0), Baseline(30.0))) == []
 
 
-def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
+def test_recorded_baselines_are_read_back_for_their_toolchain_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))

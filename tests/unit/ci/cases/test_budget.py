@@ -70,11 +70,13 @@ def make_policy(**limits: float) -> EmulatorPolicy:
         ("====== DDR bandwidth summary ======\n", 1),
     ],
 )
-def test_a_sum_that_may_lack_a_graph_is_no_figure(log: str, graphs: int) -> None:
+def test_the_traffic_is_unknown_if_a_graph_may_be_missing_from_the_log(
+    log: str, graphs: int
+) -> None:
     assert read_traffic(log, graphs) == {}
 
 
-def test_the_traffic_of_all_graphs_is_added_and_a_figure_that_one_lacks_is_unknown() -> None:
+def test_traffic_figures_are_summed_over_graphs_and_unknown_if_one_graph_lacks_them() -> None:
     log = SUMMARY.format(1, 2) + "[###    ] 30%\r" + SUMMARY.format(30, 40)
     traffic = {"spill_bytes": 31, "fill_bytes": 42, "read_bytes": 53248, "write_bytes": 4096}
     assert read_traffic(log, 2) == traffic
@@ -105,7 +107,7 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_each_figure_may_reach_its_limit_and_not_exceed_it(name: str) -> None:
+def test_each_budget_figure_may_equal_its_limit_and_not_exceed_it(name: str) -> None:
     reached = getattr(TAKEN, name)
     step = -1 if name == LEAST else 1
     (excess,) = find_excesses(TAKEN, Budget(**{name: reached - step}), NONE)
@@ -131,7 +133,7 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
     ]
 
 
-def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
+def test_an_unknown_figure_exceeds_the_budget_only_if_the_model_sets_the_limit() -> None:
     budget = Budget(spill_bytes=9, context_bytes=9)
     for footprint in (None, Footprint(context_bytes=9)):
         assert not list(find_excesses(footprint, Budget(spill_bytes=9), NONE))
@@ -227,7 +229,7 @@ PHONE = DeviceFigures(
 )
 
 
-def test_what_is_not_a_device_s_is_not_judged_and_what_is_not_known_is() -> None:
+def test_time_budgets_ignore_emulated_figures_and_fail_for_unknown_device_figures() -> None:
     budget = Budget(**dict.fromkeys(TIMES, 1))
     emulated = msgspec.structs.replace(PHONE, emulated=True)
     assert find_slow(emulated, budget) == find_slow(None, budget) == ((), ())

@@ -65,7 +65,7 @@ def make_artifact(directory: Path, program: bytes = b"good") -> Path:
     return directory
 
 
-def test_no_bit_of_the_record_can_flip_unnoticed(staging: Path) -> None:
+def test_any_flipped_bit_of_a_cache_record_is_detected_or_harmless(staging: Path) -> None:
     right = read_artifact(staging)
     record = (staging / RECORD).read_bytes()
     assert right is not None
@@ -205,7 +205,9 @@ def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damag
     assert lower() == (entry, False, True)
 
 
-def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_source_file_that_affects_a_program_is_in_its_cache_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Only what chooses among programs or judges them is left out."""
     hashed: list[Path] = []
     monkeypatch.setattr(cache, "digest_sources", lambda *paths: hashed.extend(paths) or "")

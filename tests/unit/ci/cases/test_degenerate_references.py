@@ -45,7 +45,9 @@ FIXED = draw(5)[0][0]
         ([[one + 100] for (one,) in draw(3)], "output 0 hardly varies (its spread is 0.0"),
     ],
 )
-def test_a_reference_that_proves_nothing_is_refused(reference: list[list[Any]], words: str) -> None:
+def test_a_reference_near_zero_or_constant_is_refused(
+    reference: list[list[Any]], words: str
+) -> None:
     found = find_degenerate(reference, POLICY)
     assert (found.startswith(words), bool(found)) == (True, bool(words))
 
@@ -64,7 +66,7 @@ def test_each_output_of_each_set_has_to_be_finite(number: int, index: int) -> No
     ("made", "why"),
     [("", ""), ("random inputs", "the reference was computed from random inputs; use real inputs")],
 )
-def test_a_useless_reference_names_the_inputs_that_were_generated(
+def test_the_refusal_of_a_degenerate_reference_names_random_inputs_as_the_cause(
     tmp_path: Path, made: str, why: str
 ) -> None:
     staging = Staging(tmp_path, tmp_path / "log", tmp_path, reference=POLICY)

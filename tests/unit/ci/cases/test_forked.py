@@ -25,7 +25,7 @@ def die(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_a_result_comes_back_and_what_the_fork_changes_does_not() -> None:
+def test_a_fork_returns_its_result_and_leaves_the_parent_unchanged() -> None:
     here = [1]
     assert run_forked(lambda: [*here, here.append(2)]) == [1, None]
     assert here == [1]
@@ -44,7 +44,7 @@ def test_a_result_comes_back_and_what_the_fork_changes_does_not() -> None:
         ),
     ],
 )
-def test_what_is_raised_comes_back_as_an_error_of_the_tree(
+def test_an_exception_in_a_fork_comes_back_as_an_error_of_the_tree(
     error: BaseException, kind: type[QnnCiError], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
@@ -69,7 +69,7 @@ def test_an_error_is_described_in_one_line_of_limited_length(size: int, told: st
     assert describe_error(ValueError()) == "ValueError"
 
 
-def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
+def test_the_tail_of_a_log_skips_noise_and_keeps_the_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert read_tail(log) == ""
     lines = [f"line {number} {'x' * 400}" for number in range(3 * TAIL_LINES)]

@@ -159,7 +159,7 @@ def say_good() -> str:
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("where", [in_fork, in_worker])
-def test_a_hostile_job_ends_alone(
+def test_a_hostile_job_fails_alone_and_the_next_job_runs(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, where: Any
 ) -> None:
     monkeypatch.setattr(usage, "MAX_PROCESSES", 30)
@@ -191,7 +191,9 @@ def test_other_jobs_go_on_if_a_job_kills_the_fork_server(pool: Pool, tmp_path: P
     assert find_fork_server() != before
 
 
-def test_nothing_that_a_job_starts_or_writes_for_itself_stays(pool: Pool, tmp_path: Path) -> None:
+def test_processes_and_temporary_files_of_a_job_are_removed_after_it(
+    pool: Pool, tmp_path: Path
+) -> None:
     mark = tmp_path.name
     for job in (partial(run_forked, partial(leave_daemon, mark)), partial(leave_daemon, mark)):
         assert pool.run(job, tmp_path / "log", 60).failure == ""
@@ -203,7 +205,9 @@ def test_nothing_that_a_job_starts_or_writes_for_itself_stays(pool: Pool, tmp_pa
     assert not Path(place).exists()
 
 
-def test_a_job_that_waits_for_a_processor_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_processor_does_not_count_against_the_time_limit_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, every = [0.0], iter([Usage()])
     monkeypatch.setattr(usage, "read_usage", lambda _: next(every))
     monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
@@ -243,7 +247,7 @@ def test_a_job_that_waits_for_a_processor_uses_up_no_time(monkeypatch: pytest.Mo
         (301, 2, 50, ""),
     ],
 )
-def test_a_job_may_use_more_than_its_share_while_there_is_memory(
+def test_a_job_may_exceed_its_memory_share_while_memory_is_free(
     monkeypatch: pytest.MonkeyPatch, resident: int, shared: int, free: int, told: str
 ) -> None:
     row = Usage((1,), resident, 0.0)

@@ -89,7 +89,7 @@ def reseal(folder: Path, **changes: Any) -> None:
     (place / RECORD).write_bytes(msgspec.json.encode(record))
 
 
-def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
+def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept: Path) -> None:
     device = DeviceFigures(starts=5, runs=6)
     figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "device": device}
     rewrite(
@@ -119,7 +119,7 @@ def test_a_figure_of_the_run_may_differ_in_its_last_digits(
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, RecursionError, UsageError])
 @pytest.mark.parametrize("pulled", [False, True])
-def test_whatever_malicious_files_cause_fails_their_case(
+def test_an_exception_while_reading_kept_files_fails_only_their_case(
     kept: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pulled: bool
 ) -> None:
     def fail(*_: Any) -> Any:
@@ -131,7 +131,7 @@ def test_whatever_malicious_files_cause_fails_their_case(
     assert f"outputs cannot be judged: {error.__name__}: seven" in case.reason
 
 
-def test_a_user_s_program_is_of_its_case_wherever_its_model_was(kept: Path) -> None:
+def test_kept_files_belong_to_their_case_whatever_the_path_of_the_model_was(kept: Path) -> None:
     """The record has the path of the model on the machine of the run."""
     other = dataclasses.replace(SPEC, model="net")
     (kept / SPEC.slug).rename(kept / other.slug)
@@ -173,7 +173,7 @@ def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
     return bundle / "results"
 
 
-def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
+def test_outputs_pulled_from_a_device_farm_are_judged_and_compared_with_the_emulators(
     kept: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
 ) -> None:
     pulled = run_elsewhere(kept, tmp_path / "a b")
@@ -220,7 +220,7 @@ def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_
 
 
 @pytest.mark.parametrize("code", ["", "\n", "1", "killed"])
-def test_a_runner_of_which_no_success_is_known_gave_no_outputs(
+def test_pulled_outputs_without_exit_code_0_of_the_runner_fail_the_case(
     kept: Path, tmp_path: Path, code: str
 ) -> None:
     """A farm that ends the script while it writes leaves an empty file."""
@@ -242,7 +242,7 @@ def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) ->
     assert judge(kept).exit_code is ExitCode.ENVIRONMENT
 
 
-def test_an_expected_refusal_stays_one(kept: Path) -> None:
+def test_a_refusal_that_the_policy_expects_stays_unsupported_when_judged_again(kept: Path) -> None:
     shutil.rmtree(kept / SPEC.slug)
     rewrite(kept, status=Status.UNSUPPORTED, findings=say("refused: no such operator"))
     row = Unsupported(pattern="no such operator", reason="QNN has none")
@@ -251,7 +251,7 @@ def test_an_expected_refusal_stays_one(kept: Path) -> None:
     assert judge(kept).cases[0].status is Status.FAILED
 
 
-def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
+def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept: Path) -> None:
     """Nor is its function run: it is a file of the run's."""
     limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
     metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
@@ -261,7 +261,7 @@ def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
     assert "not measured" in case.warnings[-1]
 
 
-def test_no_kept_file_is_another_than_the_record_says(kept: Path) -> None:
+def test_a_changed_kept_file_fails_its_case(kept: Path) -> None:
     place = kept / SPEC.slug / "artifact"
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != RECORD)
     assert len(files) > 4
@@ -354,7 +354,7 @@ HARMS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_nothing_else_is_green(harm: str, kept: Path) -> None:
+def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept: Path) -> None:
     HARMS[harm](kept / SPEC.slug)
     report = judge(kept)
     assert report.cases[0].status is Status.FAILED
@@ -364,7 +364,9 @@ def test_nothing_else_is_green(harm: str, kept: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])
-def test_a_case_that_cannot_be_is_refused(changes: dict[str, str], kept: Path) -> None:
+def test_a_kept_report_with_an_impossible_case_is_refused(
+    changes: dict[str, str], kept: Path
+) -> None:
     rewrite(kept, **changes)
     with pytest.raises(UsageError):
         judge(kept)
@@ -412,7 +414,9 @@ def test_the_limits_are_those_of_the_policy_for_the_backend_and_its_recorded_fig
     assert judge_by_verb("--policy", "qnn.toml") == ExitCode.OK
 
 
-def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:
+def test_judging_kept_outputs_imports_no_code_that_lowers_or_runs(
+    kept: Path, tmp_path: Path
+) -> None:
     code = (
         "import sys, ci.__main__; code = ci.__main__.main(['judge', 'kept', '--reports', 'out']);"
         "bad = {'torch', 'executorch', 'onnx', 'onnxruntime'} & sys.modules.keys();"
@@ -424,7 +428,7 @@ def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_kept_is_what_was_judged(tmp_path: Path) -> None:
+def test_the_kept_outputs_are_those_of_the_judged_run(tmp_path: Path) -> None:
     """What fails in a used process runs again in a fresh one, and those outputs count."""
     calls: list[int] = []
 

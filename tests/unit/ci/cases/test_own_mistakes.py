@@ -67,7 +67,7 @@ def test_an_explanation_that_throws_changes_no_verdict(
 
 
 @pytest.mark.parametrize(("place", "name"), NEEDED)
-def test_what_a_verdict_needs_is_an_error_of_this_project_if_it_throws(
+def test_an_exception_in_code_that_the_verdict_needs_is_reported_as_our_defect(
     place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, throw)

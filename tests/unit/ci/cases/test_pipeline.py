@@ -51,7 +51,7 @@ from tests.stand_ins.lanes import SPEC, EchoRunner, run_case
         (OSError(errno.ENOSPC, "No space left on device", "/there"), StoreError),
     ],
 )
-def test_what_the_machine_is_to_blame_for_is_no_fault_of_a_case(
+def test_a_full_disk_or_unfit_machine_ends_the_run_instead_of_failing_the_case(
     tmp_path: Path, error: Exception, kind: type[QnnCiError]
 ) -> None:
     def answer(_: Sets) -> Sets:
@@ -97,7 +97,7 @@ def replace_file(make: Callable[[Path], object]) -> Callable[[Path], object]:
         (lambda file: file.with_name(".hidden").mkdir(), ".hidden"),
     ],
 )
-def test_what_a_program_wrote_is_read_with_care(
+def test_missing_or_truncated_output_files_of_a_program_are_refused(
     tmp_path: Path, damage: Callable[[Path], object], words: str
 ) -> None:
     folder = tmp_path / "work" / "outputs"
@@ -110,7 +110,9 @@ def test_what_a_program_wrote_is_read_with_care(
         read_outputs(folder, COMPILED, 4)
 
 
-def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) -> None:
+def test_saver_operators_are_counted_and_its_files_copied_next_to_the_report(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "made" / SAVER
     folder.mkdir(parents=True)
     calls = b"""  Qnn_OpConfigV1_t a_v1 = {"\xff", "qti.aisw", "Relu", 0, p, 1, i, 1, o};
@@ -180,7 +182,7 @@ def test_a_metric_gets_the_outputs_and_those_of_both_models(
             assert (one == other).all()
 
 
-def test_everything_of_a_case_is_kept_with_links_and_without_pipes(
+def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(sets: Sets) -> Sets:

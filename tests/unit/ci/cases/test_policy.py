@@ -51,7 +51,7 @@ ROW = Unsupported(
         ("mlp", FP16, "SM8650", "shared_buffer", False),
     ],
 )
-def test_a_refusal_is_known_of_a_whole_combination(
+def test_an_unsupported_row_matches_model_scheme_soc_and_options_together(
     model: str, scheme: Scheme, soc: str, choices: str, known: bool
 ) -> None:
     policy = with_rows(Unsupported(pattern="other", reason="another"), ROW)
@@ -162,7 +162,9 @@ def tensor(**changes: Any) -> TensorInfo:
         ({"joined": (0, 4), "joined_axis": 1}, False),
     ],
 )
-def test_a_tensor_is_one_that_a_program_has(changes: dict[str, Any], good: bool) -> None:
+def test_a_tensor_entry_of_a_policy_has_a_valid_type_shape_and_scale(
+    changes: dict[str, Any], good: bool
+) -> None:
     if good:
         check_tensor(tensor(**changes))
     else:
@@ -171,7 +173,7 @@ def test_a_tensor_is_one_that_a_program_has(changes: dict[str, Any], good: bool)
 
 
 @pytest.mark.parametrize("name", ["max_abs", "max_above_noise_db", "min_equal"])
-def test_a_limit_of_0_is_a_limit(name: str) -> None:
+def test_a_limit_of_0_is_not_treated_as_unset(name: str) -> None:
     assert Limits(**{name: 0.0}).given == {name: 0.0}
     entry = ModelEntry("net.py:make", limits={Scheme.FP16: Limits(**{name: 0.0})})
     policy = msgspec.structs.replace(DEFAULT, models={"net": entry})

@@ -45,7 +45,7 @@ def rest() -> int:
     return 0
 
 
-def test_a_worker_that_grows_too_large_or_is_late_is_given_up(
+def test_a_worker_over_its_memory_or_time_limit_is_not_reused(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
@@ -157,7 +157,7 @@ def test_only_a_small_worker_that_answered_is_used_again(
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_only_a_disk_that_is_full_for_the_session_too_ends_the_run(
+def test_a_full_disk_in_a_worker_ends_the_run_only_if_the_session_cannot_write_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     worker: Any = StubWorker((StoreError("no space", place=tmp_path / "a" / "b"), ""))
@@ -227,7 +227,7 @@ def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_
     assert len(first) == len(second)
 
 
-def test_a_process_that_ignores_its_end_is_killed(
+def test_a_worker_that_ignores_sigterm_is_killed(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = Lease(worker, tmp_path / "log", Allowance(60))

@@ -41,7 +41,7 @@ def test_operators_are_counted_by_type_whatever_their_names_say() -> None:
     assert counts == [("Transpose", 2), ("Add", 1), ("Conv2d", 1), ("Quantize", 1)]
 
 
-def test_an_operator_that_is_only_asked_about_is_none_of_the_graph() -> None:
+def test_operators_that_saver_only_validates_are_not_counted() -> None:
     asked = write_calls(("a", "Relu")).replace("c_0_0", "a_0")
     asked = asked.replace("graphAddNode(context_0,", "backendValidateOpConfig(backend_0,")
     counts = count_operators(asked + write_calls(("a", "Relu"), ("b", "Relu")))
@@ -86,6 +86,6 @@ def test_cycles_and_time_are_means_of_the_runs(tmp_path: Path) -> None:
         HEAD + "0,BACKEND\n",
     ],
 )
-def test_a_profile_of_other_runs_or_none_gives_no_figure(tmp_path: Path, text: str) -> None:
+def test_a_profile_with_another_number_of_runs_gives_no_figures(tmp_path: Path, text: str) -> None:
     assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}
     assert read(tmp_path, text) == {}

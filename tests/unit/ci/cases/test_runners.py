@@ -35,7 +35,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "word",
     ["./run.sh", "../a folder/run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"],
 )
-def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) -> None:
+def test_relative_paths_in_a_runner_command_become_absolute(runner: Path, word: str) -> None:
     found = find_program(word, {"A": "b"})
     assert isinstance(found, ProgramRunner)
     assert found.environment == {"A": "b"}
@@ -61,7 +61,7 @@ def test_a_runner_that_is_not_there_is_a_usage_error(runner: Path, word: str, wh
     assert caught.value.why == why
 
 
-def test_a_runner_that_is_for_no_processor_is_said_to_be_that(tmp_path: Path) -> None:
+def test_a_runner_without_its_interpreter_is_a_missing_tool(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/no/interpreter\n")
     script.chmod(0o755)
@@ -107,7 +107,7 @@ def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
     assert not is_running(int(pid.read_text()))
 
 
-def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
+def test_stale_input_and_output_files_are_removed_before_a_run(tmp_path: Path) -> None:
     script = write_script(tmp_path)
     stale = tmp_path / "work" / "artifact" / INPUTS / FILE.format(7, 0)
     stale.parent.mkdir(parents=True)

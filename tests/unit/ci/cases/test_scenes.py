@@ -511,7 +511,7 @@ def list_known() -> Iterator[tuple[str, Scene]]:
     yield "no known fault in another scheme", known(RIGHT, spec=spec)
 
 
-def test_what_a_case_says() -> None:
+def test_every_case_text_of_the_scenes_reads_as_its_snapshot() -> None:
     lists = (list_outputs, list_runs, list_refusals, list_fallbacks, list_layers, list_questions)
     lists += (list_known,)
     scenes = [one for every in lists for one in every()]
@@ -540,7 +540,7 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -
     assert "\n  fix: " in reason
 
 
-def test_everything_that_is_known_is_in_the_row() -> None:
+def test_each_fact_of_a_case_is_in_its_report_row() -> None:
     """Each with its own value, so that none stands for another."""
     ops = (Fallback("aten.erf", "no builder"), Fallback("aten.fft", "no kernel"))
     compiled = msgspec.structs.replace(

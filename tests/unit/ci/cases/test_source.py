@@ -64,11 +64,13 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
         ({}, Source()),
     ],
 )
-def test_each_ci_system_names_them_its_way(environ: dict[str, str], wanted: Source) -> None:
+def test_commit_branch_and_pull_request_are_read_from_each_ci_systems_variables(
+    environ: dict[str, str], wanted: Source
+) -> None:
     assert read_source(environ) == wanted
 
 
-def test_elsewhere_git_is_asked_about_the_callers_directory(
+def test_outside_ci_commit_and_branch_come_from_git_in_the_callers_directory(
     outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]

@@ -99,7 +99,7 @@ def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository:
     assert mlp.source == Source()
 
 
-def test_own_entries_are_looked_at_before_those_of_the_default(repository: Path) -> None:
+def test_advice_of_the_users_policy_comes_before_the_defaults(repository: Path) -> None:
     text = EXTENDS + '[[advice]]\npattern = "did not end within"\nfix = "mine"\n'
     policy = read(repository, text)
     assert policy.advise(say("the runner did not end within 4 s")).remedies[0].text == "mine"
@@ -109,7 +109,7 @@ def test_own_entries_are_looked_at_before_those_of_the_default(repository: Path)
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_a_policy_may_come_from_windows(repository: Path, ends: str) -> None:
+def test_a_policy_with_a_bom_and_crlf_line_ends_is_read(repository: Path, ends: str) -> None:
     policy = read(repository, b"\xef\xbb\xbf" + WHOLE.replace("\n", ends).encode())
     assert set(policy.models) == {"net", "other-net"}
 
@@ -162,7 +162,7 @@ WRONG: list[tuple[str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("text", "words"), WRONG)
-def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
+def test_a_mistake_in_a_policy_is_reported_with_its_line_and_the_nearest_key(
     repository: Path, text: str | bytes, words: str
 ) -> None:
     with pytest.raises(ManifestError) as caught:
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
     assert not words.startswith("line ") or "qnn.toml" in str(caught.value)
 
 
-def test_a_limit_that_was_dropped_is_accepted_and_named(repository: Path) -> None:
+def test_a_dropped_limit_in_a_policy_is_accepted_with_a_warning(repository: Path) -> None:
     text = """
 extends = "default"
 [schemes.8a8w]

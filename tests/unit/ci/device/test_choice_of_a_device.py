@@ -36,7 +36,7 @@ def answer_with(*lines: str) -> Any:
     return SimpleNamespace(name="adb:1", place="/p", ask=lambda _: said)
 
 
-def test_a_device_is_what_it_reports() -> None:
+def test_the_facts_of_a_device_are_read_from_its_answers() -> None:
     rows = ("machine=aarch64", "soc0_machine=KERNEL", "soc0_soc_id=557", "soc=sm8650", "model=M 1")
     more = ("android=16", "api=36", "user=shell", "dsp=/dev/a", "closed=/dev/b", "dsp=/dev/c")
     facts = identify(answer_with(*rows, *more, "library=/x", "library=/y", "free_kb=3"))
@@ -146,7 +146,7 @@ def test_candidates_are_all_devices_with_the_wanted_soc(
         ("ssh:a:b", "", "ssh:a:b", ("--", "a:b"), connection.BOARD_PLACE),
     ],
 )
-def test_a_device_is_called_by_its_client(
+def test_a_device_argument_becomes_the_command_line_of_adb_or_ssh(
     word: str,
     place: str,
     name: str,
@@ -245,7 +245,7 @@ def here(tmp_path: Path) -> Device:
         ("echo the connection ended >&2; exit 0", 1),
     ],
 )
-def test_a_script_is_run_again_only_if_it_certainly_did_not_begin(
+def test_a_device_script_is_retried_only_if_it_certainly_did_not_start(
     tmp_path: Path, first: str, calls: int
 ) -> None:
     count = tmp_path / "count"
@@ -265,7 +265,7 @@ def tell(call: Any) -> tuple[str, str, str]:
     return caught.value.what, caught.value.why, caught.value.fix
 
 
-def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
+def test_a_pushed_file_arrives_whole_and_is_sent_once(here: Device, tmp_path: Path) -> None:
     files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
     for name, path in files.items():
         path.write_text(f"bytes of {name}")
@@ -290,7 +290,7 @@ def test_files_arrive_whole_and_once(here: Device, tmp_path: Path) -> None:
     assert "again" in fix
 
 
-def test_only_lacking_files_are_sent_and_large_ones_alone(
+def test_only_missing_files_are_sent_and_large_ones_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"there": 1, "a": LARGE_BYTES // 2, "b": LARGE_BYTES, "large": LARGE_BYTES + 1}
@@ -332,7 +332,7 @@ LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
         (LOST, 0.3, "ssh:a did not answer in time", "", ""),
     ],
 )
-def test_a_device_that_gives_no_answer_is_told_with_what_to_do(
+def test_a_device_that_does_not_answer_is_an_error_with_a_fix(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     client: str,
@@ -347,7 +347,7 @@ def test_a_device_that_gives_no_answer_is_told_with_what_to_do(
     assert (found[0], why in found[1], fix in found[2]) == (what, True, True)
 
 
-def test_a_command_that_fails_or_a_client_that_is_missing_is_told(
+def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
     here: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tell(lambda: here.ask("false", timeout_s=9)) == (
@@ -385,7 +385,7 @@ def test_a_command_that_fails_or_a_client_that_is_missing_is_told(
         ("a offline", "", ("a is offline", "adb lists: a (offline)", "reconnect the phone")),
     ],
 )
-def test_a_phone_that_cannot_be_used_is_told_with_those_that_are_there(
+def test_the_error_for_an_unusable_phone_lists_the_connected_phones(
     phones: str, wanted: str, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = dict(one.split() for one in phones.split(", ") if one)
@@ -395,7 +395,9 @@ def test_a_phone_that_cannot_be_used_is_told_with_those_that_are_there(
     assert all(one.startswith(start) for one, start in zip(found, told, strict=True)), found
 
 
-def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_phone_of_adb_devices_is_listed_with_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adb = tmp_path / "adb"
     listed = "printf 'List of\\na\\tdevice\\n\\nb\\toffline\\n'; echo ' no server' >&2"
     adb.write_text(f"#!/bin/sh\n{listed}\nsleep $LATE\nexit $CODE\n")
@@ -415,7 +417,7 @@ def test_adb_s_list_has_every_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (told[0], told[2]) == ("adb is not on PATH", connection.ADB_FIX)
 
 
-def test_a_lease_ends_with_its_block_however_that_ends(here: Device) -> None:
+def test_a_lease_is_released_even_if_its_block_raises(here: Device) -> None:
     def make(device: Device, owner: str) -> DeviceRunner:
         bundle: Any = None
         return DeviceRunner(device, bundle, "/d", Progress(), owner=owner)

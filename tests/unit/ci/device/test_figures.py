@@ -15,13 +15,13 @@ from tests.stand_ins.lowered import Number, Vector, make_flatbuffer
 DUMP = (Path(__file__).parents[3] / "artifacts/device/mlp.etdp").read_bytes()
 
 
-def test_times_of_a_real_dump() -> None:
+def test_load_and_run_times_are_read_from_a_real_etdump() -> None:
     load_ms, runs_ms = read_times(DUMP)
     assert load_ms == 63.276186
     assert (len(runs_ms), runs_ms[0], runs_ms[-1]) == (16, 4.855012, 5.355488)
 
 
-def test_what_is_no_dump_has_no_times() -> None:
+def test_a_damaged_etdump_has_no_times_and_raises_nothing() -> None:
     for damaged in (b"", b"text", DUMP[:40], DUMP[4:], bytes(100)):
         assert read_times(damaged) == (None, ())
     chance = random.Random(1)
@@ -67,7 +67,7 @@ status of_system 0
 """
 
 
-def test_heat_of_a_phone() -> None:
+def test_temperature_and_throttling_of_a_phone_are_parsed() -> None:
     heat = parse_heat(HOT)
     assert heat == Heat(status=0, hottest_c=55.4, zone="cpu-1-7", slowed=("thermal-cpufreq-0",))
     assert heat.throttled
@@ -91,7 +91,7 @@ RUNS = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
         (Start(None, (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)), 0, 6, {"p50_ms": 3, "p50_spread_ms": 1}),
     ],
 )
-def test_the_first_run_and_warm_up_do_not_count(
+def test_the_first_run_and_warm_up_runs_are_left_out_of_the_times(
     start: Start, warm_up: int, iteration: int, figures: dict[str, Any]
 ) -> None:
     found = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
@@ -101,7 +101,7 @@ def test_the_first_run_and_warm_up_do_not_count(
     }
 
 
-def test_spread_is_that_of_the_starts() -> None:
+def test_device_figures_have_the_median_and_spread_over_starts() -> None:
     cool, hot = Heat(hottest_c=30.0), Heat(hottest_c=60.0, status=1)
     starts = [
         Start(10.0, (99.0, 4.0, 4.0, 4.0), 100, cool, hot),
@@ -118,7 +118,7 @@ def test_spread_is_that_of_the_starts() -> None:
         assert found.throttled is throttled  # before a start counts, too
 
 
-def test_how_near_outputs_are_to_the_emulators() -> None:
+def test_the_nearness_to_emulator_outputs_is_sqnr_and_share_of_equal_bits() -> None:
     reference = np.array([[1, 2], [3, 4]], np.float32)
     same = find_nearness([(reference, reference.copy())])
     assert (same.sqnr_db, same.equal) == (np.inf, 1)

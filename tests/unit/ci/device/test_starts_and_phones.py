@@ -30,7 +30,7 @@ PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
         ("", "", {"one": "device"}, "one"),
     ],
 )
-def test_the_phone_that_was_asked_for_is_chosen(
+def test_the_requested_phone_or_the_only_one_is_chosen(
     wanted: str, variable: str, phones: dict[str, str], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANDROID_SERIAL", variable)
@@ -79,7 +79,7 @@ def test_a_start_has_only_its_own_outputs_and_log(tmp_path: Path) -> None:
     assert len(program.starts) == 5
 
 
-def test_an_archive_has_only_the_expected_files(
+def test_only_expected_files_of_a_device_archive_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else is written, however the others are named."""
@@ -115,7 +115,7 @@ def test_an_archive_has_only_the_expected_files(
     assert [one.memory_bytes for one in program.starts] == [2048]
 
 
-def test_an_archive_without_its_last_file_is_no_run(tmp_path: Path) -> None:
+def test_an_incomplete_device_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="incomplete"):
         make_program(tmp_path).unpack(pack(out_0=b"1", log=b"a"), tmp_path)
     packed = gzip.compress(pack(log=b"a", code=b"0"))  # may be larger than this computer can hold

@@ -232,7 +232,7 @@ def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case(
     assert one.unequal == unequal
 
 
-def test_a_lease_is_gone_with_its_process_of_this_computer_alone() -> None:
+def test_a_lease_owner_is_gone_only_if_its_process_on_this_computer_has_ended() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     own, here = name_owner(), socket.gethostname()
@@ -351,7 +351,9 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     ] * has_sbom
 
 
-def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) -> None:
+def test_a_bundle_for_the_emulator_is_staged_without_the_doctor(
+    tmp_path: Path, staged: Any
+) -> None:
     """Its libraries are next to the runner and in its RUNPATH."""
     runner = write_elf(tmp_path / "bin/runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
     for name in ("near/libQnnHtp.so", "bin/libQnnSystem.so", "near/libQnnHtpPrepare.so"):
@@ -379,7 +381,7 @@ def test_libraries_of_another_system_are_passed_over(
         assert (out / FILES / name).read_bytes() == (runtimes[1] / name).read_bytes()
 
 
-def test_programs_signed_libraries_and_evidence_come_along(
+def test_a_bundle_includes_programs_signed_libraries_and_evidence(
     tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
@@ -488,11 +490,13 @@ NOTE = AndroidNote(30, "r26c", "1")
         (make_facts(ARM), Target.LINUX),
     ],
 )
-def test_the_system_of_a_runner(facts: ElfFacts, target: Target) -> None:
+def test_the_target_system_of_a_runner_is_read_from_its_elf_file(
+    facts: ElfFacts, target: Target
+) -> None:
     assert find_target(facts) is target
 
 
-def test_everything_that_is_needed_is_closed_over() -> None:
+def test_staged_libraries_include_their_transitive_needs() -> None:
     def make(name: str, *needed: str) -> Found:
         return Found(Path("/at") / name, make_facts(ARM, needed=needed))
 

@@ -123,7 +123,7 @@ def test_libraries_used_in_place_are_named_by_size_and_time(
         (dict.fromkeys(("a", "b:c", "d:e"), ImportError), ["a", "b:c", "d:e"]),
     ],
 )
-def test_an_object_of_executorch_is_taken_from_the_first_place_that_has_it(
+def test_an_executorch_internal_is_taken_from_the_first_module_that_has_it(
     monkeypatch: pytest.MonkeyPatch, lacking: dict[str, type[Exception]], asked: list[str]
 ) -> None:
     tried: list[str] = []

@@ -68,7 +68,7 @@ def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:
     return trace_run(program, SETS, JUDGED, pool, 9.0)  # type: ignore[arg-type]
 
 
-def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path) -> None:
+def test_a_trace_with_the_judged_outputs_gives_its_figures_and_files(tmp_path: Path) -> None:
     pool = TracingPool(JUDGED)
     files = (tmp_path / "trace" / "profile.csv",)
     assert trace(tmp_path, pool) == RunNotes((), "", files, {"accelerator_us": 5})
@@ -91,7 +91,7 @@ def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: P
 
 
 @pytest.mark.parametrize("end", ["was killed by SIGABRT", "was killed by SIGKILL"])
-def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path, end: str) -> None:
+def test_a_traced_run_that_is_killed_is_noted_as_a_fault(tmp_path: Path, end: str) -> None:
     assert trace(tmp_path, TracingPool(JUDGED, end)) == RunNotes((f"trace: {end}",))
     assert not (tmp_path / "trace" / DEBUG).exists()
 
