@@ -9,9 +9,6 @@ from pathlib import Path
 
 import provisioning.__main__
 from ci.verbs.environments import (
-    DEVICE,
-    EVERYTHING,
-    LOWERING,
     choose_emulator,
     choose_estimate,
     choose_file,
@@ -23,6 +20,7 @@ from ci.verbs.environments import (
     choose_upgrade,
     find_suite_verb,
 )
+from ci.verbs.options import DEVICE, EVERYTHING, LOWERING
 from provisioning.console.command import Verb, find_verb, order_words, run_program
 
 VERBS: dict[str, Verb] = {

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
 from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Lane, Scheme
 from ci.models.source_lines import name_argument
-from ci.models.suite import SUITE
+from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
 from ci.report.schema import CaseName
 from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
@@ -22,7 +22,7 @@ from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 
-DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
+LPAI_SOC = "SM8850"
 # Lowering options that QNN itself implements. They were tried only with HTP.
 OF_HTP = frozenset(
     {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ci.cases.spec import DEFAULT_SOC
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, CaseRule, GateRules, Rule
 from ci.gate.schema import Difference, Kind, Plan, PlannedSession
+from ci.models.suite import DEFAULT_SOC
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches
 from ci.report.schema import CaseName

@@ -15,11 +15,11 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from ci.cases.spec import DEFAULT_SOC
 from ci.mend.mending import Mended, find_reference, name_scheme
 from ci.mend.search import Recipe
 from ci.mend.source import Factory
 from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.suite import DEFAULT_SOC
 from provisioning.console.caller import shown_path
 from provisioning.documents import decoding, read_bytes
 from provisioning.errors import UsageError

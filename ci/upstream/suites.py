@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ci.cases.spec import DEFAULT_SOC
+from ci.models.suite import DEFAULT_SOC
 from provisioning.errors import UnfitError, UsageError
 
 # Environment variables for the fork server: the suite to collect, and the directory that replaces

@@ -79,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gaps = {"--model": "or file.py:factory", "--reports": f"{SESSION}/"}
     add_options(parser, *SELECTION, *RUN, *PARALLEL, gaps=gaps)
     add_options(parser, "--executorch", "--sdk", "--adaptor")
-    parser.set_defaults(record=False, keep_artifacts=None, sarif=None)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

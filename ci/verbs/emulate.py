@@ -59,6 +59,7 @@ from ci.verbs.options import (
     add_option,
     add_options,
     least,
+    list_digested,
     list_given,
     name_mending,
     repeat_command,
@@ -76,7 +77,7 @@ from ci.verbs.steps import (
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import FILE, FLAG, HOW, MANY, TOOLS, WHAT, Outcome
+from provisioning.console.command import FILE, FLAG, HOW, TOOLS, WHAT, Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine, registry
 from provisioning.errors import ExitCode, UsageError
@@ -96,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what runs the programs: python, cpp, or a program that accepts the flags of"
         " qnn_executor_runner"
     )
-    add("--runner", HOW, runner, default=NAME, again=str, of_cases=True)
+    add("--runner", HOW, runner, default=NAME, again=str, digest=True, of_cases=True)
     add(
         "--backend",
         HOW,
@@ -104,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[one.value for one in Backend],
         default=Backend.HTP.value,
         again=str,
+        digest=True,
         of_cases=True,
     )
     add("--plan", WHAT, "run only the cases in this plan.json", **FILE, of_cases=True)
@@ -130,12 +132,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         check=least(0),
         again=str,
+        digest=True,
         needs=ON_DEVICE,
     )
-    suite = "run the known faults instead of cases"
-    add("--suite", WHAT, suite, choices=[FAULTS], again=str)
-    names = "run only known faults with a matching name"
-    add("--filter", WHAT, names, **MANY, metavar="GLOB", needs="--suite")
+    gaps = {"--suite": "the known faults instead of cases", "--filter": "known faults"}
+    add_options(parser, "--suite", choices=[FAULTS], gaps=gaps)
+    add_options(parser, "--filter", needs="--suite", gaps=gaps)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -172,7 +174,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_runner(specs, args.runner, backend)
     mark = None
     if args.shard:
-        specs, mark = take_shard(specs, args.shard, policy, args.runner)
+        specs, mark = take_shard(specs, args.shard, policy, list_digested(args))
     require_executorch(args.executorch)
     built = find_built(args.reports)
     args.sdk = follow_build(built, args.sdk)
@@ -396,10 +398,10 @@ def list_planned(path: Path) -> list[CaseSpec]:
 
 
 def take_shard(
-    specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, runner: str
+    specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, options: Sequence[str]
 ) -> tuple[list[CaseSpec], ShardMark]:
     """Return the cases of a shard such as ``2/3``, and the mark that identifies it in the report.
-    Raises UsageError for an invalid shard."""
+    ``options`` are as for digest_policy. Raises UsageError for an invalid shard."""
     index, count = parse_shard(text)
     parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
     chosen = parts[index - 1]
@@ -408,15 +410,16 @@ def take_shard(
         count=count,
         positions=tuple(position for position, spec in enumerate(specs) if spec in set(chosen)),
         whole=digest_names(spec.name for spec in specs),
-        policy=digest_policy(policy, specs, runner),
+        policy=digest_policy(policy, specs, options),
     )
     return list(chosen), mark
 
 
-def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
+def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], options: Sequence[str]) -> str:
     """Return the SHA-256 of everything that the shards of a run must have in common. These are the
-    lowering options, the limits and other rules of the policy, and the runner."""
+    lowering options, the limits and other rules of the policy, and the ``options`` of the call that
+    change results."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)
-    parts = (chosen, limits, policy.reference, policy.unsupported, runner)
+    parts = (chosen, limits, policy.reference, policy.unsupported, options)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

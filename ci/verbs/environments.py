@@ -11,24 +11,20 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 
+from ci.verbs.options import CORE, EVERYTHING, LOWERING, ONNX, ONNX_TORCH, SHARED
 from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
-# `onnx` has no torch, which .onnx files do not need.
-CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
-EVERYTHING = "test"  # both engines, pytest and Sigstore
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
-# What an option needs, whatever else is typed: the first one counts. The others are for the verb.
-OF_OPTIONS = {"--list": CORE, "--known": CORE, "--calibrate": CORE, "--suite": EVERYTHING}
-
-
 def find_group(words: Sequence[str]) -> str:
-    """Return the group that an option requires, or "" if none of them was passed."""
+    """Return the group that the first option in SHARED with an environment requires, or "" if none
+    of these options was passed."""
     typed = {word.partition("=")[0] for word in words}
-    return next((group for option, group in OF_OPTIONS.items() if option in typed), "")
+    rows = ((flag, settings.get("environment", "")) for flag, (_, _, settings) in SHARED.items())
+    return next((group for flag, group in rows if group and flag in typed), "")
 
 
 def find_suite_verb(words: Sequence[str]) -> str:

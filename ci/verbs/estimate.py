@@ -16,12 +16,13 @@ import msgspec
 from ci.cases.cache import CompileJob, CompileResult, as_compiled
 from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR
-from ci.cases.spec import DEFAULT_SOC, CaseSpec
+from ci.cases.spec import CaseSpec
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.suite import DEFAULT_SOC
 from ci.report.schema import CaseName, Estimate, PredictedTime, Simulation
 from ci.report.text import show_bytes
 from ci.report.write import read_report
@@ -33,7 +34,7 @@ from ci.verbs.steps import (
 )
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
-from provisioning.console.command import DIR, RESULTS, WHAT, Outcome, user_path
+from provisioning.console.command import DIR, RESULTS, WHAT, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ExitCode, UsageError
@@ -124,17 +125,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, *RUN, "--no-cache")
     trace = "write the predicted timeline of each case to DIR, for ui.perfetto.dev"
     add("--trace", RESULTS, trace, **DIR)
-    add(
-        "--calibrate",
-        RESULTS,
-        "fit the device of these reports, which have estimates and times of the same cases,"
-        f" and write {OWN_LINES} next to the policy",
-        type=user_path,
-        nargs="+",
-        metavar="REPORT",
-    )
+    add_options(parser, "--calibrate", gaps={"--calibrate": OWN_LINES})
     add_options(parser, "--sdk")
-    parser.set_defaults(record=False, option=[], shape=[], adaptor="")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ci.cases.session import Phases, read_host, read_source, started_now
-from ci.cases.spec import DEFAULT_SOC
 from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import UNRECORDED
 from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
+from ci.models.suite import DEFAULT_SOC
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
 from ci.verbs.options import list_given, repeat_command

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.spec import DEFAULT_SOC
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS
 from ci.faults.render import render_coverage, render_found, render_markdown
 from ci.faults.results import SUSPECT, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
+from ci.models.suite import DEFAULT_SOC
 from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.trials import choose_schemes, open_bench

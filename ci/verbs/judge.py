@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text="the directory for the session's report; default: reports/judged",
     )
     add_options(parser, "--base", "--sarif")
-    parser.set_defaults(keep_artifacts=None, record=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

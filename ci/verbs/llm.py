@@ -130,7 +130,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--timeout-s", default=600.0)
     add_options(parser, "--offline", *PARALLEL, gaps={"--reports": f"{SESSION}/"})
     add_options(parser, "--base", "--sarif", "--sdk", "--adaptor")
-    parser.set_defaults(list=False, record=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -158,7 +158,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "--no-cache", group=WHAT)
     add_options(parser, *RUN, "--sdk", "--adaptor")
-    parser.set_defaults(record=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **FLAG,
     )
     add_options(parser, "--sdk", "--adaptor")
-    parser.set_defaults(record=False, list=False, keep_artifacts=None, sarif=None)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -42,7 +42,6 @@ from ci.onnx.options import (
 )
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
-from ci.verbs import environments
 from ci.verbs.options import CASES, add_option, add_options, name_mending, repeat_command
 from ci.verbs.steps import (
     check_arguments,
@@ -292,7 +291,7 @@ def require_lane(specs: Sequence[CaseSpec]) -> bool:
     Python or a missing package."""
     require_python(platform.python_version())
     exports = not all(spec.is_file for spec in specs)
-    extra = environments.ONNX_TORCH if exports else environments.ONNX
+    extra = "onnx-torch" if exports else "onnx"
     require_packages(list_packages(exports=exports), extra)
     return exports
 

@@ -1,23 +1,25 @@
 """The options of the verbs that run models. Each is defined once: how it is parsed, which values a
-run can use, and how the command in a report (``again:``) repeats it. SHARED has the options of
-several verbs; a verb adds its own ones with ``add_option``."""
+run can use, how the command in a report (``again:``) repeats it, whether it is part of a run's
+digest, and which environment it needs. SHARED has the options of several verbs, and those that need
+an environment; a verb adds its other ones with ``add_option``.
+
+The noxfile asks for environments, so this module imports third-party packages only in functions.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ci.cases.spec import DEFAULT_SOC
-from ci.models.lowering_options import LOG_LEVELS
-from ci.models.source_lines import name_argument
+from ci.models.suite import DEFAULT_SOC
 from ci.verbs.user_policy import NAME, OURS, policy_path
-from provisioning.artifacts.choice import OPTIONS
 from provisioning.console.command import (
     DIR,
     FILE,
@@ -29,8 +31,14 @@ from provisioning.console.command import (
     WHAT,
     Settings,
     group_options,
+    user_path,
 )
 from provisioning.errors import UsageError
+
+# The dependency groups of pyproject.toml: onnx has no torch, which .onnx files do not need, and
+# EVERYTHING has both engines, pytest and Sigstore.
+CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
+EVERYTHING = "test"
 
 
 def count_cores() -> int:
@@ -45,6 +53,8 @@ class Option:
     ``check`` raises UsageError for a value that no run can use. Its first argument is the option's
     flag. ``again`` returns the value that repeats a run; without it, an option is not repeated,
     because it selects cases or changes no result. With ``always``, the default is repeated, too.
+    An option with ``digest`` changes results, so the shards of a run, and a run that is resumed,
+    need the same value. ``environment`` is the dependency group for a call with this option.
     ``needs`` names the option without which this one has no effect. An option with ``of_cases`` has
     none with --suite.
     """
@@ -53,6 +63,8 @@ class Option:
     check: Callable[[str, Any], None] | None = None
     again: Callable[[Any], str] | None = None
     always: bool = False
+    digest: bool = False
+    environment: str = ""
     needs: str = ""
     of_cases: bool = False
 
@@ -100,12 +112,29 @@ def positive(what: str) -> Callable[[str, float], None]:
 
 def name_path(path: Path) -> str:
     """Return a path as typed at the root of its repository."""
+    from ci.models.source_lines import name_argument
+
     return name_argument(path.absolute())
 
 
+def list_log_levels() -> Sequence[str]:
+    """Return the values of --log-level."""
+    from ci.models.lowering_options import LOG_LEVELS
+
+    return LOG_LEVELS
+
+
+def describe_choice(flag: str) -> str:
+    """Return the help of --sdk or --adaptor."""
+    from provisioning.artifacts.choice import OPTIONS
+
+    return OPTIONS[flag]
+
+
 MODELS = "a model's name, a glob, {}; repeatable"
-# A function as default is called when the option is added. A verb may fill a gap in the help.
-SHARED: Mapping[str, tuple[str, str, Settings]] = {
+Text = str | Callable[[], str]
+# A function instead of a value is called when the option is added. A verb may fill a gap in a help.
+SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     "--model": (WHAT, MODELS, {**MANY, "of_cases": True}),
     "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY, "of_cases": True}),
     "--soc": (
@@ -124,7 +153,18 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
             "run nothing; list the models, schemes and SoCs or, with --model, the nodes of the"
             " model with the scheme of each in its mixtures"
         ),
-        {**FLAG, "of_cases": True},
+        {**FLAG, "of_cases": True, "environment": CORE},
+    ),
+    "--suite": (WHAT, "run {}", {"again": str, "environment": EVERYTHING}),
+    "--filter": (WHAT, "run only {} with a matching name; repeatable", {**MANY, "metavar": "GLOB"}),
+    "--known": (WHAT, "run nothing: {}", {**FLAG, "environment": CORE}),
+    "--calibrate": (
+        RESULTS,
+        (
+            "fit the device of these reports, which have estimates and times of the same cases, and"
+            " write {} next to the policy"
+        ),
+        {"type": user_path, "nargs": "+", "metavar": "REPORT", "environment": CORE},
     ),
     "--policy": (
         WHAT,
@@ -165,18 +205,18 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
     "--log-level": (
         RESULTS,
         "the level of QNN's log, which --keep-artifacts keeps",
-        {"choices": LOG_LEVELS, "default": "", "again": str},
+        {"choices": list_log_levels, "default": "", "again": str, "digest": True},
     ),
     "--no-cache": (HOW, "lower everything again", FLAG),
     "--strict-noise": (
         HOW,
         "fail a case whose error is above the predicted noise even if it is too small to matter",
-        FLAG,
+        {**FLAG, "digest": True},
     ),
     "--estimate": (
         HOW,
         "also predict the time of each case on a device, which lowers it a second time",
-        FLAG,
+        {**FLAG, "digest": True},
     ),
     "--record": (
         RESULTS,
@@ -189,7 +229,7 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
     "--plain": (
         HOW,
         "do not apply this project's patches to torch, which make lowering faster",
-        {**FLAG, "again": str, "of_cases": True},
+        {**FLAG, "again": str, "digest": True, "of_cases": True},
     ),
     "--executorch": (
         TOOLS,
@@ -197,8 +237,12 @@ SHARED: Mapping[str, tuple[str, str, Settings]] = {
         {"default": "", "metavar": "VERSION"},
     ),
     **{
-        flag: (TOOLS, text, {"default": "", "metavar": flag[2:].upper(), "again": str})
-        for flag, text in OPTIONS.items()
+        flag: (
+            TOOLS,
+            partial(describe_choice, flag),
+            {"default": "", "metavar": flag[2:].upper(), "again": str},
+        )
+        for flag in ("--sdk", "--adaptor")
     },
 }
 GAPS = {
@@ -215,6 +259,19 @@ CASES = (  # of a verb that judges cases
     *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
     *("--base", "--sarif"),
 )
+# The values of options that a verb does not have; read_limits replaces ours and own.
+ABSENT: Settings = {
+    "list": False,
+    "record": False,
+    "strict_noise": False,
+    "estimate": False,
+    "keep_artifacts": None,
+    "sarif": None,
+    "adaptor": "",
+    "ours": False,
+    "own": (),
+}
+LAZY = {"text", "choices", "default"}
 MEANINGS = {one.name for one in fields(Option)}
 
 
@@ -226,9 +283,9 @@ def add_option(
     meaning = {name: settings.pop(name) for name in MEANINGS & settings.keys()}
     add = group_options(parser, group) if group else parser.add_argument
     option = Option(argument=add(flag, help=text, **settings), **meaning)
-    known = parser.get_default("options") or ()
-    # read_limits replaces the last two.
-    parser.set_defaults(options=(*known, option), program=parser.prog, ours=False, own=())
+    if not (known := parser.get_default("options") or ()):
+        parser.set_defaults(program=parser.prog, **ABSENT)
+    parser.set_defaults(options=(*known, option))
 
 
 def add_options(
@@ -242,9 +299,9 @@ def add_options(
     for flag in flags:
         group, text, settings = SHARED[flag]
         row = {"group": group, "text": text, **settings, **own}
+        for name in LAZY & row.keys():
+            row[name] = row[name]() if callable(row[name]) else row[name]
         row["text"] = row["text"].format({**GAPS, **gaps}.get(flag))
-        if callable(row.get("default")):
-            row["default"] = row["default"]()
         add_option(parser, flag, **row)
 
 
@@ -258,6 +315,16 @@ def check_values(args: argparse.Namespace) -> None:
 def list_given(args: argparse.Namespace) -> list[Option]:
     """Return the options that have other values than their defaults."""
     return [one for one in args.options if one.is_given(args)]
+
+
+def list_digested(args: argparse.Namespace) -> list[str]:
+    """Return the options with ``digest``, each followed by its value."""
+    return [
+        word
+        for one in args.options
+        if one.digest
+        for word in (one.flag, str(getattr(args, one.argument.dest)))
+    ]
 
 
 def repeat_policy(args: argparse.Namespace) -> list[str]:

@@ -21,12 +21,12 @@ from ci.cases.judged import Options
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases, started_now
-from ci.cases.spec import DEFAULT_SOC, CaseSpec, list_schemes, select_cases
+from ci.cases.spec import CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.latency.calibrate import read_own
 from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
-from ci.models.suite import SUITE
+from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
@@ -59,7 +59,7 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
 
     ``args.policy`` becomes the file that is used, or None for this project's own policy. If the
     user asked for that one, ``args.ours`` becomes true. ``args.own`` becomes the names of the
-    policy's models. ``args.strict_noise``, if there is one, overrides the policy. Raises
+    policy's models. ``args.strict_noise`` overrides the policy. Raises
     ManifestError if the policy is missing or invalid, and UsageError as choose_policy does.
     """
     args.ours, args.policy = args.policy == OURS, choose_policy(args.policy)
@@ -75,8 +75,7 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
-    is_strict = getattr(args, "strict_noise", False)
-    return replace(policy, strict_noise=True) if is_strict else policy
+    return replace(policy, strict_noise=True) if args.strict_noise else policy
 
 
 def is_in_checkout() -> bool:
@@ -236,7 +235,7 @@ def read_options(
         keep=args.keep_artifacts,
         files_directory=args.reports / session / "qnn",
         record=args.record,
-        estimate=getattr(args, "estimate", False),  # test_llm has none
+        estimate=args.estimate,
         own_lines=read_own(args.policy),
         baselines=users_folder(args.policy),
         **more,

@@ -29,8 +29,8 @@ from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs import onnx
-from ci.verbs.environments import LOWERING, ONNX_TORCH
 from ci.verbs.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
+from ci.verbs.options import LOWERING, ONNX_TORCH
 from ci.verbs.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice, read_choice
 from provisioning.artifacts.environment import Environment

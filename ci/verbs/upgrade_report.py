@@ -20,16 +20,16 @@ from ci.audit.upgrade import (
     make_document,
     note,
 )
-from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
+from ci.models.suite import DEFAULT_SOC
 from ci.report.document import show_document, write_page
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.built import installed_executorch
-from ci.verbs.environments import LOWERING, ONNX_TORCH, choose_onnx
+from ci.verbs.environments import choose_onnx
 from ci.verbs.onnx import list_packages
-from ci.verbs.options import add_options
+from ci.verbs.options import LOWERING, ONNX_TORCH, add_options
 from ci.verbs.steps import require_packages
 from ci.verbs.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy

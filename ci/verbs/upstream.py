@@ -23,7 +23,6 @@ from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
 from ci.facts.finding import Certainty, Proof, advise
 from ci.facts.kinds import UNRECORDED
-from ci.gate.jobs import parse_shard, split_cases
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
@@ -38,11 +37,18 @@ from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
 from ci.verbs.built import require_executorch
-from ci.verbs.options import add_option, add_options, least, name_path, repeat_command
+from ci.verbs.options import (
+    add_option,
+    add_options,
+    least,
+    list_digested,
+    name_path,
+    repeat_command,
+)
 from ci.verbs.steps import check_arguments, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.command import DIR, FLAG, HOW, MANY, RESULTS, WHAT, Outcome, user_path
+from provisioning.console.command import DIR, FLAG, HOW, RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
@@ -174,16 +180,13 @@ WRONG: dict[str, Wrong | None] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser)
-    suite = "the test suite in ExecuTorch's wheel; default: upstream"
-    add("--suite", WHAT, suite, choices=[*SUITES], default="upstream", again=str, always=True)
-    names = "run only tests with a matching name; repeatable"
-    add("--filter", WHAT, names, **MANY, metavar="GLOB")
+    gaps = {"--suite": "another test suite; default: upstream", "--filter": "tests"}
+    add_options(parser, "--suite", choices=[*SUITES], default="upstream", always=True, gaps=gaps)
+    add_options(parser, "--filter", gaps=gaps)
     soc = "the SoC, for the suite upstream; the other suites set theirs; default: SM8650"
     add_options(parser, "--soc", text=soc, again=str)
-    shard = "run only part I of N of the tests, as in 2/3"
-    add("--shard", WHAT, shard, default="", metavar="I/N")
     source = "run the tests of this ExecuTorch checkout instead of the wheel's"
-    add("--source", WHAT, source, **DIR, again=name_path)
+    add("--source", WHAT, source, **DIR, again=name_path, digest=True)
     known = "the known failures; default: manifests/policies/upstream.toml"
     add_options(parser, "--policy", text=known, type=user_path)
     add_options(parser, "--timeout-s", text="time limit for each test, in seconds")
@@ -201,7 +204,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "--reports", gaps={"--reports": "the suite's directory"})
     add_options(parser, "--base", "--sarif", "--executorch", "--sdk", "--adaptor")
-    parser.set_defaults(list=False, keep_artifacts=None)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -277,15 +279,11 @@ def run_tests(
     own = choose_tests(suite, every, ())
     ratchet = policy.suites[suite.name]
     tests = choose_tests(suite, every, args.filter)
-    if args.shard:
-        index, count = parse_shard(args.shard)
-        parts = split_cases(tests, count, lambda one: ratchet.expect_s(one) or 1.0)
-        tests = list(parts[index - 1])
     toolchain = name_toolchain(tools, environment)
     header = Header(
         suite=suite.name,
         soc=soc,
-        identity=hash_words(*toolchain, digest_rooms(ROOMS), str(args.source)),
+        identity=hash_words(*toolchain, digest_rooms(ROOMS), *list_digested(args)),
         every=tuple(own),
         tests=tuple(tests),
         repeat=args.repeat,

@@ -12,7 +12,7 @@ from ci.faults.known import read_faults
 from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
-from provisioning.console.command import FLAG, MANY, Outcome
+from provisioning.console.command import MANY, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import require_writable, write_whole
@@ -38,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--with", dest="sides", metavar="QNN", **MANY, help=text)
     add("--sdk", **MANY, help="an SDK's directory or version; repeatable")
     add("--fault", **MANY, help="the name of a fault; repeatable")
-    add("--known", **FLAG, help="run nothing: print the results recorded in faults.toml")
-    add_options(parser, "--reports", gaps={"--reports": "versions_matrix/"})
+    gaps = {"--known": "print the results recorded in faults.toml", "--reports": "versions_matrix/"}
+    add_options(parser, "--known", group="", gaps=gaps)
+    add_options(parser, "--reports", gaps=gaps)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+DEFAULT_SOC = "SM8650"  # for which models are lowered unless the user selects another
 SUITE: dict[str, str] = {
     "mlp": "multi-layer perceptron",
     "resnet": "residual convolutions",

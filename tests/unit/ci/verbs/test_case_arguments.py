@@ -92,7 +92,7 @@ def test_a_policy_is_found_upwards_in_its_repository(
             path.write_text('extends = "default"')
     (tmp_path / "link").symlink_to("a ü/b")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / start))
-    args, said = argparse.Namespace(policy=None, model=[]), io.StringIO()
+    args, said = argparse.Namespace(policy=None, model=[], strict_noise=False), io.StringIO()
     steps.read_limits(args, "emulator", Progress(said))
     assert args.policy == (tmp_path / found if found else None)
     assert said.getvalue().splitlines()[0].endswith(found or "own suite is tested")

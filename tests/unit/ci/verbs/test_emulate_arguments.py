@@ -5,6 +5,7 @@ The four steps are a stand-in: nothing is provisioned, lowered or run.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
@@ -30,6 +31,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report, write_report
 from ci.verbs import built, emulate
+from ci.verbs.options import list_digested
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.doctor import examine
@@ -250,12 +252,25 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
     policies = [read_emulator_policy(one) for one in (None, tmp_path / "own.toml", None)]
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     other = emulate.set_log_level(spec, "debug")
-    rows = [(one, [spec], "python") for one in policies]
-    rows += [(policies[0], [other], "python"), (policies[0], [spec], "cpp")]
-    rows += [(policies[0], two, "python") for two in ([spec, other], [other, spec])]
-    digests = [emulate.digest_policy(*one) for one in rows]
-    assert digests[0] == digests[2]
-    assert len({*digests}) == len(digests) - 1
+    rows = [(one, [spec], "") for one in policies]
+    rows += [(policies[0], two, "") for two in ([other], [spec, other], [other, spec])]
+    words = [
+        "--runner cpp",
+        "--backend gpu",
+        "--plain",
+        "--strict-noise",
+        "--estimate",
+        "--starts 5",
+    ]
+    rows += [(policies[0], [spec], one) for one in words]
+    same = ["--sdk 2.37.0", "--jobs 2", "--no-cache", "--offline", "--reports other"]
+    rows += [(policies[0], [spec], one) for one in same]
+    parser = argparse.ArgumentParser()
+    emulate.add_arguments(parser)
+    options = [list_digested(parser.parse_args(one[2].split())) for one in rows]
+    digests = [emulate.digest_policy(*one[:2], two) for one, two in zip(rows, options, strict=True)]
+    assert {digests[at] for at in (2, *range(-len(same), 0))} == {digests[0]}
+    assert len({*digests}) == len(digests) - 1 - len(same)
 
 
 def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:

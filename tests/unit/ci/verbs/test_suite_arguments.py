@@ -164,15 +164,6 @@ def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
     assert given.header.every == given.header.tests == (names[0], names[2])
 
 
-def test_shards_of_a_suite_have_each_test_once(suite: Suite) -> None:
-    for index in (1, 2):
-        run("--shard", f"{index}/2")
-    parts = [one.header.tests for one in suite.runs]
-    assert sorted(parts[0] + parts[1]) == [*TESTS]
-    assert all(parts)
-    assert {one.header.every for one in suite.runs} == {TESTS}
-
-
 def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suite) -> None:
     suite.entries = [
         Entry(test="C::test_b", repeat=1, ran=Ran.FAILED, message="E   x"),
