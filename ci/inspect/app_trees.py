@@ -17,7 +17,7 @@ from ci.inspect.apps import (
     PackedFile,
     read_manifest,
 )
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.survey.tree import survey_tree
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
 
@@ -52,7 +52,7 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
         link = root / relative
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(one.path.absolute())
-    tree = survey_tree(root, FactsCache(root))
+    tree = survey_tree(root)
     files = [
         file
         for file in tree.files

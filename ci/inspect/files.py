@@ -30,7 +30,7 @@ from provisioning.doctor.survey.programs import (
     parse_program,
     wrap_contexts,
 )
-from provisioning.doctor.survey.tree import LIBRARY, FactsCache, read_file, survey_tree
+from provisioning.doctor.survey.tree import LIBRARY, read_file, survey_tree
 from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import find_headers_version
@@ -233,9 +233,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
 
 
 def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
-    with TemporaryDirectory() as scratch:
-        files = survey_tree(root, FactsCache(Path(scratch))).files
-    return describe_runtime(files, name, operators)
+    return describe_runtime(survey_tree(root).files, name, operators)
 
 
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:

@@ -59,7 +59,8 @@ _running: set[subprocess.Popen[bytes]] = set()
 @dataclass(frozen=True)
 class Completed:
     """A finished process. ``returncode`` is -N if signal N ended it. ``exceeded`` says which limit
-    it exceeded; it was then ended.
+    it exceeded; it was then ended. run_streams sets ``stdout`` and ``stderr``; ``output`` is then
+    the text of its stderr.
     """
 
     argv: tuple[str, ...]
@@ -67,6 +68,8 @@ class Completed:
     output: str
     wall_s: float
     exceeded: str = ""
+    stdout: bytes = b""
+    stderr: bytes = b""
 
     @property
     def tail(self) -> str:
@@ -79,6 +82,9 @@ class Completed:
         return self.returncode == 0 and not self.exceeded
 
     def describe(self) -> str:
+        """Return how it ended: ``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5
+        s``.
+        """
         return self.exceeded or describe_exit(self.returncode)
 
     def require(self, fix: str = "") -> None:
@@ -178,29 +184,6 @@ def run_process(
     return completed
 
 
-@dataclass(frozen=True)
-class Streams:
-    """A program's stdout and stderr as bytes, and how it ended: see Completed. Of a long stderr,
-    the middle is left out.
-    """
-
-    returncode: int
-    stdout: bytes
-    stderr: bytes
-    exceeded: str = ""
-
-    @property
-    def is_good(self) -> bool:
-        """Whether the program exited with 0 within its limits."""
-        return self.returncode == 0 and not self.exceeded
-
-    def describe(self) -> str:
-        """Return how it ended: ``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5
-        s``.
-        """
-        return self.exceeded or describe_exit(self.returncode)
-
-
 def run_streams(
     argv: Sequence[str | os.PathLike[str]],
     *,
@@ -209,7 +192,7 @@ def run_streams(
     timeout_s: float | None = None,
     most_bytes: int = MAX_STDOUT,
     most_messages: int = 0,
-) -> Streams:
+) -> Completed:
     """Run ``argv`` to its end with ``data``, which may be the path of a file, as its stdin. Its
     stdout and stderr are returned separately and unchanged. If it prints more than ``most_bytes``
     to stdout, it is ended. Of a stderr of more than ``most_messages`` bytes (by default KEPT), the
@@ -224,7 +207,7 @@ def run_streams(
 
     words = [os.fspath(word) for word in argv]
     ended = _run(words, {"env": env, "stderr": PIPE}, limits, data, collect, stderr.add)
-    return Streams(ended.returncode, bytes(stdout), stderr.join(), ended.exceeded)
+    return replace(ended, output=stderr.text(), stdout=bytes(stdout), stderr=stderr.join())
 
 
 def run_bytes(
@@ -240,10 +223,8 @@ def run_bytes(
     if the program cannot be started, and ToolError if it exits with a code other than 0 or exceeds
     ``timeout_s``.
     """
-    words = tuple(os.fspath(word) for word in argv)
-    ended = run_streams(words, data=data or b"", env=env, timeout_s=timeout_s)
-    said = ended.stderr.decode("utf-8", "replace")
-    Completed(words, ended.returncode, said, 0.0, ended.exceeded).require()
+    ended = run_streams(argv, data=data or b"", env=env, timeout_s=timeout_s)
+    ended.require()
     return ended.stdout
 
 

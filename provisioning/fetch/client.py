@@ -29,7 +29,9 @@ from provisioning.fetch.transfer import (
     PermanentError,
     TransferPolicy,
     TransientError,
+    check_bundle,
     check_status,
+    explain_failures,
     parse_head,
 )
 
@@ -228,8 +230,6 @@ class Client:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
         if _is_ending.is_set():
             raise PermanentError("the transfer was ended")
-        from provisioning.fetch.transfer import check_bundle, explain_failures
-
         check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
@@ -262,8 +262,6 @@ class Client:
             raise TransientError(f"no response within {seconds:.0f} s")
 
     def _body(self, url: str, response: Any) -> Iterator[bytes]:
-        from provisioning.fetch.transfer import explain_failures
-
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             raise PermanentError(f"the server sends the body compressed ({encoding})")

@@ -220,7 +220,7 @@ HOME_PARTS = {
     "builds": "build trees and build results",
     FETCHED: "packages that upgrade-report tried",
     "parity": "build files that parity has read",
-    "doctor": "facts about examined libraries",
+    "doctor": "results of creating devices",
     "tools": "a Python for Qualcomm's signer",
     "bench": "inputs of benchmarks",
     "tmp": "inputs of image builds",

@@ -23,7 +23,7 @@ from provisioning.doctor.checks.files import group_tree, judge_group
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.registry import Finding
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.survey.tree import survey_tree
 from provisioning.errors import DownloadError
 from provisioning.store.store import store_home
 from tests.bench.wheels import unpack_versions
@@ -43,16 +43,14 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         base = Path(name)
         progress.step("bench doctor: assembling a tree of real libraries")
         files, size_bytes = make_tree(base / "tree", progress)
-        cold_s = min(time_scan(base / "tree", base / f"memory-{turn}") for turn in range(3))
-        warm_s = min(time_scan(base / "tree", base / "memory-0") for _ in range(3))
+        scan_s = min(time_scan(base / "tree") for _ in range(3))
         progress.step("bench doctor: the shell loop")
         started = time.monotonic()
         run_process(["sh", "-c", SHELL_LOOP, "sh", base / "tree", base / "said"], check=False)
         shell_s = time.monotonic() - started
     return {
-        "ratio_shell": round(shell_s / cold_s, 1),
-        "cold_s": round(cold_s, 3),
-        "warm_s": round(warm_s, 3),
+        "ratio_shell": round(shell_s / scan_s, 1),
+        "scan_s": round(scan_s, 3),
         "shell_s": round(shell_s, 2),
         "files": files,
         "bytes": size_bytes,
@@ -81,16 +79,16 @@ def _sizes(roots: list[Path]) -> list[int]:
     return [path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file()]
 
 
-def time_scan(tree: Path, cache: Path) -> float:
+def time_scan(tree: Path) -> float:
     """Seconds of a fresh process that scans ``tree``."""
     started = time.monotonic()
-    run_process([sys.executable, "-m", "tests.bench.doctor", tree, cache])
+    run_process([sys.executable, "-m", "tests.bench.doctor", tree])
     return time.monotonic() - started
 
 
-def scan(tree: Path, cache: Path) -> int:
+def scan(tree: Path) -> int:
     """Facts of all files, and every judgement on them, one SDK at a time: how many findings."""
-    facts, kinds = survey_tree(tree, FactsCache(cache)), read_elf_policies()
+    facts, kinds = survey_tree(tree), read_elf_policies()
     sdks: dict[str, list[FileFacts]] = {}
     for file in facts.files:
         sdk, _, relative = file.relative.partition("/")
@@ -106,8 +104,7 @@ def scan(tree: Path, cache: Path) -> int:
 def render_bench(figures: Mapping[str, Any]) -> str:
     rows = (
         ("tree", f"{figures['files']} files, {figures['bytes'] / 1e9:.2f} GB"),
-        ("doctor, nothing remembered", f"{figures['cold_s']:.2f} s"),
-        ("doctor, nothing changed", f"{figures['warm_s']:.2f} s"),
+        ("doctor", f"{figures['scan_s']:.2f} s"),
         ("shell loop of readelf and strings", f"{figures['shell_s']:.2f} s"),
         ("ratio to the shell loop", f"{figures['ratio_shell']:.1f} x"),
     )
@@ -115,4 +112,4 @@ def render_bench(figures: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{scan(Path(sys.argv[1]), Path(sys.argv[2]))} findings\n")
+    sys.stdout.write(f"{scan(Path(sys.argv[1]))} findings\n")

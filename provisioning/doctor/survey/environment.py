@@ -39,7 +39,7 @@ from provisioning.doctor.survey.host import (
 )
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
-from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, read_files, survey_tree
+from provisioning.doctor.survey.tree import find_min_sdk, read_files, survey_tree
 from provisioning.elf.facts import EM_X86_64
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.targets import Backend, read_backends
@@ -85,11 +85,10 @@ def survey_environment(
     """Gather all facts that the profile has requirements for. Nothing is changed except caches in
     ``request.home``.
     """
-    cache = FactsCache(request.home / "doctor")
     progress = progress or Progress()
     sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
     progress.step("doctor: libraries")
-    trees = _survey_trees(request, sdk_name, kinds, cache)
+    trees = _survey_trees(request, sdk_name, kinds)
     progress.step("doctor: variables, machine, Python")
     sdk = None
     if sdk_name:
@@ -109,7 +108,7 @@ def survey_environment(
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
         python=python,
         backend=_survey_backend(request, sdk, python),
-        variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
+        variables=survey_variables(request.variables, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(
             _survey_installation(name, request, adoption)
@@ -130,15 +129,15 @@ def _survey_installation(
 
 
 def _survey_trees(
-    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy], cache: FactsCache
+    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy]
 ) -> dict[str, TreeFacts]:
     trees = {}
     if sdk_name:
         root = request.roots[sdk_name]
-        trees[sdk_name] = survey_tree(root, cache, lambda path: bool(choose_policy(path, kinds)))
+        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)))
     for name in (STAGING, LIBCXX):
         if name in request.roots:
-            trees[name] = survey_tree(request.roots[name], cache)
+            trees[name] = survey_tree(request.roots[name])
     if staging := trees.get(STAGING):
         trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
     return trees
@@ -228,9 +227,7 @@ CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
 RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1|libatomic\.so\.1")
 
 
-def survey_variables(
-    variables: Mapping[str, str], cache: FactsCache, sdk_root: Path | None = None
-) -> VariableFacts:
+def survey_variables(variables: Mapping[str, str], sdk_root: Path | None = None) -> VariableFacts:
     """Return facts about the variables that a job would get."""
     values = {name: variables[name] for name in NAMES if name in variables}
     entries = values["LD_LIBRARY_PATH"].split(":") if values.get("LD_LIBRARY_PATH") else []
@@ -242,7 +239,7 @@ def survey_variables(
         places += [sdk_root, sdk_root / HOST_DIRECTORY]
     return VariableFacts(
         values,
-        library_path=tuple(_survey_entry(entry, cache) for entry in entries),
+        library_path=tuple(_survey_entry(entry) for entry in entries),
         executorch_on_path=on_path,
         without_adaptor=tuple(part for part in on_path if not find_adaptors(f"{part}/executorch")),
         roots_that_exist=frozenset(root for root in roots if Path(root).is_dir()),
@@ -250,7 +247,7 @@ def survey_variables(
     )
 
 
-def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
+def _survey_entry(directory: str) -> PathEntry:
     found: dict[str, tuple[Path, os.stat_result]] = {}
     runtimes: dict[str, tuple[Path, os.stat_result]] = {}
     try:
@@ -260,4 +257,4 @@ def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
                 kept[entry.name] = (Path(entry.path), entry.stat())
     except OSError:
         return PathEntry(directory)
-    return PathEntry(directory, read_files(found, cache), read_files(runtimes, cache))
+    return PathEntry(directory, read_files(found), read_files(runtimes))

@@ -1,7 +1,6 @@
 """Find every library and program below a root directory, with its ELF facts and its QNN build.
 
-Facts are cached by a file's inode, size and times, so that an unchanged tree costs one stat per
-file. Large trees are read by several processes.
+A file that has not changed is read once per process. Large trees are read by several processes.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
-from provisioning.documents import DocumentError, decoding, open_regular, read_bytes, read_text
+from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import Defect, ElfError
-from provisioning.files import digest_sources, write_whole
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -36,7 +32,7 @@ MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
 Wanted = Callable[[str], bool]
 
 
-def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
+def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:
     """Return facts about the libraries and programs below ``root``, in directories whose relative
     path ``wanted`` accepts.
 
@@ -62,7 +58,7 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
                 lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
-    facts = read_files(found, cache)
+    facts = read_files(found)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
 
@@ -135,23 +131,28 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     )
 
 
-def read_files(
-    found: Mapping[str, tuple[Path, os.stat_result]], cache: FactsCache
-) -> tuple[FileFacts, ...]:
-    """Return facts about each file, from ``cache`` if it is unchanged, in the order of paths."""
-    known = {name: cache.recall(*place) for name, place in found.items()}
-    fresh = [(name, found[name][0]) for name, facts in known.items() if facts is None]
+def identify(status: os.stat_result) -> tuple[int, ...]:
+    """Return values that change with the file's content: every write changes at least ctime, which
+    cannot be reset.
+    """
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
+
+
+_known: dict[tuple[Path, tuple[int, ...]], FileFacts] = {}
+
+
+def read_files(found: Mapping[str, tuple[Path, os.stat_result]]) -> tuple[FileFacts, ...]:
+    """Return facts about each file, in the order of paths. A file that this process has read before
+    is read again only if it has changed.
+    """
+    keys = {name: (path, identify(status)) for name, (path, status) in found.items()}
+    fresh = [(name, key[0]) for name, key in keys.items() if key not in _known]
     size_bytes = sum(found[name][1].st_size for name, _ in fresh)
-    for (name, path), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
-        known[name] = facts
-        cache.keep(path, found[name][1], facts)
-    cache.save()
-    # Facts are cached by path, and a file may be in several trees.
-    return tuple(
-        facts if facts.relative == name else replace(facts, relative=name)
-        for name, facts in sorted(known.items())
-        if facts is not None
-    )
+    for (name, _), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
+        _known[keys[name]] = facts
+    # A file may be in several trees.
+    return tuple(replace(_known[key], relative=name) for name, key in sorted(keys.items()))
 
 
 def read_file(item: tuple[str, Path]) -> FileFacts:
@@ -210,58 +211,3 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
         with suppress(OSError), open_regular(path) as file:
             return file.read(4) == MAGIC
     return False
-
-
-_PROVISIONING = Path(__file__).parents[2]
-READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
-
-
-def identify(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that change with the file's content: every write changes at least ctime, which
-    cannot be reset.
-    """
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    return (status.st_dev, status.st_ino, status.st_size, *times)
-
-
-class FactsCache:
-    """A cache of facts by path and identity. Its file name contains a digest of the code that reads
-    the facts, and of their types.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.file = directory / f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
-        self.rows: dict[str, tuple[tuple[int, ...], FileFacts]] = {}
-        self.changed = False
-        with suppress(DocumentError), decoding():
-            self.rows = _DECODER.decode(read_bytes(self.file))
-
-    def recall(self, path: Path, status: os.stat_result) -> FileFacts | None:
-        """Return the facts about ``path`` if it is unchanged, else None."""
-        kept = self.rows.get(str(path))
-        return kept[1] if kept and kept[0] == identify(status) else None
-
-    def keep(self, path: Path, status: os.stat_result, facts: FileFacts) -> None:
-        self.rows[str(path)] = (identify(status), facts)
-        self.changed = True
-
-    def save(self) -> None:
-        """Write the cache if it was changed, and remove caches of other versions of the code.
-        Errors in writing are ignored.
-        """
-        if not self.changed:
-            return
-        self.changed = False
-        self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
-        with suppress(OSError, UnicodeEncodeError):
-            write_whole(self.file, _ENCODER.encode(self.rows))
-            for old in self.file.parent.glob("elf-facts-*.msgpack"):
-                if old != self.file:
-                    old.unlink()
-
-
-# Paths are the only values that msgspec cannot encode.
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
-_DECODER = msgspec.msgpack.Decoder(
-    dict[str, tuple[tuple[int, ...], FileFacts]], dec_hook=lambda _, value: Path(value)
-)

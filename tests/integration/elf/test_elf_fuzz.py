@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.policies import elf_policy
-from provisioning.doctor.survey.tree import FactsCache, read_file
+from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
@@ -101,16 +101,11 @@ def read(path: Path) -> ElfFacts | ElfError:
 
 
 def use(facts: ElfFacts, path: Path) -> None:
-    """What the doctor does with facts: judge them, remember them, write them as JSON."""
+    """What the doctor does with facts: judge them, write them as JSON."""
     for policy in POLICIES:
         for finding in judge(facts, policy):
             msgspec.json.encode(finding)
-    cache = FactsCache(path.parent)
-    status = path.stat()
-    cache.keep(path, status, read_file((path.name, path)))
-    cache.save()
-    kept = FactsCache(path.parent).recall(path, status)
-    assert kept is not None
+    kept = read_file((path.name, path))
     assert kept.elf == facts or (kept.defect and not facts.program_headers)
 
 

@@ -15,7 +15,7 @@ from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts, parse_qnn_n
 from provisioning.doctor.fitness import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.doctor.registry import Severity
-from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
+from provisioning.doctor.survey.tree import find_min_sdk, survey_tree
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, Defect, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.elf.reader import read_elf
@@ -188,7 +188,7 @@ def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> N
     (stage / "libQnnCpu.so").symlink_to(tmp_path)
     (tmp_path / "model").write_bytes(b"\0v2.49.40.260810104044\0")
     (stage / "model.bin").symlink_to("../model")
-    tree = survey_tree(stage, FactsCache(tmp_path / "cache"))
+    tree = survey_tree(stage)
     assert [(one.name, bool(one.elf)) for one in tree.files] == [
         ("libQnnHtp.so", True),
         ("libQnnSystem.so", True),

@@ -31,7 +31,6 @@ from provisioning.doctor.survey.host import (
 )
 from provisioning.doctor.survey.python import _lacking as lacking_of
 from provisioning.doctor.survey.python import survey_python, try_device
-from provisioning.doctor.survey.tree import FactsCache
 from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.reader import read_elf
 from provisioning.errors import ToolError
@@ -41,7 +40,6 @@ from tests.unit.provisioning.doctor import cases
 
 ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libx86.so"
-NO_CACHE = FactsCache(Path("/proc/nowhere"))
 
 
 def program(path: Path, text: str) -> Path:
@@ -115,7 +113,7 @@ def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
     for name in (*wanted, *runtimes, *beside):
         shutil.copy(LIBRARY, tmp_path / name)
     (tmp_path / "libQnnDirectory.so").mkdir()
-    facts = survey_variables({"LD_LIBRARY_PATH": f"{tmp_path}::/none"}, NO_CACHE)
+    facts = survey_variables({"LD_LIBRARY_PATH": f"{tmp_path}::/none"})
     (here, empty, none) = facts.library_path
     assert {file.name for file in here.libraries} == set(wanted)
     assert tuple(file.name for file in here.runtimes) == runtimes

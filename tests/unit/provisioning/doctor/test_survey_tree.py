@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,13 @@ from provisioning.doctor.examine import examine_request
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.elf.facts import Defect
 from tests.stand_ins import elf_edits as elf
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
-NO_CACHE = FactsCache(Path("/proc/nowhere"))
 E_TYPE, E_PHNUM = 16, 56  # in the header of an ELF64 file
 
 
@@ -50,7 +48,7 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
     (root / "script").write_text("#!/bin/sh\n")
     (root / "script").chmod(0o755)
     (root / "lib" / "libx.so.1").symlink_to("x86_64-linux-clang/libx86.so")
-    found = survey_tree(root, NO_CACHE)
+    found = survey_tree(root)
     assert [file.relative for file in found.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
     assert found.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
     assert found.link_names == {"libx.so.1"}
@@ -65,46 +63,36 @@ def test_only_what_is_loaded_needs_program_headers(
     elf.set_u16(E_TYPE, kind)(data)
     elf.set_u16(E_PHNUM, 0)(data)
     (tmp_path / "libx86.so").write_bytes(data)
-    (file,) = survey_tree(tmp_path, NO_CACHE).files
+    (file,) = survey_tree(tmp_path).files
     assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
 
 
 def test_what_has_not_changed_is_not_read_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = survey_tree(root, FactsCache(tmp_path))
+    first = survey_tree(root)
     forbid_reading(monkeypatch)
-    assert survey_tree(root, FactsCache(tmp_path)) == first
+    assert survey_tree(root) == first
 
 
 def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -> None:
-    survey_tree(root, FactsCache(tmp_path))
+    survey_tree(root)
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[18] = 40  # e_machine
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (file,) = survey_tree(root, FactsCache(tmp_path)).files
+    (file,) = survey_tree(root).files
     assert file.elf is not None
     assert file.elf.machine == 40
 
 
-@pytest.mark.parametrize("damage", [lambda _: b"\x93damaged", lambda data: data[:-1]])
-def test_a_damaged_memory_is_none(
-    root: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    cache = FactsCache(tmp_path)
-    survey_tree(root, cache)
-    cache.file.write_bytes(damage(cache.file.read_bytes()))
-    assert len(survey_tree(root, FactsCache(tmp_path)).files) == 1
-
-
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:
     none = tmp_path / "none"
-    assert survey_tree(none, NO_CACHE) == TreeFacts(none, (), is_directory=False)
+    assert survey_tree(none) == TreeFacts(none, (), is_directory=False)
     none.mkdir()
-    assert survey_tree(none, NO_CACHE) == TreeFacts(none, ())
+    assert survey_tree(none) == TreeFacts(none, ())
 
 
 COMPARE = """
@@ -114,8 +102,9 @@ from pathlib import Path
 from provisioning.console.process import run_process
 from provisioning.doctor.survey import tree
 place = Path(sys.argv[1])
-survey = lambda: tree.survey_tree(place, tree.FactsCache(Path("/proc/nowhere")))
+survey = lambda: tree.survey_tree(place)
 alone = survey()
+tree._known.clear()
 tree.POOL_BYTES = 0
 opened = futures.ProcessPoolExecutor
 futures.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
@@ -136,7 +125,7 @@ def test_several_processes_give_what_one_gives(root: Path) -> None:
 def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
     path.write_bytes(b"")
-    found = survey_tree(root, FactsCache(tmp_path))
+    found = survey_tree(root)
     assert len(found.files) == 2
     request = SurveyRequest(
         "emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none"
@@ -151,7 +140,7 @@ def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
-    facts = survey_variables(variables, NO_CACHE, root)
+    facts = survey_variables(variables, root)
     assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
 
 
@@ -161,18 +150,6 @@ def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.truncate(1 << 40)
-    (file_facts,) = survey_tree(root, NO_CACHE).files
+    (file_facts,) = survey_tree(root).files
     assert file_facts.size_bytes == 1 << 40
     assert file_facts.build is None
-
-
-def test_facts_of_another_reader_are_not_trusted(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = FactsCache(tmp_path)
-    survey_tree(root, before)
-    monkeypatch.setattr(tree, "READERS", (*tree.READERS, Path(__file__)))
-    after = FactsCache(tmp_path)
-    assert (after.rows, after.file == before.file) == ({}, False)
-    survey_tree(root, after)
-    assert list(tmp_path.glob("elf-facts-*")) == [after.file]
