@@ -1,6 +1,5 @@
-"""Find what each session uses: the files of its record and what these depend on. The names in a
-file, such as modules that it imports and headers that it includes, lead to other files. The noxfile
-is parsed, not run.
+"""Find what each session uses: the files of its record and what these import. The noxfile and the
+modules are parsed, not run.
 
 Parts of files are compared separately: keys of TOML files, such as
 ``pyproject.toml#dependency-groups.lint``, and the code blocks of Markdown pages, such as
@@ -22,7 +21,7 @@ import msgspec
 from ci.gate.rules import GateRules, Recorded
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches
-from ci.parity.uses import INCLUDE, absolute
+from ci.parity.uses import absolute
 from provisioning.documents import DocumentError, decoding
 
 DEPTH = 2
@@ -82,37 +81,16 @@ def _compare(
 
 
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
-SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
-READ = (".py", *SOURCES)
+READ = ".py"
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """The names in a file. ``imports``: dotted module names; relative ones start with their dots.
-    ``includes``: the opening quote and the name of each header."""
-
-    imports: set[str] = field(default_factory=set)
-    includes: set[tuple[str, str]] = field(default_factory=set)
-
-
-NOTHING = FileFacts()
-
-
-def parse_file(path: str, text: str) -> FileFacts:
-    """Return the names in a Python, C or C++ file. The suffix of ``path`` determines the language;
-    a file with any other suffix has no names."""
-    if path.endswith(".py"):
-        return parse_python(text)
-    return FileFacts(includes=set(INCLUDE.findall(text))) if path.endswith(SOURCES) else NOTHING
-
-
-def parse_python(text: str) -> FileFacts:
-    """Return the imports of a Python file, also those within functions. If it cannot be parsed,
-    every dotted name in its text counts as an import."""
+def parse_python(text: str) -> set[str]:
+    """Return the dotted names that a Python file imports, also within functions. Relative ones
+    start with their dots. If the file cannot be parsed, every dotted name in its text counts."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return FileFacts(set(DOTTED.findall(text)))
+        return set(DOTTED.findall(text))
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -121,10 +99,7 @@ def parse_python(text: str) -> FileFacts:
             module = "." * node.level + (node.module or "")
             joint = "" if module.endswith(".") else "."
             found.update([module, *(f"{module}{joint}{alias.name}" for alias in node.names)])
-    return FileFacts(found)
-
-
-BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
+    return found
 
 
 class TreeFiles:
@@ -147,15 +122,12 @@ class TreeFiles:
                 folder = directory_of(folder)
         return {folder: tuple(paths) for folder, paths in found.items()}
 
-    def list_dependencies(self, path: str, facts: FileFacts) -> set[str]:
-        """Return the files that ``path`` depends on because of the names in it, its folder or, for
-        a symbolic link, its target."""
-        found: set[str] = set()
-        for name in facts.imports:
-            found.update(self.find_module(name, path))
-        found.update(self.find_includes(path, facts.includes))
-        if path.endswith((".py", *SOURCES)):
-            found.update(self.list_above(path))
+    def list_dependencies(self, path: str, imports: Iterable[str]) -> set[str]:
+        """Return the files that ``path`` depends on because of its imports, its packages or, for a
+        symbolic link, its target."""
+        found = {file for name in imports for file in self.find_module(name, path)}
+        if path.endswith(READ):
+            found.update(self.list_packages(path))
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             found.update(self.expand(target))
@@ -175,47 +147,15 @@ class TreeFiles:
                 if file in self.files:
                     yield file
 
-    def list_above(self, path: str) -> Iterator[str]:
-        """Yield the build files above a source file and, for a Python module, the ``__init__.py``
-        of each package that contains it.
-
-        The build files are those in the nearest folder above that has a Buck file. For a C or C++
-        file, every CMakeLists.txt above it is included, too.
-        """
-        if path.endswith(".py"):
-            yield from self._list_packages(path)
-        folder = directory_of(path)
-        names: tuple[str, ...] = BUCK_FILES
-        if not path.endswith(".py"):
-            names = (*BUCK_FILES, CMAKE_FILE)
-        while folder:
-            found = [one for name in names if (one := f"{folder}/{name}") in self.files]
-            yield from found
-            if any(not one.endswith(CMAKE_FILE) for one in found):
-                names = tuple(name for name in names if name == CMAKE_FILE)
-            folder = directory_of(folder) if names else ""
-
-    def _list_packages(self, path: str) -> Iterator[str]:
+    def list_packages(self, path: str) -> Iterator[str]:
+        """Yield the ``__init__.py`` of each package that contains a Python module."""
         folder = directory_of(path)
         while f"{folder}/__init__.py" in self.files:
             yield f"{folder}/__init__.py"
             folder = directory_of(folder)
 
-    def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Yield the headers of the tree that a C++ file includes. Each header is followed by the C
-        and C++ files next to it with the same name."""
-        for quote, name in includes:
-            inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
-            beside = posixpath.normpath(posixpath.join(directory_of(path), name))
-            candidates = (beside, inner) if quote == '"' else (inner,)
-            header = next((one for one in candidates if one in self.files), "")
-            if header:
-                yield header
-                stem = posixpath.splitext(header)[0]
-                yield from (f"{stem}{end}" for end in SOURCES if f"{stem}{end}" in self.files)
 
-
-Load = Callable[[Iterable[str]], Mapping[str, FileFacts]]
+Load = Callable[[Iterable[str]], Mapping[str, set[str]]]
 SHOWN = 3
 
 
@@ -267,9 +207,9 @@ class Graph:
         return Reach(parents)
 
     def _read(self, paths: list[str]) -> None:
-        facts = self._load(paths)
+        imports = self._load(paths)
         for path in paths:
-            found = self.tree.list_dependencies(path, facts.get(path, NOTHING))
+            found = self.tree.list_dependencies(path, imports.get(path, ()))
             self._edges[path] = tuple(sorted(found))
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from ci.gate.dependencies import (
     READ,
-    FileFacts,
     Graph,
     TreeFiles,
     describe_sessions,
     list_changed_parts,
     load,
-    parse_file,
+    parse_python,
 )
 from ci.gate.plan import MODELS, POLICY
 from ci.gate.rules import GateRules
@@ -67,7 +66,7 @@ class Repository:
 
     source: Path
     rules: GateRules
-    known: dict[str, FileFacts] = field(default_factory=dict)
+    known: dict[str, set[str]] = field(default_factory=dict)
     trees: dict[str, tuple[SourceTree, TreeFacts]] = field(default_factory=dict)
 
     @property
@@ -172,7 +171,7 @@ class Repository:
         return found
 
 
-def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) -> TreeFacts:
+def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, set[str]]) -> TreeFacts:
     """Return the facts of a tree that a plan needs. ``known`` caches parsed files; its keys are
     paths with the digest of the content."""
     files = TreeFiles(tree.files, tree.links, rules)
@@ -180,11 +179,11 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
     def read(path: str) -> str:
         return tree.read(path) or ""
 
-    def read_many(paths: Iterable[str]) -> Mapping[str, FileFacts]:
+    def read_many(paths: Iterable[str]) -> Mapping[str, set[str]]:
         keys = {one: f"{one} {tree.digest(one)}" for one in paths if one.endswith(READ)}
         new = [path for path, key in keys.items() if key not in known]
         tree.read_all(new)
-        known.update({keys[path]: parse_file(path, read(path)) for path in new})
+        known.update({keys[path]: parse_python(read(path)) for path in new})
         return {path: known[key] for path, key in keys.items()}
 
     def read_suite(path: str) -> dict[str, tuple[str, ...]]:

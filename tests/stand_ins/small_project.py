@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ci.gate.dependencies import FileFacts
 from ci.gate.reading import compare_keys, read_facts
 from ci.gate.rules import GateRules, Recorded, read_rules
 from ci.gate.schema import Change, Difference, Kind, TreeFacts
@@ -200,7 +199,7 @@ def list_differences(before: Mapping[str, str], after: Mapping[str, str]) -> tup
     )
 
 
-PARSED: dict[str, FileFacts] = {}
+PARSED: dict[str, set[str]] = {}
 _BASES: list[tuple[GateRules, TreeFacts]] = []
 
 

@@ -6,14 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from ci.gate.dependencies import (
-    FileFacts,
     Reach,
     SessionInputs,
     TreeFiles,
     close_groups,
     list_changed_keys,
     list_changed_parts,
-    parse_file,
     parse_noxfile,
     parse_python,
 )
@@ -23,22 +21,14 @@ from ci.gate.rules import Recorded, Rule, SessionRule
 from tests.stand_ins.small_project import FILES, NOXFILE, RULES, MemoryTree, compare, edit
 
 FOREIGN = replace(RULES, package="executorch", recorded={})
-HEADER = "runtime/core/method.h runtime/core/method.cpp"
 UPSTREAM = TreeFiles(
     [
-        "CMakeLists.txt",
-        "backends/BUCK",
-        "backends/CMakeLists.txt",
-        "backends/qnn/TARGETS",
-        "backends/qnn/CMakeLists.txt",
-        "backends/qnn/Backend.cpp",
+        "backends/qnn/BUCK",
         "backends/qnn/aot.py",
         "exir/__init__.py",
+        "exir/deep/__init__.py",
+        "exir/deep/tool.py",
         "exir/program.py",
-        "runtime/core/result.h",
-        "runtime/core/method.h",
-        "runtime/core/method.cpp",
-        "scripts/build.sh",
         "link.py",
         "scripts/link.py",
     ],
@@ -51,60 +41,18 @@ UPSTREAM = TreeFiles(
     ("path", "text", "found"),
     [
         (
-            "backends/qnn/Backend.cpp",
-            '#include <executorch/runtime/core/method.h>\n#include "aot.h"\n#include <vector>\n',
-            f"{HEADER} backends/qnn/TARGETS backends/qnn/CMakeLists.txt backends/CMakeLists.txt",
-        ),
-        ("runtime/core/method.cpp", '#include "result.h"\n', "runtime/core/result.h"),
-        ("runtime/core/method.cpp", "#include <result.h>\n", ""),
-        (
             "backends/qnn/aot.py",
             "from executorch.exir import program\nimport torch\n",
-            "exir/__init__.py exir/program.py backends/qnn/TARGETS",
+            "exir/__init__.py exir/program.py",
         ),
+        ("exir/deep/tool.py", "", "exir/deep/__init__.py exir/__init__.py"),
+        ("backends/qnn/BUCK", "", ""),
         ("link.py", "", "exir/program.py"),
         ("scripts/link.py", "", "exir/program.py"),
     ],
 )
 def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -> None:
-    assert UPSTREAM.list_dependencies(path, parse_file(path, text)) == set(found.split())
-
-
-ABOVE = [
-    *("a/__init__.py", "a/b/__init__.py", "a/b/c/__init__.py", "a/TARGETS", "a/CMakeLists.txt"),
-    *("a/b/TARGETS", "a/b/BUCK", "a/b/CMakeLists.txt", "z/BUCK", "w/targets.bzl"),
-    *("CMakeLists.txt", "BUCK", "z/y/CMakeLists.txt"),
-]
-PACKAGES = ["a/b/__init__.py", "a/__init__.py"]
-BUCK, CMAKE = ["a/b/BUCK", "a/b/TARGETS"], ["a/b/CMakeLists.txt", "a/CMakeLists.txt"]
-
-
-@pytest.mark.parametrize(
-    ("path", "found"),
-    [
-        ("a/b/x.py", [*PACKAGES, *BUCK]),
-        ("a/b/c/x.py", ["a/b/c/__init__.py", *PACKAGES, *BUCK]),
-        ("a/b/c/d/x.py", BUCK),  # d is no package
-        ("a/b/x.cpp", [*BUCK, *CMAKE]),
-        ("a/b/c/x.cpp", [*BUCK, *CMAKE]),
-        ("a/x.cpp", ["a/TARGETS", "a/CMakeLists.txt"]),
-        ("z/y/x.py", ["z/BUCK"]),
-        ("z/y/x.cpp", ["z/y/CMakeLists.txt", "z/BUCK"]),
-        ("w/x.cpp", ["w/targets.bzl"]),
-        ("x.py", []),
-    ],
-)
-def test_a_file_depends_on_packages_and_build_files_above_it(path: str, found: list[str]) -> None:
-    assert list(TreeFiles([*ABOVE, path], {}, FOREIGN).list_above(path)) == found
-
-
-@pytest.mark.parametrize(
-    ("include", "header"), [('"version.h"', "a/version.h"), ("<version.h>", "version.h")]
-)
-def test_a_quoted_header_is_first_looked_for_beside_the_file(include: str, header: str) -> None:
-    tree = TreeFiles(["a/version.h", "version.h", "a/use.cpp"], {}, FOREIGN)
-    facts = parse_file("a/use.cpp", f"#include {include}\n")
-    assert tree.list_dependencies("a/use.cpp", facts) == {header}
+    assert UPSTREAM.list_dependencies(path, parse_python(text)) == set(found.split())
 
 
 def test_groups_are_closed_over_what_they_include() -> None:
@@ -163,9 +111,8 @@ def test_a_file_or_key_of_a_session_is_explained(path: str, key: str, why: str) 
 
 def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:
     facts = parse_python("import ci.one\nmatch x:\n  def (\nci.two.three()")
-    assert facts.imports >= {"ci.one", "ci.two.three"}
-    assert parse_python("import ci.one\0").imports == {"ci.one"}
-    assert parse_file("a.txt", "ci.one") == FileFacts()
+    assert facts >= {"ci.one", "ci.two.three"}
+    assert parse_python("import ci.one\0") == {"ci.one"}
 
 
 @pytest.mark.parametrize(
