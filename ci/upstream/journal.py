@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -71,11 +70,7 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
     """Return the comparisons of a test, in the order in which the test made them. Raises OSError or
     ValueError if a file is missing or damaged."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
-    return [(_read_record(place), _read_arrays(place)) for place in places]
-
-
-def _read_record(place: Path) -> Comparison:
-    return read_json(place, Comparison)
+    return [(read_json(place, Comparison), _read_arrays(place)) for place in places]
 
 
 def _read_arrays(place: Path) -> Arrays:
@@ -101,19 +96,6 @@ class Ran(str, Enum):
     LACKING = "lacking"
     DIED = "died"
     LATE = "late"
-
-
-@dataclass(frozen=True)
-class TestEnd:
-    """The result of a test according to upstream."""
-
-    __test__ = False
-
-    ran: Ran
-    message: str  # the reason; empty if the test passed
-    test_s: float  # the test's duration in seconds
-    comparisons: int  # the number of its comparisons
-    refusal: str = ""  # the error that the test expects, if it passed for that reason
 
 
 class Entry(Struct, frozen=True, kw_only=True):

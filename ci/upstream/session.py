@@ -1,42 +1,34 @@
-"""Runs the tests of a suite in workers, the longest tests first. The result of each test is
+"""Runs the tests of a suite in workers, the slow tests first. The result of each test is
 appended to the journal immediately."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from ci.cases.pool import LATE, Pool
 from ci.facts.finding import shorten
 from ci.upstream.expectations import Ratchet
-from ci.upstream.journal import KEPT, LOG, Entry, Header, Ran, TestEnd, kept_directory, open_journal
+from ci.upstream.journal import KEPT, LOG, Entry, Header, Ran, kept_directory, open_journal
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError
-from provisioning.files import write_whole
 
-COLLECT_S, USUAL_S = 900.0, 5.0
-DURATIONS = "durations.json"
+COLLECT_S = 900.0
 WORK = "work"  # a test's working directory, removed after the test
 
 
-@dataclass(frozen=True)
-class ListTests:
-    """A job that lists the suite's tests."""
+def list_collected() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the suite's tests, and the errors that pytest reported during collection.
+    This runs in a worker."""
+    from ci.upstream.worker import collected
 
-    def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the suite's tests, and the errors that pytest reported during
-        collection."""
-        from ci.upstream.worker import collected
-
-        return tuple(collected.items), collected.errors
+    return tuple(collected.items), collected.errors
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class RunTest:
     name: str
     directory: Path
 
-    def __call__(self) -> TestEnd:
+    def __call__(self) -> Entry:
         """Return the test's result. Raises FailedError if the test's process crashes."""
         from ci.upstream.worker import run_test
 
@@ -70,7 +62,6 @@ class SuiteRun:
     def run(self, pool: Pool, progress: Progress) -> list[Entry]:
         """Run all tests that are not in the journal yet. Return all entries of the journal. After
         an interrupt, return the entries so far, or raise KeyboardInterrupt if there are none."""
-        durations = read_durations(self.directory)
         with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
             if not self.resume:
                 shutil.rmtree(self.directory / KEPT, ignore_errors=True)
@@ -81,14 +72,13 @@ class SuiteRun:
             left = [one for one in wanted if one not in done]
             if entries:
                 progress.step(f"resumed: {len(entries)} of {len(wanted)} runs are in the journal")
-            left.sort(key=lambda one: -self.expect_s(one[0], durations))
+            left.sort(key=lambda one: -self.ratchet.expect_s(one[0]))
             tasks = [partial(self.run_test, *one, pool) for one in left]
             with progress.bar("tests", len(left), "") as bar:
 
                 def show(entry: Entry) -> None:
                     journal.add(entry)
                     entries.append(entry)
-                    durations[entry.test] = entry.wall_s
                     bar.advance(1)
                     progress.step(describe(entry, len(entries), len(wanted)))
 
@@ -98,13 +88,7 @@ class SuiteRun:
                     progress.step(f"interrupted: {len(entries)} of {len(wanted)} runs are done")
                     if not entries:
                         raise
-        write_whole(self.directory / DURATIONS, msgspec.json.encode(durations))
         return entries
-
-    def expect_s(self, test: str, durations: Mapping[str, float]) -> float:
-        """Return how long a test is expected to take, in seconds: its duration in an earlier run,
-        or else the policy's duration for a slow test, or else USUAL_S."""
-        return durations.get(test) or self.ratchet.expect_s(test) or USUAL_S
 
     def run_test(self, test: str, turn: int, pool: Pool) -> Entry:
         """Run a test once, and return its entry for the journal. ``turn`` is the number of the run.
@@ -118,35 +102,20 @@ class SuiteRun:
         ended = pool.run(RunTest(test, place), place / LOG, limit_s)
         shutil.rmtree(place / WORK, ignore_errors=True)
         wall_s = round(time.monotonic() - began, 3)
-        if ended.result is None:
-            ran = Ran.LATE if LATE in ended.failure else Ran.DIED
-            return Entry(
-                test=test,
-                repeat=turn,
-                ran=ran,
-                message=ended.failure,
-                wall_s=wall_s,
-                log_tail=ended.log_tail,
-            )
-        found = ended.result
-        return Entry(
+        found = ended.result or Entry(
             test=test,
-            repeat=turn,
-            ran=found.ran,
-            message=found.message,
-            test_s=found.test_s,
-            wall_s=wall_s,
-            comparisons=found.comparisons,
-            refusal=found.refusal,
-            log_tail="" if found.ran is Ran.PASSED else ended.log_tail,
+            ran=Ran.LATE if LATE in ended.failure else Ran.DIED,
+            message=ended.failure,
         )
+        log_tail = "" if found.ran is Ran.PASSED else ended.log_tail
+        return replace(found, repeat=turn, wall_s=wall_s, log_tail=log_tail)
 
 
 def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
     """Return the names of the suite's tests. Raises FailedError if a file cannot be collected, or
     if no test is found."""
     log = scratch / "collect.log"
-    ended = pool.run(ListTests(), log, COLLECT_S)
+    ended = pool.run(list_collected, log, COLLECT_S)
     if ended.result is None:
         raise FailedError(
             f"upstream's tests cannot be collected: {ended.failure}", why=ended.log_tail
@@ -160,15 +129,6 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
             fix="if a package is missing, add it to PACKAGES in ci/upstream/stubs.py",
         )
     return tuple(tests)
-
-
-def read_durations(directory: Path) -> dict[str, float]:
-    """Return the duration of each test in earlier runs, in seconds. The result is empty if the file
-    is missing or damaged."""
-    try:
-        return read_json(directory / DURATIONS, dict[str, float])
-    except DocumentError:
-        return {}
 
 
 def describe(entry: Entry, number: int, total: int) -> str:

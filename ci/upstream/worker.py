@@ -26,7 +26,7 @@ from ci.executorch.lower import list_refusals
 from ci.executorch.patches import warm_up
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.emulator import LACKING, serve_programs, write_client
-from ci.upstream.journal import LOG, Ran, TestEnd
+from ci.upstream.journal import LOG, Entry, Ran
 from ci.upstream.record import write_seen
 from ci.upstream.stubs import MissingPackageError, install_stubs
 from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
@@ -125,13 +125,13 @@ def before_forks() -> None:
         WATCHES[os.environ[SUITE]]()
 
 
-def run_test(name: str, directory: Path) -> TestEnd:
+def run_test(name: str, directory: Path) -> Entry:
     """Run a test in a fork of this process, and return its result. Raises FailedError if the fork
     dies."""
     return run_forked(lambda: run_here(name, directory), name)
 
 
-def run_here(name: str, directory: Path) -> TestEnd:
+def run_here(name: str, directory: Path) -> Entry:
     """Run a test in this process, write its comparisons to ``directory``, and return its result.
     This process writes its log to the file LOG in ``directory``."""
     work = directory / "work"
@@ -155,8 +155,14 @@ def run_here(name: str, directory: Path) -> TestEnd:
     if ran is Ran.FAILED and lacking.is_file():
         ran, message = Ran.LACKING, read_text(lacking)
     count = len(capture.seen)
-    is_refused = ran is Ran.PASSED and not count
-    return TestEnd(ran, message, round(test_s, 3), count, refusal if is_refused else "")
+    return Entry(
+        test=name,
+        ran=ran,
+        message=message,
+        test_s=round(test_s, 3),
+        comparisons=count,
+        refusal="" if count or ran is not Ran.PASSED else refusal,
+    )
 
 
 def find_refusal(item: Any) -> str:

@@ -214,17 +214,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_executorch(args.executorch)
     check_arguments(args, suite.name)
     check_suite(args, suite)
-    policy = read_expectations(args.policy)
+    policy, phases = read_expectations(args.policy), Phases(progress)
     if args.judge_again:
         known = read_journal(directory)
         if not known:
             raise UsageError(f"{directory} has no journal", fix="run the suite first")
-        return judge_again(directory, *known, policy=policy, args=args, progress=progress)
+        if args.judge_again != OUTPUTS:
+            return judge_wrong(directory, known[1], args.judge_again)
+        report = make_report(directory, *known, policy=policy, args=args, phases=phases)
+        return publish_suite(report, directory, args, progress)
     require_packages(("torch", "executorch", "pytest"), "lowering")
     soc = args.soc[0] if args.soc else suite.soc
     os.environ.update(name_variables(suite, soc, args.source))
     chosen = read_choice(args.sdk, args.adaptor)
-    phases = Phases(progress)
     report = take_steps(
         chosen.profile,
         f"run the tests of {suite.name}, {args.jobs} at a time",
@@ -372,29 +374,15 @@ def make_report(
     )
 
 
-def judge_again(
-    directory: Path,
-    header: Header,
-    entries: Sequence[Entry],
-    *,
-    policy: UpstreamPolicy,
-    args: argparse.Namespace,
-    progress: Progress,
-) -> Outcome:
-    """Judge the outputs that a run kept, or zeros or noise instead of them. With zeros or noise,
-    the exit code is 1 if this project's gate accepts any of them, or if no test compares
-    anything."""
-    if args.judge_again == OUTPUTS:
-        report = make_report(
-            directory, header, entries, policy=policy, args=args, phases=Phases(progress)
-        )
-        return publish_suite(report, directory, args, progress)
-    judged = list(judge_entries(directory, entries, WRONG[args.judge_again]))
+def judge_wrong(directory: Path, entries: Sequence[Entry], wrong: str) -> Outcome:
+    """Judge zeros or noise instead of the outputs that a run kept. The exit code is 1 if this
+    project's gate accepts any of them, or if no test compares anything."""
+    judged = list(judge_entries(directory, entries, WRONG[wrong]))
     compared = [one for one in judged if one.ours]
     accepted = [one.test for one in compared if one.outcome is Ending.PASSED]
-    text = f"with {args.judge_again} instead of the outputs, the gate accepts {len(accepted)} of"
+    text = f"with {wrong} instead of the outputs, the gate accepts {len(accepted)} of"
     lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
-    data = {"wrong": args.judge_again, "tests": len(compared), "accepted": accepted}
+    data = {"wrong": wrong, "tests": len(compared), "accepted": accepted}
     return Outcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace as copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,9 +80,7 @@ def test_wrong_outputs_have_to_be_compared_and_rejected(
     }
     judged = [known[kind] for kind in kinds]
     monkeypatch.setattr(upstream, "judge_entries", lambda *_: iter(judged))
-    args: Any = SimpleNamespace(judge_again="zeros")
-    nothing: Any = None
-    outcome = upstream.judge_again(Path(), nothing, (), policy=nothing, args=args, progress=nothing)
+    outcome = upstream.judge_wrong(Path(), (), "zeros")
     assert outcome.exit_code == code
 
 

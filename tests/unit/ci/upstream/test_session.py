@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from ci.cases.pool import Ended
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
-from ci.upstream.session import DURATIONS, RunTest, SuiteRun, TestEnd, list_tests, read_durations
+from ci.upstream.session import RunTest, SuiteRun, list_tests
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UsageError
 
@@ -41,7 +40,8 @@ class StubPool:
         if failure := FAILURES.get(job.name):
             return Ended(None, failure, "the last words")
         refusal = "upstream expects it to be refused: x" if "refused" in job.name else ""
-        return Ended(TestEnd(Ran.PASSED, "", 0.5, 1, refusal), "", "chatter")
+        made = Entry(test=job.name, ran=Ran.PASSED, test_s=0.5, comparisons=1, refusal=refusal)
+        return Ended(made, "", "chatter")
 
     def close(self) -> None:
         self.closed = True
@@ -72,13 +72,6 @@ def test_slow_tests_start_first_and_have_a_longer_limit(tmp_path: Path) -> None:
     _, pool = run(tmp_path)
     assert pool.calls[0] == ("C::test_cdist", 407.0)
     assert {limit for name, limit in pool.calls[1:]} == {7.0}
-    timed = {"C::test_cdist": 4.0, "C::test_hangs": 6.0, "C::test_a": 1.0}
-    (tmp_path / DURATIONS).write_text(json.dumps(timed))
-    _, again = run(tmp_path)
-    assert [name for name, _ in again.calls] == [
-        *("C::test_hangs", "C::test_dies", "C::test_refused", "C::test_cdist", "C::test_a")
-    ]
-    assert again.calls[3] == ("C::test_cdist", 407.0)
 
 
 def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -> None:
@@ -106,10 +99,8 @@ def test_resume_runs_only_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:9])  # killed while it wrote the third
-    (tmp_path / DURATIONS).unlink()
     entries, pool = run(tmp_path, resume=True)
     assert len(pool.calls) == 3
-    assert {name for name, _ in pool.calls} <= read_durations(tmp_path).keys()
     assert {test for test, _ in entries} == set(TESTS)
     assert len((read_journal(tmp_path) or (None, []))[1]) == len(TESTS)
 
