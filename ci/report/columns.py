@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ci.facts.finding import Question
 from ci.report.bars import (
     Bar,
     draw_delegation,
@@ -94,22 +93,6 @@ def show_shares(equal: float | None, exact: float | None) -> str:
     """
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
-
-
-def show_deciding(case: Case) -> str:
-    """Return the figure of a failed case that decided it, such as ``57.4 dB against the quantized
-    model, 71.6 dB predicted``. Return "" if there is none."""
-    program, quantized = case.sqnr_db, case.sqnr_db_quantized
-    if case.question is Question.TASK and case.metric is not None:
-        return f"{case.metric_name} {case.metric:.4g}"
-    if case.question is Question.FAITHFUL and case.predicted_sqnr_db is not None:
-        against = "float32" if quantized is None else "quantized"
-        reached = show_decibels(program if quantized is None else quantized)
-        predicted = show_decibels(case.predicted_sqnr_db)
-        return f"{reached} dB against the {against} model, {predicted} dB predicted"
-    if case.question is Question.QUANTIZED and case.sqnr_db_scheme is not None:
-        return f"{show_decibels(case.sqnr_db_scheme)} dB for the quantized model against float32"
-    return "" if program is None else f"{show_decibels(program)} dB"
 
 
 def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from ci.facts.finding import list_facts
 from ci.facts.kinds import read_kinds
 from ci.report.bars import Figure
 from ci.report.columns import (
@@ -29,10 +28,9 @@ from ci.report.columns import (
     find_margin,
     list_charts,
     name_report,
-    show_deciding,
     show_limit,
 )
-from ci.report.document import group_cards
+from ci.report.document import group_cards, list_findings
 from ci.report.overview import make_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -49,6 +47,7 @@ from provisioning.documents import read_text
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
+CODE, ID = re.compile(r"`([^`]*)`"), re.compile(r"\[(QNN\d+)\]$")
 MOST_BARS, WORST = 60, 20
 # CSS classes of cells in the map, by the least margin in dB that each class requires.
 ROOM = {6.0: "wide", 2.0: "fair"}
@@ -66,19 +65,15 @@ def render_html(report: Report) -> str:
         report=report,
         counts=show_counts(report.summary),
         cases=cases,
-        groups=[one for one in group_cards(overview.cards) if one[0] != "Failed"],
+        groups=group_cards(overview.cards),
         tables=[one for one in overview.tables[:-1] if one.rows],
         columns=columns_of(report.cases, name_report(report)),
         limits=LIMITS,
         show_limit=show_limit,
-        show_deciding=show_deciding,
         describe_note=describe_note,
-        findings={one.id: one for one in read_kinds()},
-        list_facts=list_facts,
+        list_findings=list_findings,
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
-        causes=group_causes(report),
-        passed_controls=group_controls(one for one in report.controls if not one.rejected),
         controls=group_controls(report.controls),
         kinds=[one for one in ControlKind if any(it.kind is one for it in report.controls)],
         names=name_report(report),
@@ -112,29 +107,6 @@ def render_page(name: str, **values: Any) -> str:
     return re.sub(r">\n\s*<", "><", page)  # a browser makes a text node of each gap
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Why cases failed. ``cases`` contains the cases with their indexes in the report."""
-
-    cases: tuple[tuple[int, Case], ...]
-
-    @property
-    def first(self) -> Case:
-        return self.cases[0][1]
-
-
-def group_causes(report: Report) -> list[Cause]:
-    """Return the causes of all failures, starting with the most frequent one. Findings that differ
-    only in figures are one cause."""
-    groups: dict[object, list[tuple[int, Case]]] = {}
-    for index, case in enumerate(report.cases):
-        if case.status is Status.FAILED:
-            groups.setdefault(case.findings[:1] and case.findings[0].kin, []).append((index, case))
-    return sorted(
-        (Cause(tuple(cases)) for cases in groups.values()), key=lambda one: -len(one.cases)
-    )
-
-
 def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
     """Return the controls of each case. The keys are the names of the cases."""
     rows: dict[str, list[Control]] = defaultdict(list)
@@ -159,12 +131,26 @@ def _environment() -> Environment:
         "bytes": show_bytes,
         "end": partial(keep_end, most=NAME_CHARS),
         "bins": place_bins,
+        "mark": mark_line,
     }
     return environment
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def mark_line(line: str) -> Markup:
+    """Return a line as HTML: text in backticks is code, and the id of a finding has its meaning as
+    a tooltip."""
+    text = CODE.sub(r"<code>\1</code>", str(escape(clean(line))))
+    meanings = {one.id: one.meaning for one in read_kinds()}
+
+    def explain(match: re.Match[str]) -> str:
+        meaning = escape(meanings.get(match[1], ""))
+        return f'<abbr title="{meaning}">{match[1]}</abbr>' if meaning else match[0]
+
+    return Markup(ID.sub(explain, text))  # noqa: S704 - escaped above
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:

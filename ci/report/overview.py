@@ -34,11 +34,10 @@ def make_document(report: Report) -> Document:
     """Return the controls that passed, the differences from the base, the cases that failed, those
     that are nearest to a limit, the warnings, the cases that did not run, and all cases."""
     names = name_report(report)
-    failed = [one for one in report.cases if one.status is Status.FAILED]
     parts = (
         *_list_changes(report, names),
         *_list_controls(report, names),
-        *(_make_problem(report, one, names) for one in failed),
+        *(_make_problem(report, one, names) for one in group_causes(report)),
         *_list_worst(report, names),
         *_list_remarks(report, names),
         *_list_refused(report, names),
@@ -138,13 +137,27 @@ def _add_change(now: str, change: float | None, form: str) -> str:
     return f"{now} ({format(change, form)})" if change else now
 
 
-def _make_problem(report: Report, case: Case, names: Names) -> Card:
+def group_causes(report: Report) -> list[list[tuple[int, Case]]]:
+    """Return the failed cases with their indexes, a list for each cause, starting with the most
+    frequent one. Findings that differ only in figures are one cause."""
+    groups: dict[object, list[tuple[int, Case]]] = {}
+    for index, case in enumerate(report.cases):
+        if case.status is Status.FAILED:
+            groups.setdefault(case.findings[:1] and case.findings[0].kin, []).append((index, case))
+    return sorted(groups.values(), key=lambda one: -len(one))
+
+
+def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -> Card:
+    """Return a card with the cases that failed for one reason, and the details of the first."""
+    _, case = cases[0]
+    about = tuple((index, name_case(one, names)) for index, one in cases)
     lines = list_findings(case.findings) or [("", "no reason was given")]
     lines += [("at", f"{one.file}:{one.line}") for one in case.places[:NAMES]]
     lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops[:NAMES]]
     if command := report.again(case):
         lines.append((AGAIN, command))
-    return Card(case.status.value, name_case(case, names), tuple(lines), log=case.log_tail)
+    title = name_some([name for _, name in about], NAMES)
+    return Card(case.status.value, title, tuple(lines), log=case.log_tail, about=about)
 
 
 def _list_worst(report: Report, names: Names) -> Iterator[Table]:

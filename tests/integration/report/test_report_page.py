@@ -91,7 +91,7 @@ def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(
     assert {one: len(browser.ask(SHOWN % one)) for one in tables} == tables
     assert browser.ask("filter.getBoundingClientRect().y < figures.getBoundingClientRect().y")
     browser.click('button[data-status="failed"]')
-    for selector in (*tables, "article"):
+    for selector in (*tables, ".problem"):
         (only,) = browser.ask(SHOWN % selector)
         assert "gamma" in only
     assert browser.ask("shown.textContent") == "1 of 4 shown"
@@ -101,7 +101,7 @@ def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(
     browser.click("#filter")
     browser.type("BETA fp16")
     assert browser.ask(SHOWN % "#case-table tbody th") == ["beta"]
-    assert browser.ask(SHOWN % "article") == []
+    assert browser.ask(SHOWN % ".problem") == []
     browser.ask('filter.value = ""; filter.dispatchEvent(new Event("input"))')
     browser.click('button[data-status="passed"]')
     assert len(browser.ask(SHOWN % "#case-table tbody tr")) == 4

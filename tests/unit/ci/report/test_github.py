@@ -81,7 +81,7 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
             one,
             model=f"{one.model[:20]}{'|é' * 2000} {i}",
             log_tail="<@é>" * 9000,
-            findings=say("`|" * 9000),
+            findings=say(f"{i} {'`|' * 9000}"),
         )
         for i in range(200)
         for one in (hostile.cases[0], troubled.cases[2])
