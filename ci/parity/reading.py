@@ -50,19 +50,14 @@ def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
 
 def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
     includes = find_includes(tree, buck, sides)
-    macros = find_macros(tree, buck, sides, includes.headers)
     return ParityFacts(
         buck=buck,
         cmake=sides,
         files=tree.files,
         submodules=tree.submodules,
-        macros=macros,
-        includes=tuple(includes.by_directory),
-        headers=includes.headers,
-        needed=includes.needed,
-        guarded=includes.guarded,
-        header_names=frozenset(includes.names),
+        macros=find_macros(tree, buck, sides, includes["headers"]),
         imports=find_imports(tree),
+        **includes,
     )
 
 

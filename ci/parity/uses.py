@@ -7,8 +7,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
 
 from ci.parity.facts import (
     BuckFacts,
@@ -34,40 +35,32 @@ DEFINED = re.compile(r"(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)\s*(?:/
 UNKNOWN = "?"
 
 
-@dataclass
-class Includes:
-    """The includes of a tree.
-
-    ``by_directory`` are the includes, in files that Buck lists, for which CMake needs an include
-    directory. ``headers`` are the included headers of each file. ``needed`` are the headers that a
-    file listed by Buck always includes by full path. ``guarded`` are the headers that it includes
-    only if a certain macro is defined. ``names`` are the last components of all included names.
+def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> dict[str, Any]:
+    """Read the includes of every source and header of the tree. Return the fields of ParityFacts
+    that are about includes.
     """
-
-    by_directory: list[Include] = field(default_factory=list)
-    headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    guarded: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-
-
-def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> Includes:
-    """Read the includes of every source and header of the tree."""
     folders = sorted({folder for facts in cmake for folder in facts.include_directories})
-    places = Places(tree.files, folders)
+
+    @cache
+    def find(name: str) -> tuple[str | None, str]:
+        """Return the first folder that contains a header, and the path of the header."""
+        headers = ((folder, join(tree, folder, name)) for folder in folders)
+        return next((pair for pair in headers if pair[1]), (None, ""))
+
     entries = (e for t in buck.targets for e in t.entries)
     listed = {name for entry in entries for name in (entry.path, entry.made_as)}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     outside = buck.outside_headers
     whole = f"{tree.layout.project}/"
-    found = Includes()
+    includes: list[Include] = []
+    headers, needed, guarded, names = {}, {}, {}, set[str]()
     for path in paths:
-        rows = list(read_includes(tree, path, places, listed))
-        found.headers[path] = tuple(dict.fromkeys(header for *_, header in rows if header))
-        found.names.update(name.rpartition("/")[2] for name, *_ in rows)
+        rows = list(read_includes(tree, path, find, listed))
+        headers[path] = tuple(dict.fromkeys(header for *_, header in rows if header))
+        names.update(name.rpartition("/")[2] for name, *_ in rows)
         if path in listed:
-            found.by_directory.extend(
+            includes.extend(
                 Include(name, Place(path, (tree.read(path) or "").count("\n", 0, at) + 1), folder)
                 for name, at, folder, _ in rows
                 if folder is not None
@@ -76,10 +69,16 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
             own |= {name: name for name, *_ in rows if name in outside}
             by_macro = group_includes(tree.read(path) or "") if own else {}
             kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
-            found.needed[path] = kept.pop("", ())
+            needed[path] = kept.pop("", ())
             if any(kept.values()):
-                found.guarded[path] = {macro: kept[macro] for macro in kept if kept[macro]}
-    return found
+                guarded[path] = {macro: kept[macro] for macro in kept if kept[macro]}
+    return {
+        "includes": tuple(includes),
+        "headers": headers,
+        "needed": needed,
+        "guarded": guarded,
+        "header_names": frozenset(names),
+    }
 
 
 def group_includes(text: str) -> dict[str, set[str]]:
@@ -115,7 +114,7 @@ def macro_of(word: str, rest: str) -> str:
 
 
 def read_includes(
-    tree: SourceTree, path: str, places: Places, listed: set[str]
+    tree: SourceTree, path: str, find: Callable[[str], tuple[str | None, str]], listed: set[str]
 ) -> Iterator[tuple[str, int, str | None, str]]:
     """Yield the includes of one file. Each is the name, its offset in the text, the include
     directory that CMake needs to find it (or None), and the header's path in the tree (or "").
@@ -130,35 +129,18 @@ def read_includes(
         if inner != name:
             known = inner in tree.files or inner in listed
             yield name, match.start(), None, inner if known else ""
-        elif match[1] == '"' and (beside := places.join(directory_of(path), name)):
+        elif match[1] == '"' and (beside := join(tree, directory_of(path), name)):
             yield name, match.start(), None, beside
         else:
-            yield name, match.start(), *places.find(name)
+            yield name, match.start(), *find(name)
 
 
-class Places:
-    """The folders in which the compiler looks for a header. Each name is looked up only once."""
-
-    def __init__(self, files: Container[str], folders: Iterable[str]) -> None:
-        self.files = files
-        self.folders = tuple(folders)
-        self._found: dict[str, tuple[str | None, str]] = {}
-
-    def find(self, name: str) -> tuple[str | None, str]:
-        """Return the first folder that contains the header ``name``, and the path of the header.
-        Return None and "" if no folder contains it.
-        """
-        if name not in self._found:
-            headers = ((folder, self.join(folder, name)) for folder in self.folders)
-            self._found[name] = next((pair for pair in headers if pair[1]), (None, ""))
-        return self._found[name]
-
-    def join(self, folder: str, name: str) -> str:
-        """Return the path of the file ``name`` in ``folder``, or "" if there is no such file."""
-        path = posixpath.join(folder, name)
-        if "./" in path or "//" in path:
-            path = posixpath.normpath(path)
-        return path if path in self.files else ""
+def join(tree: SourceTree, folder: str, name: str) -> str:
+    """Return the path of the file ``name`` in ``folder``, or "" if there is no such file."""
+    path = posixpath.join(folder, name)
+    if "./" in path or "//" in path:
+        path = posixpath.normpath(path)
+    return path if path in tree.files else ""
 
 
 IMPORT = re.compile(

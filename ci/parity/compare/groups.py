@@ -44,16 +44,6 @@ class Reached(AbstractSet[str]):
     def __len__(self) -> int:
         return self.bits.bit_count()
 
-    def __and__(self, names: Iterable[str]) -> set[str]:
-        places, bits = self.places, self.bits
-        return {name for name in names if name in places and bits >> places[name] & 1}
-
-    __rand__ = __and__
-
-    def isdisjoint(self, names: Iterable[str]) -> bool:
-        places, bits = self.places, self.bits
-        return not any(bits >> places[name] & 1 for name in names if name in places)
-
     @classmethod
     def _from_iterable(cls, names: Iterable[str]) -> set[str]:  # type: ignore[override]
         return {*names}
@@ -63,55 +53,47 @@ class Graph:
     """Tells what is reachable along the edges of a graph.
 
     Sets of names would have as many elements as there are pairs of targets, so they are the bits of
-    numbers. Each name is visited once, by Tarjan's algorithm: names on a cycle reach the same.
+    numbers.
     """
 
     def __init__(self, edges: Edges) -> None:
         self.edges = edges
         self.places: dict[str, int] = {}
-        self.reached: dict[str, int] = {}
+        self.reached: list[int] = []  # by place
 
     def reach(self, start: Iterable[str]) -> Reached:
         """Return the names in ``start``, and all that they reach."""
         bits = 0
         for name in start:
-            if name not in self.reached:
+            if name not in self.places:
                 self._visit(name)
-            bits |= self.reached[name]
+            bits |= self.reached[self.places[name]]
         return Reached(self.places, bits)
 
     def _visit(self, root: str) -> None:
-        """Find what ``root`` and all that it reaches reach."""
-        lowest: dict[str, int] = {}  # the earliest place on the path that a name is known to reach
-        open_names: list[str] = []  # names whose cycle is not complete
-        path: list[tuple[str, Iterator[str]]] = []
+        """Find what ``root`` and all that it reaches reach.
 
-        def enter(name: str) -> None:
-            lowest[name] = self.places[name] = len(self.places)
-            self.reached[name] = 1 << self.places[name]
-            open_names.append(name)
-            path.append((name, iter({*self.edges(name)})))
-
-        enter(root)
+        Most names have a lower place than those that they reach, so a few passes from the last to
+        the first one are enough.
+        """
+        first, rows = len(self.places), list[list[str]]()
+        path: list[Iterator[str]] = [iter([root])]
         while path:
-            name, others = path[-1]
-            other = next(others, None)
-            if other is None:
+            name = next((name for name in path[-1] if name not in self.places), None)
+            if name is None:
                 path.pop()
-                if lowest[name] == self.places[name]:
-                    while (last := open_names.pop()) != name:
-                        self.reached[last] = self.reached[name]
-                        del lowest[last]
-                    del lowest[name]
-                if path:
-                    above = path[-1][0]
-                    self.reached[above] |= self.reached[name]
-                    lowest[above] = min(lowest[above], lowest.get(name, lowest[above]))
-            elif other not in self.places:
-                enter(other)
-            else:
-                self.reached[name] |= self.reached[other]
-                lowest[name] = min(lowest[name], lowest.get(other, lowest[name]))
+                continue
+            self.reached.append(1 << len(self.places))
+            self.places[name] = len(self.places)
+            rows.append([*self.edges(name)])
+            path.append(iter(rows[-1]))
+        others = [{self.places[name] for name in row} for row in rows]
+        before: list[int] = []
+        while self.reached[first:] != before:
+            before = self.reached[first:]
+            for place in reversed(range(first, len(self.places))):
+                for other in others[place - first]:
+                    self.reached[place] |= self.reached[other]
 
 
 class Groups:

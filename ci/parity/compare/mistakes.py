@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from msgspec.structs import replace
+
 from ci.parity.compare.dependencies import library_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
@@ -173,40 +175,11 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
             continue
         buck = {c: u for u in index.buck_uses[path] for c in index.configurations(u)}
         cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
-        if not cmake:
-            continue
-        for configuration in BUILT:
-            other = BUILT[1 - BUILT.index(configuration)]
-            if configuration in cmake and configuration not in buck and other in buck:
+        for configuration, other in (BUILT, BUILT[::-1]):
+            if configuration not in buck and other in buck and configuration in cmake:
                 yield _left_out(index, path, cmake[configuration], buck[other], configuration)
             elif configuration in buck and configuration not in cmake and other in cmake:
-                use = buck[configuration]
-                if len(index.configurations(use)) == 1:
-                    yield _wrong_variant(path, cmake[other], use, configuration)
-                elif not use.entry.condition and not Groups.is_python(cmake[other].target):
-                    yield _everywhere(index, path, cmake[other], use, configuration)
-
-
-def find_variant_dependencies(index: Index) -> Iterator[Finding]:
-    """Yield a finding for each dependency of a target's variant for Android on another target's
-    variant for the host.
-    """
-    for target in index.facts.buck.targets:
-        if index.target_configurations(target) != (Configuration.ANDROID,):
-            continue
-        for word in (*target.deps, *target.exported_deps):
-            twin = index.android_twin(word.text)
-            if twin and not word.condition and not index.policy.is_excluded(target.place.path):
-                yield Finding(
-                    kind=Kind.VARIANT,
-                    path=word.place.path,
-                    message=f"{target.label} is for Android but depends on {word.text}, which is "
-                    "for the host",
-                    detail=f"{target.label} -> {word.text}",
-                    configuration=Configuration.ANDROID,
-                    **at(target, word.place),
-                    fix=f"depend on {twin}",
-                )
+                yield from _overdone(index, path, cmake[other], buck[configuration], configuration)
 
 
 def _left_out(
@@ -229,10 +202,14 @@ def _left_out(
     )
 
 
-def _wrong_variant(
-    path: str, cmake: Use[CMakeTarget], buck: Use[BuckTarget], configuration: Configuration
-) -> Finding:
-    return Finding(
+def _overdone(
+    index: Index,
+    path: str,
+    cmake: Use[CMakeTarget],
+    buck: Use[BuckTarget],
+    configuration: Configuration,
+) -> Iterator[Finding]:
+    found = Finding(
         kind=Kind.VARIANT,
         path=path,
         message=f"{buck.target.label} is for {configuration.value}, but CMake compiles this file "
@@ -242,24 +219,36 @@ def _wrong_variant(
         **at(cmake.target, cmake.entry.place),
         fix=f"use the file for {configuration.value} instead",
     )
+    if len(index.configurations(buck)) == 1:
+        yield found
+    elif not buck.entry.condition and not Groups.is_python(cmake.target):
+        yield replace(
+            found,
+            level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+            message=f"{buck.target.label} compiles this file for every platform, but "
+            f"{cmake.target.name} does not compile it for {configuration.value}",
+            fix=f"use select() for it in {buck.target.label}, or let CMake compile it for "
+            f"{configuration.value} too",
+        )
 
 
-def _everywhere(
-    index: Index,
-    path: str,
-    cmake: Use[CMakeTarget],
-    buck: Use[BuckTarget],
-    configuration: Configuration,
-) -> Finding:
-    return Finding(
-        kind=Kind.VARIANT,
-        path=path,
-        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
-        message=f"{buck.target.label} compiles this file for every platform, but "
-        f"{cmake.target.name} does not compile it for {configuration.value}",
-        configuration=configuration,
-        **at(buck.target, buck.entry.place),
-        **at(cmake.target, cmake.entry.place),
-        fix=f"use select() for it in {buck.target.label}, or let CMake compile it for "
-        f"{configuration.value} too",
-    )
+def find_variant_dependencies(index: Index) -> Iterator[Finding]:
+    """Yield a finding for each dependency of a target's variant for Android on another target's
+    variant for the host.
+    """
+    for target in index.facts.buck.targets:
+        if index.target_configurations(target) != (Configuration.ANDROID,):
+            continue
+        for word in (*target.deps, *target.exported_deps):
+            twin = index.android_twin(word.text)
+            if twin and not word.condition and not index.policy.is_excluded(target.place.path):
+                yield Finding(
+                    kind=Kind.VARIANT,
+                    path=word.place.path,
+                    message=f"{target.label} is for Android but depends on {word.text}, which is "
+                    "for the host",
+                    detail=f"{target.label} -> {word.text}",
+                    configuration=Configuration.ANDROID,
+                    **at(target, word.place),
+                    fix=f"depend on {twin}",
+                )

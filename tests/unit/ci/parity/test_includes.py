@@ -226,18 +226,18 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
         CMakeFacts(Configuration.ANDROID, include_directories=("inc/two", "inc/one")),
     ]
     found = find_includes(TextTree(texts, LAYOUT), BuckFacts(rules), sides)
-    assert [(one.text, str(one.place), one.directory) for one in found.by_directory] == [
+    assert [(one.text, str(one.place), one.directory) for one in found["includes"]] == [
         ("c.h", "p/a.cpp:3", "inc/one"),
         ("d.h", "p/a.cpp:4", "inc/two"),
         ("c.h", "p/a.cpp:13", "inc/one"),
     ]
     common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
-    assert found.headers == {
+    assert found["headers"] == {
         "p/a.cpp": ("p/b.h", *common),
         "q/unlisted.cpp": common,
         **dict.fromkeys(names, ()),
     }
-    assert found.needed == {"p/a.cpp": ("q/e.h", "lib/out.h", "lib/shown.h")}
-    assert found.guarded == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
+    assert found["needed"] == {"p/a.cpp": ("q/e.h", "lib/out.h", "lib/shown.h")}
+    assert found["guarded"] == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
     letters = {f"{letter}.h" for letter in "bcdefg"}
-    assert found.names == {"vector", *letters, "out.h", "shown.h", "only.h"}
+    assert found["header_names"] == {"vector", *letters, "out.h", "shown.h", "only.h"}
