@@ -79,8 +79,6 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     * ``stubbed``: modules whose calls are recorded instead of run
     * ``internal``: names of folders that the open source tree does not have
     * ``root_variable``: CMake's variable for the root of the tree
-
-    ``generated`` and ``queries`` were for trees before ExecuTorch 1.0 and no longer have an effect.
     """
 
     project: str = ""
@@ -90,8 +88,6 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stubbed: tuple[str, ...] = ()
     internal: tuple[str, ...] = ()
     root_variable: str = ""
-    generated: str = ""
-    queries: tuple[str, ...] = ()
 
     def strip_root(self, folder: str) -> str | None:
         """Return ``folder`` relative to the project's root, such as ``build`` for

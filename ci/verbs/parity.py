@@ -40,9 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy("parity", ParityPolicy, args.policy)
-    for key in ("generated", "queries"):
-        if getattr(policy.layout, key):
-            progress.step(f"warning: layout.{key} in the policy has no effect any more: remove it")
     request = ParityRequest(
         source=args.source,
         revision=args.rev,

@@ -135,66 +135,49 @@ class Command:
     line: int
 
 
-@dataclass(frozen=True)
-class Token:
-    """A token: a piece of text that is neither white space nor a comment."""
-
-    kind: str
-    text: str
-    line: int
-
-
-def scan_tokens(text: str) -> list[Token]:
-    """Split a file into tokens.
+def scan_tokens(text: str) -> Iterator[tuple[str, Argument]]:
+    """Yield the kind of each token of a file, and the token as an argument. Spaces and comments are
+    left out.
 
     Raises CMakeSyntaxError if a string, a bracket or a comment is not closed.
     """
-    tokens = []
     line = 1
     at = 0
     while at < len(text):
         match = TOKEN.match(text, at)
         if match is None:
             raise CMakeSyntaxError(f"unexpected {text[at]!r}", line)
-        kind = match.lastgroup
+        kind = match.lastgroup or ""
         if kind == "line_comment" and UNCLOSED.match(match.group()):
             raise CMakeSyntaxError("a comment is not closed", line)
-        if kind in {"bracket", "quoted", "open", "close", "bare"}:
-            body = {"bracket": match.group("inside"), "quoted": match.group("text")}
-            tokens.append(Token(kind, body.get(kind, match.group()), line))
+        if kind == "bracket":
+            yield kind, Argument(match["inside"], line, quoted=True, literal=True)
+        elif kind == "quoted":
+            yield kind, Argument(match["text"], line, quoted=True)
+        elif kind in {"open", "close", "bare"}:
+            yield kind, Argument(match.group(), line)
         line += match.group().count("\n")
         at = match.end()
-    return tokens
 
 
 def parse_commands(text: str) -> list[Command]:
     """Return the commands of a file. Raises CMakeSyntaxError if it cannot be parsed."""
     tokens = scan_tokens(text.removeprefix("\ufeff"))
     commands = []
-    at = 0
-    while at < len(tokens):
-        head = tokens[at]
-        if head.kind != "bare" or not NAME.fullmatch(head.text):
+    for kind, head in tokens:
+        if kind != "bare" or not NAME.fullmatch(head.text):
             raise CMakeSyntaxError(f"expected a command, found {head.text[:40]!r}", head.line)
-        if at + 1 >= len(tokens) or tokens[at + 1].kind != "open":
+        if next(tokens, ("", head))[0] != "open":
             raise CMakeSyntaxError(f"no '(' after {head.text}", head.line)
-        arguments, at = _arguments(tokens, at + 2, head)
-        commands.append(Command(head.text.lower(), tuple(arguments), head.line))
+        commands.append(Command(head.text.lower(), tuple(_arguments(tokens, head)), head.line))
     return commands
 
 
-def _arguments(tokens: list[Token], at: int, head: Token) -> tuple[list[Argument], int]:
-    found: list[Argument] = []
+def _arguments(tokens: Iterator[tuple[str, Argument]], head: Argument) -> Iterator[Argument]:
     depth = 1
-    while at < len(tokens):
-        token = tokens[at]
-        at += 1
-        if token.kind == "close":
-            depth -= 1
-            if depth == 0:
-                return found, at
-        elif token.kind == "open":
-            depth += 1
-        quoted = token.kind in {"quoted", "bracket"}
-        found.append(Argument(token.text, token.line, quoted, token.kind == "bracket"))
+    for kind, token in tokens:
+        depth += {"open": 1, "close": -1}.get(kind, 0)
+        if depth == 0:
+            return
+        yield token
     raise CMakeSyntaxError(f"no ')' closes {head.text}(", head.line)

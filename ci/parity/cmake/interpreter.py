@@ -301,23 +301,16 @@ class Interpreter:
             answer = True if head.name == "else" else self._decide(head)
             if answer is False:
                 continue
+            if answer and not taken:
+                # The target in a TARGET term may exist only with some option.
+                terms = {term for term in conditions_of(head) if term.startswith("TARGET ")}
+                with self._within(conditions=self.conditions | terms):
+                    return self.run(body)
             if answer:
-                if not taken:
-                    return self._run_certain(head, body)
                 return self._run_branches([*taken, (failed, body)])
             taken.append((failed | conditions_of(head), body))
             failed |= refusals_of(head)
         return self._run_branches([*taken, (failed, [])]) if taken else Flow.NORMAL
-
-    def _run_certain(self, head: Command, body: list[Node]) -> Flow:
-        """Run a branch that CMake certainly takes.
-
-        TARGET terms in its condition still count as conditions, because the target may exist only
-        with some option.
-        """
-        terms = {term for term in conditions_of(head) if term.startswith("TARGET ")}
-        with self._within(conditions=self.conditions | terms):
-            return self.run(body)
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
         """Run each branch from the same state, and merge the variables that they set."""

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import Literals
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
-from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
+from ci.parity.cmake.commands.targets import Builder, Targets
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.regex import forget_slow
@@ -96,19 +95,17 @@ class StaticReader:
         """Return the entry with the line that mentions its file, otherwise with the line of the
         file(GLOB) that found it.
         """
-        near = self.words.locate(entry, [entry.place.path, target.path])
-        if near is not None:
-            return near
-        if entry.path in self.globbed:
-            return ListEntry(entry.path, self.globbed[entry.path], entry.condition)
-        return self.words.locate(entry, self.lists) or entry
+        names, near = [posixpath.basename(entry.path)], entry.place
+        place = (
+            self.words.look_up(names, list(dict.fromkeys([near.path, target.path])), near)
+            or self.globbed.get(entry.path)
+            or self.words.find(names, self.lists, near)
+        )
+        return ListEntry(entry.path, place, entry.condition)
 
     def _target(self, builder: Builder) -> CMakeTarget:
         """Return a target in which each file has the line that mentions it."""
-        builder.files = [
-            replace(listed, entry=self._locate(listed.entry, builder.place))
-            for listed in certain_duplicates_last(builder.files)
-        ]
+        builder.files = [self._locate(entry, builder.place) for entry in builder.files]
         return builder.build()
 
 
@@ -124,32 +121,12 @@ class Run:
         interpreter.run_root(self.root)
 
 
-def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
-    """Return one entry for each file, or two entries if both certainly apply at the same time."""
-    kept: list[Listed] = []
-    by_path: dict[str, list[Listed]] = {}
-    for listed in files:
-        known = by_path.setdefault(listed.entry.path, [])
-        if not known or (len(known) == 1 and is_certain(known[0].branch, listed.branch)):
-            kept.append(listed)
-        known.append(listed)
-    return kept
-
-
 class ListWords(Literals):
     """Finds the lines of list files that mention a file. Comments are ignored."""
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources.tree)
         self.sources = sources
-
-    def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
-        """Return the entry with the line in ``paths`` that mentions its file, or None if there is
-        no such line.
-        """
-        names = [posixpath.basename(entry.path)]
-        place = self.look_up(names, list(dict.fromkeys(paths)), entry.place)
-        return ListEntry(entry.path, place, entry.condition) if place else None
 
     def scan(self, path: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

@@ -11,7 +11,6 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import FrameType
 
@@ -58,18 +57,30 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a pattern in a text, or None. Raises UnknownMatchError."""
+    """Return the first match of a pattern in a text, or None. Raises UnknownMatchError, also if the
+    match takes too much CPU time. There is no such limit outside the main thread.
+    """
     compiled = compile_regex(pattern)
-    if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
+    if compiled is None or is_unknown(text) or is_unknown(pattern):
         raise UnknownMatchError
-    if len(_slow) >= MOST_SLOW:
+    if pattern in _slow or len(_slow) >= MOST_SLOW:
         raise UnknownMatchError
+    if threading.current_thread() is not threading.main_thread():
+        return compiled.search(text)
+    signal.signal(signal.SIGVTALRM, stop_match)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
     try:
-        with limited():
-            return compiled.search(text)
+        return compiled.search(text)
     except UnknownMatchError:
         _slow.add(pattern)
         raise
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def stop_match(_number: int, _frame: FrameType | None) -> None:
+    """Handle the timer's signal. Raises UnknownMatchError."""
+    raise UnknownMatchError
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
@@ -111,24 +122,3 @@ def fill(replacement: str, match: re.Match[str]) -> str:
         return (match.group(number) or "") if number <= match.re.groups else ""
 
     return REFERENCE.sub(put, replacement)
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    """Raise UnknownMatchError if the block takes too much CPU time. There is no limit outside the
-    main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGVTALRM, stop_match)
-    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-def stop_match(_number: int, _frame: FrameType | None) -> None:
-    """Handle the timer's signal. Raises UnknownMatchError."""
-    raise UnknownMatchError

@@ -86,21 +86,13 @@ class Doubt:
         """
         kind = finding.kind
         path = f"{finding.path}/"  # it may be a folder
-        if kind in BUCK_LACKS and self._is_unread_package(path):
+        if kind in BUCK_LACKS and self.index.package_of(path) in self.packages:
             return True
         if kind in CMAKE_LACKS and is_inside(path, self.directories):
             return True
         return kind in RELATIONS and (
             self._reaches_unread(finding.buck_target) or self._is_doubtful(finding.cmake_target)
         )
-
-    def _is_unread_package(self, path: str) -> bool:
-        folder = path
-        while folder:
-            folder = folder.rpartition("/")[0]
-            if folder in self.packages or folder in self.index.packages:
-                return folder in self.packages
-        return False
 
     def _reaches_unread(self, label: str) -> bool:
         if not self.packages or not label:

@@ -78,18 +78,26 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             fix = f'add "-D{word.text}" to the preprocessor_flags of {label}'
             if giver := find_giver(index, groups, label, name):
                 fix = f'move "-D{word.text}" to the exported_preprocessor_flags of {giver}'
-            yield Finding(
-                kind=Kind.DEFINE,
-                path=word.place.path,
-                level=Level.WARNING,
-                message=f"CMake defines {word.text} for {reader.name}, but Buck does not define it "
-                f"for {label}",
-                detail=f"{target.name}: {name}",
-                fix=fix,
-                **at(index.by_label[label]),
-                **at(reader, word.place),
-            )
+            yield _lacking(target, word, reader, index.by_label[label], fix)
             break
+
+
+def _lacking(
+    target: BuildTarget, word: Word, reader: BuildTarget, other: BuildTarget, fix: str
+) -> Finding:
+    """Return the finding that ``reader`` has a define of ``target``, and ``other`` does not."""
+    sides = ("Buck", "CMake") if isinstance(reader, BuckTarget) else ("CMake", "Buck")
+    return Finding(
+        kind=Kind.DEFINE,
+        path=word.place.path,
+        level=Level.WARNING,
+        message=f"{sides[0]} defines {word.text} for {reader.label}, but {sides[1]} does not "
+        f"define it for {other.label}",
+        detail=f"{target.label}: {name_of(word)}",
+        fix=fix,
+        **at(reader, word.place),
+        **at(other),
+    )
 
 
 def find_giver(index: Index, groups: Groups, label: str, macro: str) -> str:
@@ -132,17 +140,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             fix = f"target_compile_definitions({first.name} PRIVATE {word.text})"
             if giver and reader is not target:
                 fix = f"target_compile_definitions({giver} PUBLIC {word.text})"
-            yield Finding(
-                kind=Kind.DEFINE,
-                path=word.place.path,
-                level=Level.WARNING,
-                message=f"Buck defines {word.text} for {reader.label}, but CMake does not define "
-                f"it for {first.name}",
-                detail=f"{target.label}: {name}",
-                fix=fix,
-                **at(reader, word.place),
-                **at(first),
-            )
+            yield _lacking(target, word, reader, first, fix)
             break
 
 

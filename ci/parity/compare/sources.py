@@ -280,6 +280,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     compiling = collect((path, name) for name, paths in compiled.items() for path in paths)
     order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
+    kind, entries = Kind.BUCK_ONLY.value, index.policy.allow
     for name in sorted(groups.cmake):
         reach, own = groups.cmake_reach(name), compiled[name]
         partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
@@ -287,19 +288,12 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
             sources = libraries[label]
             taken = sources & own
             missing = {path for path in sources if reach.isdisjoint(compiling[path])}
-            allowed = {path for path in missing if may_lack(index, name, path)}
-            if len(taken) < FEWEST_TAKEN or len(missing - allowed) > 1:
+            needed = {p for p in missing if not any(e.covers(kind, p, name) for e in entries)}
+            if len(taken) < FEWEST_TAKEN or len(needed) > 1:
                 is_guest = taken and missing and is_foreign(index, groups.cmake[name], sources)
                 missing = missing & find_halves(index, own) if is_guest else set()
             for path in sorted(missing & index.shared_files):
                 yield _partial(index, groups.cmake[name][0], label, path, taken)
-
-
-def may_lack(index: Index, name: str, path: str) -> bool:
-    """Return whether the allow-list has an entry for a source that the CMake target ``name``
-    lacks.
-    """
-    return any(entry.covers(Kind.BUCK_ONLY.value, path, name) for entry in index.policy.allow)
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:

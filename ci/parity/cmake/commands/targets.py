@@ -28,14 +28,6 @@ EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
 @dataclass
-class Listed:
-    """A file of a target, and the branch of the list file in which it was added."""
-
-    entry: ListEntry
-    branch: tuple[int, ...]
-
-
-@dataclass
 class Builder:
     """A target that commands may still extend while list files are run."""
 
@@ -45,21 +37,28 @@ class Builder:
     directory: str
     branch: tuple[int, ...]
     conditions: frozenset[str] = frozenset()
-    files: list[Listed] = field(default_factory=list)
+    files: list[ListEntry] = field(default_factory=list)
+    branches: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)  # of each file
     links: list[Word] = field(default_factory=list)
     defines: list[Word] = field(default_factory=list)
     directory_defines: tuple[Word, ...] = ()
     complete: bool = True
 
+    def add(self, entry: ListEntry, branch: tuple[int, ...]) -> None:
+        """Add a file. It is listed once, or twice if two of its branches are certainly taken."""
+        known = self.branches.setdefault(entry.path, [])
+        if not known or (len(known) == 1 and is_certain(known[0], branch)):
+            self.files.append(entry)
+        known.append(branch)
+
     def build(self) -> CMakeTarget:
-        entries = [listed.entry for listed in self.files]
         return CMakeTarget(
             name=self.name,
             kind=self.kind,
             place=self.place,
             directory=self.directory,
-            srcs=tuple(e for e in entries if not is_header(e.path)),
-            headers=tuple(e for e in entries if is_header(e.path)),
+            srcs=tuple(e for e in self.files if not is_header(e.path)),
+            headers=tuple(e for e in self.files if is_header(e.path)),
             links=tuple(dict.fromkeys(self.links)),
             defines=tuple(dict.fromkeys(self.defines)),
             directory_defines=self.directory_defines,
@@ -174,7 +173,7 @@ class Targets:
             target.links.append(Word(text.partition(":")[2], run.place(line)))
             return
         if (path := source_path(run, text)) is not None:
-            target.files.append(Listed(ListEntry(path, run.place(line)), run.branch))
+            target.add(ListEntry(path, run.place(line)), run.branch)
 
     def add_links(self, run: Interpreter, call: Call) -> None:
         if target := self.find_known(run, call):

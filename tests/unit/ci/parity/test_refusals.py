@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from ci.__main__ import VERBS
 from ci.parity.compare.findings import ParityReport
 from ci.parity.run import check_tree
-from provisioning.console.command import run_command
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LAYOUT, POLICY
 
@@ -84,17 +81,3 @@ def test_a_tree_without_a_list_file_at_its_root_is_refused() -> None:
     with pytest.raises(UsageError, match="is not a tree of executorch") as caught:
         check_tree(tree, (), "executorch")
     assert caught.value.why == "it has no CMakeLists.txt at its root"
-
-
-def test_dropped_keys_warn(plant: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    source = plant(TREE)
-    policy = source / "policy.toml"
-    policy.write_text('[layout]\ngenerated = "_*__srcs"\nqueries = ["q.toml"]\n', encoding="utf-8")
-
-    words = ["parity", "--source", str(source), "--no-cache", "--policy", str(policy)]
-    code, _ = run_command("ci", VERBS, words)
-
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning:" in line]
-    assert code is ExitCode.OK
-    for name in ("layout.generated", "layout.queries"):
-        assert sum(name in line for line in warnings) == 1
