@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import gc
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 
@@ -309,9 +310,8 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
             else f"its CMakeLists.txt {call}",
             fix=f"pass the root of a tree of {project}, or --policy with this project's layout",
         )
-    folders = {path.rpartition("/")[0] for path in tree.files}
     for folder in scope:
-        if not any(f"{name}/".startswith(folder.rstrip("/") + "/") for name in folders):
+        if not any(path.startswith(folder.rstrip("/") + "/") for path in tree.files):
             raise UsageError(
                 f"{tree.name} has no folder {folder}", fix="correct the folder in --scope"
             )
@@ -322,14 +322,12 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
             fix="correct the folder in --scope",
         )
     names = {path.rpartition("/")[2] for path in tree.files}
-    if not names & {"BUCK", "TARGETS"}:
-        raise UsageError(
-            f"{tree.name} has no BUCK or TARGETS file", fix="pass the root of an ExecuTorch tree"
-        )
-    if "CMakeLists.txt" not in names:
-        raise UsageError(
-            f"{tree.name} has no CMakeLists.txt", fix="pass the root of an ExecuTorch tree"
-        )
+    for wanted in (("BUCK", "TARGETS"), ("CMakeLists.txt",)):
+        if names.isdisjoint(wanted):
+            raise UsageError(
+                f"{tree.name} has no {' or '.join(wanted)} file",
+                fix="pass the root of an ExecuTorch tree",
+            )
 
 
 PROJECT = re.compile(r"(?im)^[^\S\n]*project\s*\(\s*([^\s)]+)")
@@ -341,26 +339,18 @@ class Renames:
     """The new names of the files, folders and targets that a change renamed. The keys are the old
     names."""
 
-    files: Mapping[str, str] = field(default_factory=dict)
-    folders: Mapping[str, str] = field(default_factory=dict)
-    targets: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str]
+    folders: Mapping[str, str]
+    targets: Mapping[str, str]
 
     def translate(self, finding: Finding) -> tuple[str, str, str, str]:
         """Return the key that a finding about the base has after the change."""
         kind, path, detail, where = finding.key
         parts = (self.targets.get(part, part) for part in PARTS.split(detail))
-        return kind, self.translate_path(path), "".join(parts), where
-
-    def translate_path(self, path: str) -> str:
-        """Return the path after the change. If the file itself was not renamed, but its folder was,
-        the path is moved with the folder.
-        """
-        if path in self.files:
-            return self.files[path]
-        folder = directory_of(path)
-        if folder not in self.folders:
-            return path
-        return f"{self.folders[folder]}/{path[len(folder) + 1 :]}"
+        # A file that was not renamed itself moves with its folder.
+        folder, _, name = path.rpartition("/")
+        moved = posixpath.join(self.folders.get(folder, folder), name)
+        return kind, self.files.get(path, moved), "".join(parts), where
 
 
 def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Compared) -> Renames:

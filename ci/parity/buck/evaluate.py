@@ -8,6 +8,7 @@ evaluation never ends is reported as not evaluated.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Container
@@ -224,18 +225,26 @@ class Evaluator:
         words = set(re.findall(r"[A-Za-z_]\w*", text))
         names = sorted((self.prelude_names & words) - taken)
         rows = [("@prelude", names), ("@unknown", sorted(unknown))]
-        loads = [f'load("{module}", {quoted(symbols)})' for module, symbols in rows if symbols]
+        # A list of names in JSON is one in Starlark, too.
+        loads = [
+            f'load("{name}", {json.dumps(symbols)[1:-1]})' for name, symbols in rows if symbols
+        ]
         return "; ".join(loads) + "\n"
 
     def _load(
         self, load: sl.AstLoad, path: str, folder: str, text: str
     ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
         found = resolve_load(load.module_id, folder, self.tree, self.owned.folders)
+        symbols, stubbed = set(load.symbols.values()), self.tree.layout.stubbed
         # A link in the tree (shim/) may point to a file that is not a Starlark module.
-        stubbed = self.tree.layout.stubbed
-        if found.path is None or found.path.rpartition("/")[2] in stubbed:
-            return self._stub(found, set(load.symbols.values()), text, path), ()
-        return self._load_file(found.path, path)
+        if found.path is not None and found.path.rpartition("/")[2] not in stubbed:
+            return self._load_file(found.path, path)
+        name = found.module.rpartition(":")[2].rpartition("/")[2]
+        if found.own and name not in stubbed and not symbols <= {"runtime"}:
+            raise NotEvaluatedError(
+                path, f"load() refers to {found.module}, which is not in the tree"
+            )
+        return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'"), ()
 
     def _load_file(self, target: str, path: str) -> tuple[sl.FrozenModule, tuple[str, ...]]:
         if target in self.loading:
@@ -249,15 +258,6 @@ class Evaluator:
                 self.loading.pop()
             self.modules[target] = module.freeze(), tuple(dict.fromkeys([target, *files]))
         return self.modules[target]
-
-    def _stub(self, found: Loaded, symbols: set[str], text: str, path: str) -> sl.FrozenModule:
-        name = found.module.rpartition(":")[2].rpartition("/")[2]
-        known = name in self.tree.layout.stubbed or symbols <= {"runtime"}
-        if found.own and not known:
-            raise NotEvaluatedError(
-                path, f"load() refers to {found.module}, which is not in the tree"
-            )
-        return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'")
 
     def _stub_module(
         self, symbols: AbstractSet[str], text: str, constant: str = "'{}'"
@@ -287,11 +287,6 @@ class Evaluator:
 def find_members(symbol: str, text: str) -> list[str]:
     """Return the members of ``symbol`` that ``text`` uses, such as ``b`` in ``a.b``."""
     return sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
-
-
-def quoted(names: list[str]) -> str:
-    """Return names as Starlark string literals, separated by commas."""
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def explain(error: Exception, path: str) -> tuple[str, int]:

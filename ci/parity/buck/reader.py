@@ -273,13 +273,10 @@ class Context:
         by files.
         """
         items = [item for key in keys for item in walk(given.get(key))]
-        folder = self.header_folder(given)
-        return tuple(self.entry(item, folder) for item in items if item.text)
-
-    def header_folder(self, given: dict[str, Any]) -> str:
-        """Return the folder to which includes of a rule's headers are relative."""
+        # Includes of the rule's headers are relative to this folder.
         inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
-        return self.package.package if inner is None else inner
+        folder = self.package.package if inner is None else inner
+        return tuple(self.entry(item, folder) for item in items if item.text)
 
     def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
         """Yield the files that a rule's command names with $(location), since it may copy them."""
