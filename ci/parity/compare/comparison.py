@@ -73,12 +73,12 @@ def find_unread(index: Index) -> Iterator[Finding]:
 class Doubt:
     """The parts of both sides that are unknown because files could not be read."""
 
-    def __init__(self, index: Index, groups: Groups) -> None:
-        self.index = index
+    def __init__(self, groups: Groups) -> None:
         self.groups = groups
-        self.packages = folders_of(index.not_evaluated, "buck")
-        self.directories = folders_of(index.not_evaluated, "cmake")
-        self.is_cmake_broken = any(r.side == "cmake" and r.is_broken for r in index.not_evaluated)
+        rows = groups.not_evaluated
+        self.packages = folders_of(rows, "buck")
+        self.directories = folders_of(rows, "cmake")
+        self.is_cmake_broken = any(row.side == "cmake" and row.is_broken for row in rows)
 
     def covers(self, finding: Finding) -> bool:
         """Return whether a finding may be wrong because it depends on something that was
@@ -86,7 +86,7 @@ class Doubt:
         """
         kind = finding.kind
         path = f"{finding.path}/"  # it may be a folder
-        if kind in BUCK_LACKS and self.index.package_of(path) in self.packages:
+        if kind in BUCK_LACKS and self.groups.package_of(path) in self.packages:
             return True
         if kind in CMAKE_LACKS and is_inside(path, self.directories):
             return True
@@ -117,32 +117,31 @@ def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
 
 def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
     """Return all findings about ``facts``."""
-    index = Index(facts, policy)
-    groups = Groups(index)
-    undeclared = list(find_undeclared_headers(index, groups))
+    groups = Groups(facts, policy)
+    undeclared = list(find_undeclared_headers(groups))
     found = [
-        *find_cmake_only(index),
-        *find_buck_only(index),
-        *find_unlisted(index),
-        *find_variant_files(index),
-        *find_variant_dependencies(index),
-        *find_missing(index),
-        *find_duplicates(index),
-        *find_repeated(index),
-        *find_unknown_labels(index, groups),
-        *find_unknown_links(index),
-        *find_empty_globs(index),
-        *find_header_drift(index),
-        *find_include_drift(index),
-        *find_partial_drift(index, groups),
+        *find_cmake_only(groups),
+        *find_buck_only(groups),
+        *find_unlisted(groups),
+        *find_variant_files(groups),
+        *find_variant_dependencies(groups),
+        *find_missing(groups),
+        *find_duplicates(groups),
+        *find_repeated(groups),
+        *find_unknown_labels(groups),
+        *find_unknown_links(groups),
+        *find_empty_globs(groups),
+        *find_header_drift(groups),
+        *find_include_drift(groups),
+        *find_partial_drift(groups),
         *undeclared,
-        *find_unexported_headers(index, groups),
-        *find_dependency_drift(index, groups, {finding.detail for finding in undeclared}),
-        *find_define_drift(index, groups),
-        *find_import_drift(index, groups),
+        *find_unexported_headers(groups),
+        *find_dependency_drift(groups, {finding.detail for finding in undeclared}),
+        *find_define_drift(groups),
+        *find_import_drift(groups),
     ]
-    doubt = Doubt(index, groups)
-    kept = [*find_unread(index), *(finding for finding in found if not doubt.covers(finding))]
+    doubt = Doubt(groups)
+    kept = [*find_unread(groups), *(finding for finding in found if not doubt.covers(finding))]
     return order_findings(kept)
 
 

@@ -11,7 +11,7 @@ from ci.parity.facts import BuckTarget, BuildTarget, CMakeTarget, Configuration,
 from ci.parity.policy import matches
 
 
-def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_define_drift(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each define that only one side sets.
 
     Only names are compared, because the two sides format values differently. An exported define is
@@ -19,11 +19,11 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """
     for target in (target for name in sorted(groups.cmake) for target in groups.cmake[name]):
         if not groups.is_left_out(target):
-            yield from _cmake_only(index, groups, target)
-    for label in sorted(index.by_label):
-        buck = index.by_label[label]
-        if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
-            yield from _buck_only(index, groups, buck)
+            yield from _cmake_only(groups, target)
+    for label in sorted(groups.by_label):
+        buck = groups.by_label[label]
+        if not groups.policy.is_twin(buck.name) and not groups.is_left_out(buck):
+            yield from _buck_only(groups, buck)
 
 
 def is_ignored(index: Index, word: Word) -> bool:
@@ -33,16 +33,16 @@ def is_ignored(index: Index, word: Word) -> bool:
     return bool(word.condition) or matches(name_of(word), index.policy.ignored_defines)
 
 
-def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
+def buck_names(groups: Groups, labels: Iterable[str]) -> set[str]:
     """Return the macros of Buck targets: their own, and those that their dependencies export to
     them.
     """
     found: set[str] = set()
     for label in labels:
-        target = index.by_label[label]
+        target = groups.by_label[label]
         found.update(map(name_of, target.defines))
-        for giver in groups.passed_on(target) & index.exporting.keys():
-            found |= index.exporting[giver]
+        for giver in groups.passed_on(target) & groups.exporting.keys():
+            found |= groups.exporting[giver]
     return found
 
 
@@ -54,7 +54,7 @@ def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
     for name in names:
         for own in groups.cmake.get(name, ()):
             found.update(map(name_of, (*own.defines, *own.directory_defines)))
-        for linked in groups.cmake_reach(name) & groups.exporting:
+        for linked in groups.cmake_reach(name) & groups.cmake_exporting:
             for owner in groups.cmake[linked]:
                 found.update(map(name_of, exported(owner)))
     return found
@@ -65,20 +65,20 @@ def exported(target: BuildTarget) -> Iterator[Word]:
     return (word for word in target.defines if word.exported)
 
 
-def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
+def _cmake_only(groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
     for word in groups.certain(target, "defines"):
         name = name_of(word)
-        if is_ignored(index, word):
+        if is_ignored(groups, word):
             continue
-        for reader in cmake_readers(index, groups, target, word):
+        for reader in cmake_readers(groups, target, word):
             labels = groups.buck_of[reader.name]
-            if name in buck_names(index, groups, labels) or groups.is_left_out(reader):
+            if name in buck_names(groups, labels) or groups.is_left_out(reader):
                 continue
             label = min(labels)
             fix = f'add "-D{word.text}" to the preprocessor_flags of {label}'
-            if giver := find_giver(index, groups, label, name):
+            if giver := find_giver(groups, label, name):
                 fix = f'move "-D{word.text}" to the exported_preprocessor_flags of {giver}'
-            yield _lacking(target, word, reader, index.by_label[label], fix)
+            yield _lacking(target, word, reader, groups.by_label[label], fix)
             break
 
 
@@ -100,39 +100,37 @@ def _lacking(
     )
 
 
-def find_giver(index: Index, groups: Groups, label: str, macro: str) -> str:
+def find_giver(groups: Groups, label: str, macro: str) -> str:
     """Return the label of a dependency of the Buck target ``label`` that defines a macro without
     exporting it, or "" if there is none.
     """
-    reached = groups.passed_on(index.by_label[label]) - {label}
-    known = reached & index.by_label.keys()
-    givers = (each for each in known if macro in map(name_of, index.by_label[each].defines))
+    reached = groups.passed_on(groups.by_label[label]) - {label}
+    known = reached & groups.by_label.keys()
+    givers = (each for each in known if macro in map(name_of, groups.by_label[each].defines))
     return min(givers, default="")
 
 
-def cmake_readers(
-    index: Index, groups: Groups, target: CMakeTarget, word: Word
-) -> Iterator[CMakeTarget]:
+def cmake_readers(groups: Groups, target: CMakeTarget, word: Word) -> Iterator[CMakeTarget]:
     """Yield the CMake targets that have a Buck counterpart and a file that reads a define of
     ``target``. Targets other than ``target`` itself must link it, and the define must be exported.
     """
-    files = index.files_that_read(name_of(word))
-    if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
+    files = groups.files_that_read(name_of(word))
+    if target.name in groups.buck_of and not files.isdisjoint(groups.readable_files(target)):
         yield target
-    uses = index.cmake_uses.get(Configuration.ANY, {})
+    uses = groups.cmake_uses.get(Configuration.ANY, {})
     near = {use.target.name: use.target for path in files for use in uses.get(path, ())}
     for name in sorted(near) if word.exported else ():
         if name in groups.buck_of and target.name in groups.cmake_reach(name):
             yield near[name]
 
 
-def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
+def _buck_only(groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     for word in target.defines:
         name = name_of(word)
-        if is_ignored(index, word):
+        if is_ignored(groups, word):
             continue
-        for reader in buck_readers(index, groups, target, word):
-            lacking = find_lacking(index, groups, reader, name, is_own=reader is target)
+        for reader in buck_readers(groups, target, word):
+            lacking = find_lacking(groups, reader, name, is_own=reader is target)
             if not lacking or groups.is_left_out(reader):
                 continue
             first = groups.cmake[min(lacking)][0]
@@ -144,9 +142,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             break
 
 
-def find_lacking(
-    index: Index, groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
-) -> set[str]:
+def find_lacking(groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool) -> set[str]:
     """Return the CMake counterparts of the Buck target ``reader`` that should define a macro but do
     not.
 
@@ -157,24 +153,22 @@ def find_lacking(
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
-    reading = names_that_read(index, groups, reader, macro)
+    reading = names_that_read(groups, reader, macro)
     if is_own:
         return lacking if lacking == names else lacking & reading
     return lacking & reading if lacking >= reading else set()
 
 
-def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
+def names_that_read(groups: Groups, target: BuckTarget, macro: str) -> set[str]:
     """Return the CMake counterparts of a Buck target that compile one of its files that reads
     ``macro``.
     """
-    files = index.files_that_read(macro) & index.files_of(target)
+    files = groups.files_that_read(macro) & groups.files_of(target)
     names = groups.cmake_of[target.label]
     return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
 
 
-def buck_readers(
-    index: Index, groups: Groups, target: BuckTarget, word: Word
-) -> Iterator[BuckTarget]:
+def buck_readers(groups: Groups, target: BuckTarget, word: Word) -> Iterator[BuckTarget]:
     """Yield the Buck targets that have a CMake counterpart and a file that reads a define of
     ``target``. Targets other than ``target`` itself must depend on it, and the define must be
     exported.
@@ -183,15 +177,15 @@ def buck_readers(
     define. A CMake target without the define then lacks the dependency, and that is a separate
     finding.
     """
-    files = index.files_that_read(name_of(word))
+    files = groups.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())
-    if names and not files.isdisjoint(index.files_of(target)):
+    if names and not files.isdisjoint(groups.files_of(target)):
         yield target
     twins = (twin for name in names for twin in groups.cmake.get(name, ()))
     known = {name_of(w) for twin in twins for w in (*exported(twin), *twin.directory_defines)}
     if not word.exported or name_of(word) in known:
         return
-    near = {u.target.label: u.target for path in files for u in index.buck_uses.get(path, ())}
+    near = {u.target.label: u.target for path in files for u in groups.buck_uses.get(path, ())}
     for label in sorted(near):
         if label in groups.cmake_of and target.label in groups.passed_on(near[label]):
             yield near[label]

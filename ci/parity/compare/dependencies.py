@@ -22,7 +22,7 @@ from ci.parity.facts import (
 from ci.parity.policy import Library, matches
 
 
-def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
+def find_dependency_drift(groups: Groups, told: set[str]) -> Iterator[Finding]:
     """Yield a finding for each dependency that only one side has. Only targets with sources that
     both sides compile are compared, and tests are left out.
 
@@ -34,32 +34,32 @@ def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Itera
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):
-                yield from _cmake_only(index, groups, target, lacking)
+                yield from _cmake_only(groups, target, lacking)
     for label in sorted(groups.cmake_of):
-        buck = index.by_label[label]
-        if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
-            yield from _buck_only(index, groups, buck)
+        buck = groups.by_label[label]
+        if not groups.policy.is_twin(buck.name) and not groups.is_left_out(buck):
+            yield from _buck_only(groups, buck)
 
 
 def _cmake_only(
-    index: Index, groups: Groups, target: CMakeTarget, lacking: dict[str, set[str]]
+    groups: Groups, target: CMakeTarget, lacking: dict[str, set[str]]
 ) -> Iterator[Finding]:
     labels = groups.labels_of(target)
     reach = groups.buck_reach(labels)
     for word in groups.certain(target, "links") if labels else ():
         name = groups.cmake_name(word.text)
         wanted = groups.linked_labels(target, name)
-        library = library_of(index, word.text, "cmake")
+        library = library_of(groups, word.text, "cmake")
         if library is not None and reach.isdisjoint(groups.names_of(library, "buck")):
             yield _missing_in_buck(target, word, groups.main_label(labels, target), library.name)
         elif any(wanted & lacking.get(label, set()) for label in labels):
             continue
-        elif wanted and not wanted & reach and is_compared(index, groups, name):
-            used = sorted(label for label in wanted if uses(index, target, label))
+        elif wanted and not wanted & reach and is_compared(groups, name):
+            used = sorted(label for label in wanted if uses(groups, target, label))
             users = {
                 label
                 for label in labels
-                if any(uses(index, index.by_label[label], other) for other in used)
+                if any(uses(groups, groups.by_label[label], other) for other in used)
             }
             label = groups.main_label(users or labels, target)
             other = groups.main_label(used or wanted, groups.cmake[name][0])
@@ -74,21 +74,21 @@ def _cmake_only(
             yield found
 
 
-def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
+def _buck_only(groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
         wanted = groups.linked_for(word.text)
-        library = library_of(index, word.text, "buck")
+        library = library_of(groups, word.text, "buck")
         if library is not None:
             wanted = groups.names_of(library, "cmake")
-        elif not wanted or any(is_implied(index, name) for name in wanted):
+        elif not wanted or any(is_implied(groups, name) for name in wanted):
             continue
         linkable = {name for name in wanted if not groups.is_program(name)}
         if word.condition or wanted & names or not linkable:
             continue
         lacking = {name for name in names if not groups.links(name, wanted)}
         late = {name for name in lacking if groups.is_completed(name, wanted)}
-        used = {name for name in lacking if is_used(index, groups, name, target, word)}
+        used = {name for name in lacking if is_used(groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:
             best = groups.main_name(linkable, word.text)
             yield _missing_in_cmake(groups, target, word, min(missing), best)
@@ -98,20 +98,20 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             yield replace(found, **noted(found.level))
 
 
-def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
+def is_used(groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
     """Return whether the part of a Buck target that the CMake target ``name`` compiles needs a
     dependency.
 
     It does if the part includes a header of the dependency. If several CMake targets compile parts
     of a Buck target, each needs only the dependencies of its part.
     """
-    needed, listed = index.facts.needed, index.files_of(target)
+    needed, listed = groups.facts.needed, groups.files_of(target)
     own = closure(
         listed & groups.sources_of(name), lambda path: listed.intersection(needed.get(path, ()))
     )
     included = {header for path in own for header in needed.get(path, ())}
     standing = groups.standing_for(word.text) & groups.cmake_of.keys()
-    return any(not included.isdisjoint(index.files_of(index.by_label[each])) for each in standing)
+    return any(not included.isdisjoint(groups.files_of(groups.by_label[each])) for each in standing)
 
 
 def uses(index: Index, target: BuildTarget, label: str) -> bool:
@@ -135,12 +135,12 @@ def library_of(index: Index, text: str, side: str) -> Library | None:
     return None
 
 
-def is_compared(index: Index, groups: Groups, name: str) -> bool:
+def is_compared(groups: Groups, name: str) -> bool:
     """Return whether links to a CMake target are compared. Links to the core, on which all targets
     depend, and to Python extension modules are not.
     """
     is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
-    return not is_module and not is_implied(index, name)
+    return not is_module and not is_implied(groups, name)
 
 
 def is_implied(index: Index, name: str) -> bool:

@@ -14,6 +14,7 @@ from ci.parity.facts import (
     BuildTarget,
     CMakeTarget,
     Configuration,
+    ParityFacts,
     Word,
     closure,
     collect,
@@ -21,7 +22,7 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
-from ci.parity.policy import Library, matches
+from ci.parity.policy import Library, ParityPolicy, matches
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
@@ -96,16 +97,17 @@ class Graph:
                     self.reached[place] |= self.reached[other]
 
 
-class Groups:
-    """The mapping between targets of the two sides, and the dependencies that each target reaches.
+class Groups(Index):
+    """An index with the mapping between targets of the two sides, and the dependencies that each
+    target reaches.
 
     It uses the configuration ANY, in which every branch is taken, so that libraries of a single
     platform are known.
     """
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        facts = index.cmake.get(Configuration.ANY)
+    def __init__(self, tree: ParityFacts, policy: ParityPolicy) -> None:
+        super().__init__(tree, policy)
+        facts = self.sides.get(Configuration.ANY)
         self.cmake = group((target.name, target) for target in (facts.targets if facts else ()))
         self.aliases = facts.aliases if facts else {}
         self._library_names: dict[str, set[str]] = {}
@@ -118,7 +120,7 @@ class Groups:
         library.
         """
         paths = set(filter(is_source, target.sources))
-        shared = paths & self.index.shared_files
+        shared = paths & self.shared_files
         folder = f"{target.directory}/".lstrip("/")
         at_home = any(path.startswith(folder) for path in shared)
         return at_home and len(shared) * 2 > len(paths)
@@ -131,12 +133,12 @@ class Groups:
         found: dict[str, set[str]] = defaultdict(set)
         targets = (target for targets in self.cmake.values() for target in targets)
         mapped = {(target.name, target.place) for target in targets if self.is_mapped(target)}
-        for path in self.index.shared_files:
-            uses = [use.target for use in self.index.buck_uses[path]]
-            own = [target for target in uses if not self.index.policy.is_twin(target.name)]
+        for path in self.shared_files:
+            uses = [use.target for use in self.buck_uses[path]]
+            own = [target for target in uses if not self.policy.is_twin(target.name)]
             labels = {target.label for target in own or uses}
-            users = [use.target for use in self.index.cmake_uses[Configuration.ANY].get(path, ())]
-            product = [target for target in users if not self.index.is_test_program(target)]
+            users = [use.target for use in self.cmake_uses[Configuration.ANY].get(path, ())]
+            product = [target for target in users if not self.is_test_program(target)]
             for target in product or users:
                 if (target.name, target.place) in mapped:
                     found[target.name] |= labels
@@ -162,13 +164,13 @@ class Groups:
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
-        return any(target.entries for target in self.index.labelled.get(label, ()))
+        return any(target.entries for target in self.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
         """Return the labels of the Buck targets that compile files of ``target`` itself, not of
         another target with the same name.
         """
-        uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
+        uses = (u for path in target.sources for u in self.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
@@ -194,8 +196,8 @@ class Groups:
         own = target.sources
 
         def rank(label: str) -> tuple[bool, int, int, str]:
-            buck = self.index.by_label[label]
-            shared = sum(entry.path in own for entry in self.index.resolved(buck.srcs))
+            buck = self.by_label[label]
+            shared = sum(entry.path in own for entry in self.resolved(buck.srcs))
             return (not is_inside(buck.package, [target.directory]), -shared, len(label), label)
 
         return min(labels, key=rank)
@@ -204,8 +206,8 @@ class Groups:
         """Return the name in ``names`` of the CMake target that shares the largest fraction of its
         sources with the Buck dependency ``label``.
         """
-        bucks = [t for each in self.standing_for(label) for t in self.index.labelled.get(each, ())]
-        wanted = {entry.path for buck in bucks for entry in self.index.resolved(buck.srcs)}
+        bucks = [t for each in self.standing_for(label) for t in self.labelled.get(each, ())]
+        wanted = {entry.path for buck in bucks for entry in self.resolved(buck.srcs)}
 
         def rank(name: str) -> tuple[float, str]:
             own = {path for target in self.cmake.get(name, ()) for path in target.sources}
@@ -229,7 +231,7 @@ class Groups:
         including names outside the tree.
         """
         found: dict[str, set[str]] = {}
-        for label, targets in self.index.labelled.items():
+        for label, targets in self.labelled.items():
             words = (w for t in targets for w in (*t.deps, *t.exported_deps, *t.external_deps))
             files = (e.path for t in targets if not is_compiling(t) for e in t.srcs)
             found[label] = {*(self.plain(word.text) for word in words), *files}
@@ -244,7 +246,7 @@ class Groups:
         other rule.
         """
         found: dict[str, set[str]] = defaultdict(set)
-        for label, targets in self.index.labelled.items():
+        for label, targets in self.labelled.items():
             for target in targets:
                 if "cxx" in target.kind and target.entries:
                     found[label].update(self.plain(word.text) for word in target.exported_deps)
@@ -275,10 +277,10 @@ class Groups:
         """Return ``label`` without the suffix that one of Meta's macros added, if only the shorter
         label has a target. Otherwise, return it unchanged.
         """
-        known = self.index.labelled
-        if label in known or not label.endswith(self.index.policy.suffixes):
+        known = self.labelled
+        if label in known or not label.endswith(self.policy.suffixes):
             return label
-        cuts = (label.removesuffix(suffix) for suffix in self.index.policy.suffixes)
+        cuts = (label.removesuffix(suffix) for suffix in self.policy.suffixes)
         return next((cut for cut in cuts if cut in known), label)
 
     @cached_property
@@ -303,7 +305,7 @@ class Groups:
         """Return the names by which a side depends on a library outside the tree."""
         key = f"{side} {library.name}"
         if key not in self._library_names:
-            graph, start = self._buck, [*self.index.labelled]
+            graph, start = self._buck, [*self.labelled]
             if side == "cmake":
                 graph, start = self._cmake, [*self.cmake]
             patterns = library.cmake if side == "cmake" else library.buck
@@ -318,7 +320,7 @@ class Groups:
         return {target.name for target in targets if target.kind in FINAL_KINDS}
 
     @cached_property
-    def exporting(self) -> set[str]:
+    def cmake_exporting(self) -> set[str]:
         """The names of the CMake targets with defines that also apply to their users."""
         targets = (target for targets in self.cmake.values() for target in targets)
         return {t.name for t in targets if any(word.exported for word in t.defines)}
@@ -348,7 +350,7 @@ class Groups:
 
     @cached_property
     def _built(self) -> dict[tuple[str, str], list[CMakeTarget]]:
-        return group(((target.directory, target.name), target) for target in self.index.built)
+        return group(((target.directory, target.name), target) for target in self.built)
 
     def sources_of(self, name: str) -> set[str]:
         """Return the sources of the CMake targets called ``name``, except for targets that are not
@@ -357,14 +359,14 @@ class Groups:
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
         return {path for target in targets for path in target.sources}
 
-    def files_of(self, target: CMakeTarget) -> set[str]:
+    def readable_files(self, target: CMakeTarget) -> set[str]:
         """Return the files of a CMake target, and the headers of its Buck counterparts.
 
         The headers are added because CMake's lists of sources rarely contain headers.
         """
         found = {entry.path for entry in target.entries}
         for label in self.buck_of.get(target.name, ()):
-            buck = self.index.by_label[label]
+            buck = self.by_label[label]
             found.update(entry.path for entry in (*buck.headers, *buck.exported_headers))
         return found
 
@@ -377,7 +379,7 @@ class Groups:
         return (
             self.is_test(target)
             or self.is_python(target)
-            or self.index.policy.is_excluded(target.place.path)
+            or self.policy.is_excluded(target.place.path)
         )
 
     def is_program(self, name: str) -> bool:
@@ -388,4 +390,4 @@ class Groups:
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 
     def is_test(self, target: BuildTarget) -> bool:
-        return bool(target.srcs) and all(map(self.index.policy.is_test, target.sources))
+        return bool(target.srcs) and all(map(self.policy.is_test, target.sources))

@@ -106,7 +106,7 @@ class Index:
         self._reading: dict[str, set[str]] = {}
 
     @cached_property
-    def cmake(self) -> dict[Configuration, CMakeFacts]:
+    def sides(self) -> dict[Configuration, CMakeFacts]:
         return {facts.configuration: facts for facts in self.facts.cmake}
 
     @cached_property
@@ -114,7 +114,7 @@ class Index:
         """The CMake targets in the configurations of both platforms. A target that both platforms
         have occurs twice.
         """
-        return tuple(t for c in BUILT if c in self.cmake for t in self.cmake[c].targets)
+        return tuple(t for c in BUILT if c in self.sides for t in self.sides[c].targets)
 
     @cached_property
     def everywhere(self) -> set[str]:
@@ -163,7 +163,7 @@ class Index:
     def cmake_uses(self) -> dict[Configuration, dict[str, list[Use[CMakeTarget]]]]:
         """For each configuration and file that CMake compiles, the targets that use it."""
         found = {}
-        for configuration, facts in self.cmake.items():
+        for configuration, facts in self.sides.items():
             uses = (Use(target, entry) for target in facts.targets for entry in target.srcs)
             found[configuration] = group((use.entry.path, use) for use in uses)
         return found

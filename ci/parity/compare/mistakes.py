@@ -28,7 +28,7 @@ NEAR = 0.85
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
-    again = (t for c in BUILT if c in index.cmake for t in index.cmake[c].repeated)
+    again = (t for c in BUILT if c in index.sides for t in index.sides[c].repeated)
     for target in (*index.facts.buck.repeated, *again):
         if not index.policy.is_excluded(target.place.path):
             side = "" if isinstance(target, BuckTarget) else "CMake target "
@@ -95,17 +95,17 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
     return not index.policy.is_excluded(path)
 
 
-def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_unknown_labels(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each dependency on a target that its package does not define. Buck fails
     to load a target with such a dependency.
     """
-    for target in index.facts.buck.targets:
+    for target in groups.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):
             label = groups.plain(word.text)
             package, _, name = label.removeprefix("//").partition(":")
-            if label in index.by_label or not (label[:2] == "//" and package in index.packages):
+            if label in groups.by_label or not (label[:2] == "//" and package in groups.packages):
                 continue
-            near = get_close_matches(name, [one.name for one in index.by_package[package]], 1)
+            near = get_close_matches(name, [one.name for one in groups.by_package[package]], 1)
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=word.place.path,

@@ -253,7 +253,7 @@ def python_folders(index: Index) -> dict[str, bool]:
 FEWEST_TAKEN = 5
 
 
-def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_partial_drift(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each source of a Buck library that is missing from a CMake target,
     although the target compiles other sources of the library. A source is not missing if a library
     that the target links compiles it.
@@ -267,11 +267,11 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     libraries = {
         target.label: {
             entry.path
-            for entry in index.resolved(target.srcs)
-            if is_source(entry.path) and index.exists(entry.path)
+            for entry in groups.resolved(target.srcs)
+            if is_source(entry.path) and groups.exists(entry.path)
         }
-        for target in index.facts.buck.targets
-        if is_compiling(target) and not index.policy.is_twin(target.name)
+        for target in groups.facts.buck.targets
+        if is_compiling(target) and not groups.policy.is_twin(target.name)
     }
     compiled = {
         name: {path for target in targets for path in target.sources}
@@ -280,7 +280,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     compiling = collect((path, name) for name, paths in compiled.items() for path in paths)
     order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
-    kind, entries = Kind.BUCK_ONLY.value, index.policy.allow
+    kind, entries = Kind.BUCK_ONLY.value, groups.policy.allow
     for name in sorted(groups.cmake):
         reach, own = groups.cmake_reach(name), compiled[name]
         partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
@@ -290,10 +290,10 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
             missing = {path for path in sources if reach.isdisjoint(compiling[path])}
             needed = {p for p in missing if not any(e.covers(kind, p, name) for e in entries)}
             if len(taken) < FEWEST_TAKEN or len(needed) > 1:
-                is_guest = taken and missing and is_foreign(index, groups.cmake[name], sources)
-                missing = missing & find_halves(index, own) if is_guest else set()
-            for path in sorted(missing & index.shared_files):
-                yield _partial(index, groups.cmake[name][0], label, path, taken)
+                is_guest = taken and missing and is_foreign(groups, groups.cmake[name], sources)
+                missing = missing & find_halves(groups, own) if is_guest else set()
+            for path in sorted(missing & groups.shared_files):
+                yield _partial(groups, groups.cmake[name][0], label, path, taken)
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
@@ -459,7 +459,7 @@ def find_cmake_halves(index: Index, path: str) -> dict[str, tuple[CMakeTarget, L
     """Return the CMake targets that can compile ``path`` and list its header, each with the entry
     of the header. The header is in the folder of ``path`` or in one above.
     """
-    facts = index.cmake.get(Configuration.ANY)
+    facts = index.sides.get(Configuration.ANY)
     name = posixpath.basename(path).removesuffix(suffix_of(path))
     return {
         target.name: (target, entry)

@@ -110,36 +110,36 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
     )
 
 
-def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each header that a Buck library uses without a dependency on a target
     that provides it.
 
     A source of the library includes the header, directly or through other headers. Headers that no
     target provides are left out.
     """
-    owners = find_owners(index)
-    for label in sorted(index.by_label):
-        target = index.by_label[label]
-        if is_judged(index, target):
-            yield from _missing(index, groups, target, owners)
+    owners = find_owners(groups)
+    for label in sorted(groups.by_label):
+        target = groups.by_label[label]
+        if is_judged(groups, target):
+            yield from _missing(groups, target, owners)
 
 
-def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each header that an exported header of a library includes, but that no
     dependency of the library provides.
 
     For a library without sources, only exported dependencies count.
     """
-    owners = find_owners(index)
-    compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))
-    for label in sorted(index.by_label):
-        target = index.by_label[label]
-        if not is_judged(index, target):
+    owners = find_owners(groups)
+    compiled = closure(groups.buck_uses, lambda path: groups.facts.needed.get(path, ()))
+    for label in sorted(groups.by_label):
+        target = groups.by_label[label]
+        if not is_judged(groups, target):
             continue
         reached = find_visible(groups, target, exported=not target.srcs)
-        exported = {entry.path for entry in index.resolved(target.exported_headers)}
+        exported = {entry.path for entry in groups.resolved(target.exported_headers)}
         for path in sorted(exported & compiled):
-            for header in index.facts.needed.get(path, ()):
+            for header in groups.facts.needed.get(path, ()):
                 wanted = owners.get(header)
                 if wanted and not wanted & reached:
                     found = _undeclared(groups, target, path, header, best(wanted))
@@ -172,13 +172,11 @@ def is_judged(index: Index, target: BuckTarget) -> bool:
     return is_library and not left_out
 
 
-def _missing(
-    index: Index, groups: Groups, target: BuckTarget, owners: dict[str, set[str]]
-) -> Iterator[Finding]:
+def _missing(groups: Groups, target: BuckTarget, owners: dict[str, set[str]]) -> Iterator[Finding]:
     reached = find_visible(groups, target)
-    needs = find_needs(index, groups, target)
-    copied = set(index.copied(target))
-    sources = {e.path for e in index.resolved(target.srcs)} | copied
+    needs = find_needs(groups, target)
+    copied = set(groups.copied(target))
+    sources = {e.path for e in groups.resolved(target.srcs)} | copied
 
     @cache
     def lacks(header: str) -> bool:
@@ -195,7 +193,7 @@ def _missing(
                 wanted = best(owners[header])
                 if path in copied:
                     label = collector_of(groups, target, wanted)
-                yield _undeclared(groups, index.by_label[label], path, header, wanted)
+                yield _undeclared(groups, groups.by_label[label], path, header, wanted)
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
@@ -206,7 +204,7 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
     the originals include. If there are several such dependencies, return the one nearest to
     ``wanted``. If there is none, return ``target``.
     """
-    known = groups.index.by_label
+    known = groups.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
     collecting = [label for label in labels & known.keys() if not groups.has_files(label)]
 
@@ -216,14 +214,14 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
     return max(collecting, key=rank, default=target.label)
 
 
-def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
+def find_needs(groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
     """Return a function from a file to the headers that it includes by full path when ``target``
     compiles it.
 
     An include that is guarded by a macro counts if the target has the macro in any build.
     """
-    macros = buck_names(index, groups, [target.label])
-    needed, guarded = index.facts.needed, index.facts.guarded
+    macros = buck_names(groups, [target.label])
+    needed, guarded = groups.facts.needed, groups.facts.guarded
 
     def needs(path: str) -> Iterable[str]:
         found = needed.get(path, ())
@@ -238,7 +236,7 @@ def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) 
     """Return the labels of the targets whose headers ``target`` may include: its dependencies, the
     targets that Meta's macros add to tests, and everything that these export.
     """
-    return groups.passed_on(target, exported=exported, given=groups.index.policy.given)
+    return groups.passed_on(target, exported=exported, given=groups.policy.given)
 
 
 def best(labels: set[str]) -> str:
@@ -255,7 +253,7 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
     return Finding(
         kind=Kind.DEPENDENCY,
         path=target.place.path,
-        **levels_of(groups.index, path),
+        **levels_of(groups, path),
         message=f"{path} includes {header}, but {target.label} does not {lacks} {wanted}",
         detail=f"{target.label} -> {wanted}",
         fix=fix,
@@ -263,7 +261,7 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
     )
 
 
-def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
+def find_import_drift(groups: Groups) -> Iterator[Finding]:
     """Yield a finding for each imported file whose target the importing target does not depend on.
     In folders that the policy does not list, this is only a note.
 
@@ -272,8 +270,8 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     list the imported file, one of them is enough. A file without a target is reported as
     unlisted.
     """
-    targets = [target for target in index.facts.buck.targets if "python" in target.kind]
-    owners = collect((path, t.label) for t in targets for path in index.files_of(t))
+    targets = [target for target in groups.facts.buck.targets if "python" in target.kind]
+    owners = collect((path, t.label) for t in targets for path in groups.files_of(t))
     edges = ((label, t.label) for t in targets for label in groups.buck_edges(t.label))
     users = collect((groups.plain(label), user) for label, user in edges)
     above = closure((target.label for target in targets), lambda label: users.get(label, ()))
@@ -282,7 +280,7 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     for target in targets:
         label = target.label
         reaching = [reached for reached in tops if label in reached]
-        yield from _unreached(index, target, owners, reaching or [groups.buck_reach([label])])
+        yield from _unreached(groups, target, owners, reaching or [groups.buck_reach([label])])
 
 
 def _unreached(
