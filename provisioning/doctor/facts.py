@@ -128,8 +128,7 @@ class SdkFacts:
     ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml. ``fault`` is the reason
     why sdk.yaml cannot be read. ``markers`` and ``headers`` are the marker files and the required
     headers that exist. ``api_version`` is the version of QNN's API in the headers, and
-    ``library_api`` the one in libQnnHtp.so. ``soc_offset`` is the offset in bytes at which
-    libQnnHtp.so reads the SoC (socModel) in QnnHtpDevice_CustomConfig_t.
+    ``library_api`` the one in libQnnHtp.so.
     """
 
     root: Path
@@ -142,7 +141,6 @@ class SdkFacts:
     headers: tuple[str, ...] = ()
     api_version: str | None = None
     library_api: str | None = None
-    soc_offset: int | None = None
 
 
 @dataclass(frozen=True)

@@ -143,11 +143,10 @@ class Adaptor(NamedTuple):
         return self.python.checkout
 
     def seen(self) -> Seen:
-        where, offset = self.python.adaptor.path if self.python.adaptor else "", self.sdk.soc_offset
+        where = self.python.adaptor.path if self.python.adaptor else ""
         given = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
         given |= {"checkout": self.checkout, "headers": self.python.headers or "an unknown QNN"}
-        place = f"byte {offset}" if offset else "an unknown byte"
-        return seen("PyQnnManagerAdaptor", where, adaptor=self, place=place, **given)
+        return seen("PyQnnManagerAdaptor", where, adaptor=self, **given)
 
 
 def find_adaptor(case: Case) -> Iterator[Adaptor]:

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from provisioning.artifacts.installations import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
@@ -193,7 +192,7 @@ TIMEOUT_S = 30.0
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
     """Return facts about an SDK. ``headers`` are the paths below include/QNN to look for. If
-    ``asks_library`` is true, the fields of ``ask_library`` are set.
+    ``asks_library`` is true, the library's API version is found out.
     """
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)
@@ -216,29 +215,22 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         directories=tuple(sorted(path.relative_to(root).as_posix() for path in found)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
         api_version=".".join(parts[name] for name in names) if set(names) <= parts.keys() else None,
-        **(ask_library(root / HOST_DIRECTORY) if asks_library else {}),
+        library_api=ask_library(root / HOST_DIRECTORY) if asks_library else None,
     )
 
 
-def ask_library(directory: Path) -> dict[str, Any]:
-    """Load the libQnnHtp.so in ``directory`` in a separate process, and return the fields
-    ``library_api`` and ``soc_offset`` of SdkFacts.
-
-    A value is None if it cannot be found out. The result is empty if the process cannot be
-    started.
+def ask_library(directory: Path) -> str | None:
+    """Load the libQnnHtp.so in ``directory`` in a separate process, and return the version of its
+    API, None if it cannot be found out.
     """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
     try:
         ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError:
-        return {}
+        return None
     api = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)
-    offset = re.search(r"^socModel ([1-9]\d*)$", ended.output, re.MULTILINE)
-    return {
-        "library_api": api[1] if api else None,
-        "soc_offset": int(offset[1]) if offset else None,
-    }
+    return api[1] if api else None
 
 
 REVISION = re.compile(r"^Pkg\.Revision\s*=\s*([\w.+-]+)", re.MULTILINE)

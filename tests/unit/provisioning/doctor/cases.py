@@ -339,7 +339,7 @@ def device(
 
 
 def laid(**change: Any) -> Adaptor:
-    facts = SdkFacts(Path("/sdk"), is_directory=True, version="2.49.40", soc_offset=4)
+    facts = SdkFacts(Path("/sdk"), is_directory=True, version="2.49.40")
     return Adaptor(replace(PYTHON, **{"headers": "2.37", **change}), facts, "2.49.40")
 
 
