@@ -142,16 +142,6 @@ def make_plan(
     )
 
 
-def count_due(first: int, last: int, every_nth: int) -> int:
-    """Return the first multiple of ``every_nth`` after ``first`` and up to ``last``, or 0 if there
-    is none.
-
-    ``first`` and ``last`` are numbers of first-parent commits, counted from the root.
-    """
-    due = (first // every_nth + 1) * every_nth
-    return due if due <= last else 0
-
-
 @dataclass
 class Needs:
     """The sessions and cases that changes need, collected change by change.

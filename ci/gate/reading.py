@@ -86,8 +86,8 @@ class Repository:
         return self.git_dir == self.source
 
     def require_history(self, base: str = "", head: str = "") -> None:
-        """Raise UsageError for a shallow clone, in which merge bases and numbers of commits may be
-        wrong. A ``base`` from which ``head`` descends is its own merge base, so it is accepted."""
+        """Raise UsageError for a shallow clone, in which merge bases may be wrong. A ``base`` from
+        which ``head`` descends is its own merge base, so it is accepted."""
         shallow = self.ask("rev-parse", "--is-shallow-repository").strip() == "true"
         if shallow and not (base and self._descends(head or "HEAD", base)):
             raise UsageError(
@@ -135,10 +135,6 @@ class Repository:
         known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
         found = dict(row.split(" ") for row in known.splitlines())
         return next((found[name] for name in names if name in found), otherwise)
-
-    def count_commits(self, commit: str) -> int:
-        """Return the number of first-parent commits from the root to ``commit``."""
-        return int(self.ask("rev-list", "--count", "--first-parent", commit))
 
     def compare(self, base: str, head: str) -> Difference:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is

@@ -86,15 +86,13 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of gate.toml. ``package``: the prefix that imports and includes put before the
-    tree's paths. One of every ``every_nth`` commits of ``branch`` runs everything.
-    ``command`` runs a session, whose name and arguments are appended. ``recorded`` is the content
-    of ``record``, a file next to the rules. ``workflows``, ``jobs``, ``words`` and ``unread`` no
-    longer have an effect.
+    """The contents of gate.toml. ``branch``: the branch to compare with by default. ``package``:
+    the prefix that imports put before the tree's paths. ``command`` runs a session, whose name and
+    arguments are appended. ``recorded`` is the content of ``record``, a file next to the rules.
+    ``every_nth``, ``workflows``, ``jobs``, ``words`` and ``unread`` no longer have an effect.
     """
 
     branch: str
-    every_nth: int
     sessions: dict[str, SessionRule]
     rule: tuple[Rule, ...] = ()
     cases: CaseRule | None = None
@@ -105,6 +103,7 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...] = ()
     record: str = ""
     recorded: dict[str, Recorded] = {}
+    every_nth: int = 0
     words: bool = True
     unread: tuple[dict[str, Any], ...] = ()
 

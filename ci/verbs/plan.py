@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
+from ci.gate.plan import PLANNED_EVENTS, make_plan
 from ci.gate.reading import Repository
 from ci.gate.recording import record_sessions, render_record
 from ci.gate.render import make_plan_document, render_runs
@@ -89,8 +89,7 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     if everything or args.event not in PLANNED_EVENTS:
         base = repository.resolve(wanted or "HEAD")
     else:
-        # A push also counts the commits.
-        repository.require_history("" if args.event == "push" else args.base, wanted)
+        repository.require_history(args.base, wanted)
         base, everything = find_base(args, repository, wanted)
     return make_plan(
         repository.compare(base, head),
@@ -106,9 +105,8 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     """Return the commit to compare with, and the reason why a push has to run everything, or an
     empty string.
 
-    A push runs everything if it cannot be compared with its base, as after a forced push, or if
-    ``describe_due`` returns a reason. Raises UsageError if the base of another event cannot be
-    compared.
+    A push runs everything if it cannot be compared with its base, as after a forced push. Raises
+    UsageError if the base of another event cannot be compared.
     """
     try:
         base = repository.find_base(args.base, head)
@@ -117,14 +115,4 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
             raise
         why = f"the branch's previous commit {args.base[:12]} cannot be compared"
         return repository.resolve(head or "HEAD"), why
-    due = describe_due(repository, base, head) if args.event == "push" else ""
-    return base, due
-
-
-def describe_due(repository: Repository, base: str, head: str) -> str:
-    """Return the reason why a push runs everything: it contains a commit whose number is a multiple
-    of the rules' ``every_nth``. Return an empty string if it contains none."""
-    first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
-    branch, every = repository.rules.branch, repository.rules.every_nth
-    due = count_due(first, last, every)
-    return f"this is due every {every} commits of {branch}, here at commit {due}" if due else ""
+    return base, ""

@@ -17,7 +17,6 @@ from provisioning.manifest.reader import read_toml
 ROOT = Path(__file__).resolve().parents[3]
 RULES = """
 branch = "main"
-every_nth = 10
 command = ["sh", "run"]
 record = "opened.toml"
 [sessions.build]

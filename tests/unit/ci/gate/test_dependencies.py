@@ -15,7 +15,7 @@ from ci.gate.dependencies import (
     parse_noxfile,
     parse_python,
 )
-from ci.gate.plan import count_due, make_plan
+from ci.gate.plan import make_plan
 from ci.gate.reading import read_facts
 from ci.gate.rules import Recorded, Rule, SessionRule
 from tests.stand_ins.small_project import FILES, NOXFILE, RULES, MemoryTree, compare, edit
@@ -164,11 +164,3 @@ def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> No
     plan = make_plan(compare(after, rules), rules)
     assert not plan.everything
     assert len(plan.cases) == 3
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "due"),
-    [(0, 9, 0), (0, 10, 10), (9, 10, 10), (10, 10, 0), (10, 11, 0), (19, 35, 20), (20, 29, 0)],
-)
-def test_every_nth_commit_is_due_once(first: int, last: int, due: int) -> None:
-    assert count_due(first, last, 10) == due

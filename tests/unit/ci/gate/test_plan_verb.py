@@ -1,4 +1,4 @@
-"""What a plan is made of, when a push runs everything, and how it is shown."""
+"""When a push runs everything."""
 
 from __future__ import annotations
 
@@ -10,30 +10,6 @@ import pytest
 
 from ci.verbs.plan import find_base
 from provisioning.errors import UsageError
-
-
-@pytest.mark.parametrize(
-    ("event", "counts", "everything"),
-    [
-        ("push", (9, 10), "this is due every 10 commits of main, here at commit 10"),
-        ("push", (10, 19), ""),
-        ("push", (3, 25), "this is due every 10 commits of main, here at commit 10"),
-        ("pull_request", (9, 10), ""),
-        ("", (9, 10), ""),
-    ],
-)
-def test_one_in_so_many_commits_of_a_push_runs_everything(
-    event: str, counts: tuple[int, int], everything: str
-) -> None:
-    for head in ("head", ""):
-        numbers = dict(zip(("base", head or "HEAD"), counts, strict=True))
-        repository: Any = SimpleNamespace(
-            find_base=lambda base, head, wanted=head: base if head == wanted else "",
-            count_commits=numbers.__getitem__,
-            rules=SimpleNamespace(branch="main", every_nth=10),
-        )
-        args = Namespace(base="base", event=event)
-        assert find_base(args, repository, head) == ("base", everything)
 
 
 @pytest.mark.parametrize("event", ["push", "pull_request", ""])
