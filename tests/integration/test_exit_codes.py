@@ -112,9 +112,7 @@ def test_each_command_exits_with_its_documented_code(case: Case, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("action", "code"), ACTIONS.items())
-def test_each_exception_of_a_verb_has_its_exit_code(
-    action: str, code: ExitCode, tmp_path: Path
-) -> None:
+def test_each_verb_exception_has_its_exit_code(action: str, code: ExitCode, tmp_path: Path) -> None:
     ended = run(["-c", VERB.format(action=action)], tmp_path / "home", Case("", code, ""))
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr

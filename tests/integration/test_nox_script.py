@@ -78,7 +78,7 @@ def test_the_nox_script_runs_in_a_checkout_of_any_name(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONINSPECT", "PYTHONSAFEPATH"])
-def test_the_nox_script_removes_python_variables_that_break_environments(
+def test_the_script_removes_python_variables_that_break_environments(
     tmp_path: Path, name: str
 ) -> None:
     script = make_checkout(tmp_path, "env")
@@ -91,7 +91,7 @@ def test_a_missing_python_exits_with_3_and_names_qnn_ci_python(checkout: Path) -
     assert (ended.returncode, "QNN_CI_PYTHON" in ended.output) == (3, True)
 
 
-def test_an_unreachable_package_index_exits_with_4_and_leaves_no_environment(
+def test_unreachable_package_index_exits_with_4_and_leaves_no_environment(
     checkout: Path,
 ) -> None:
     python = make_python(checkout / "quick")

@@ -68,9 +68,7 @@ def test_a_single_failed_session_prints_its_cause_once(bare: Place) -> None:
 
 
 @pytest.mark.parametrize("target", ["android", "linux", "direct"])
-def test_a_build_names_missing_toolchains_before_it_installs_torch(
-    bare: Place, target: str
-) -> None:
+def test_build_names_missing_toolchains_before_it_installs_torch(bare: Place, target: str) -> None:
     ended = run(bare, f"./nox -s build_{target} -- --soc SM8750")
     assert ended.code == 3, ended.text
     assert f"./nox -s provision -- {target}" in ended.text, ended.text

@@ -70,7 +70,7 @@ def make_directory(path: Path) -> None:
     "make", [make_pipe, make_device, make_long, make_unreadable_text, make_directory]
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_ends_soon_whatever_it_is_given(
+def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
     tmp_path: Path, command: str, make: Callable[[Path], None]
 ) -> None:
     odd, directory = tmp_path / "odd.json", tmp_path / "dir"

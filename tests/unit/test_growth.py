@@ -110,7 +110,7 @@ def write_app(place: Path, size: int) -> list[str]:
         (write_app, 150),
     ],
 )
-def test_the_time_grows_with_the_size(
+def test_run_time_grows_linearly_with_the_size_of_the_input(
     write: Callable[[Path, int], list[str]],
     size: int,
     tmp_path: Path,

@@ -161,7 +161,7 @@ def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("line", WITH_PLACES)
-def test_a_hostile_place(
+def test_a_hostile_path_argument_is_handled_without_traceback_or_change(
     line: str,
     places: Path,
     tmp_path: Path,
@@ -177,7 +177,7 @@ def test_a_hostile_place(
 
 
 @pytest.mark.parametrize("line", WITH_WORDS)
-def test_a_hostile_word(
+def test_a_hostile_option_value_is_handled_without_traceback(
     line: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +189,7 @@ def test_a_hostile_word(
 
 
 @pytest.mark.parametrize("main", [ci.__main__.main, provisioning.__main__.main])
-def test_a_call_without_words_has_none_of_the_process(
+def test_main_with_an_empty_list_does_not_read_sys_argv(
     main: Callable[[list[str] | None], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["qnn-ci", "--version"])

@@ -40,7 +40,7 @@ def runs_git(tree: ast.Module) -> bool:
 
 
 @pytest.mark.parametrize("room", sorted(set(ROOMS)))
-def test_a_class_name_stands_for_one_thing(room: str) -> None:
+def test_a_class_name_is_unique_in_its_room(room: str) -> None:
     found = Counter(
         name
         for path in MODULES
@@ -50,7 +50,7 @@ def test_a_class_name_stands_for_one_thing(room: str) -> None:
     assert [name for name, count in found.items() if count > 1] == []
 
 
-def test_nothing_is_renamed_where_it_is_imported() -> None:
+def test_no_name_is_renamed_by_its_import() -> None:
     renamed = {str(path): list(list_renamed(parse(path))) for path in MODULES}
     assert {path: names for path, names in renamed.items() if names} == {}
 
@@ -60,7 +60,7 @@ def test_git_is_run_in_one_place() -> None:
     assert found == ["provisioning/console/git.py"]
 
 
-def test_the_rules_see_what_breaks_them() -> None:
+def test_the_house_rules_find_renamed_imports_and_nested_classes() -> None:
     tree = ast.parse(
         "from a import Job as OtherJob\nimport numpy as np\nclass Job:\n class Row: ..."
     )

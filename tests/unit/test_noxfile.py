@@ -82,7 +82,7 @@ def test_torch_comes_from_the_cpu_index_if_it_answers(noxfile: ModuleType, index
 @pytest.mark.parametrize(
     ("named", "options"), [("", []), ("none", []), ("u", ["--index-url", "u"])]
 )
-def test_an_index_that_is_named_is_not_probed(
+def test_a_package_index_named_by_a_variable_is_not_probed(
     noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, named: str, options: list[str]
 ) -> None:
     monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
@@ -136,7 +136,7 @@ class Recorder(Log):
         ("Windows", "AMD64", "WSL"),
     ],
 )
-def test_another_host_is_told_what_works_there_before_anything_is_installed(
+def test_an_unsupported_host_is_refused_before_installation_with_what_works_there(
     noxfile: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -279,7 +279,7 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("qnn_ci", ("gone",), "core"),
     ],
 )
-def test_what_a_session_is_asked_for_decides_on_its_environment(
+def test_the_arguments_of_a_session_choose_its_environment(
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -338,7 +338,7 @@ def test_the_doctor_examines_the_environment_that_lowers(
 
 
 @pytest.mark.parametrize("target", ["aot", "direct"])
-def test_what_a_build_lacks_comes_before_torch(
+def test_missing_build_requirements_are_reported_before_torch_is_installed(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
 ) -> None:
     session = Recorder(tmp_path, f"build_{target}", "--soc", "S", codes=[3])
@@ -385,7 +385,7 @@ def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: 
 @pytest.mark.parametrize(
     ("sessions", "told"), [(["plan"], ""), (["plan", "parity"], "plan parity")]
 )
-def test_a_verb_is_told_its_command_and_the_sessions_of_the_call(
+def test_a_verb_gets_its_command_and_sessions_in_variables(
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -712,9 +712,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
     assert made == []
 
 
-def test_an_index_is_asked_for_what_it_has_and_no_longer_than_allowed(
-    linux: ModuleType, index: str
-) -> None:
+def test_a_package_index_is_probed_with_a_time_limit(linux: ModuleType, index: str) -> None:
     assert linux.answers(f"{index}/torch/")
     assert not linux.answers(f"{index}/none/")
     assert not linux.answers("no URL")
@@ -744,7 +742,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
         (["-s", "lint"], 130, 130, ""),
     ],
 )
-def test_what_nox_does_not_understand_is_answered_with_how_it_is_written(
+def test_a_mistyped_nox_command_is_answered_with_the_right_form(
     noxfile: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -65,7 +65,7 @@ def test_types_of_a_program_s_tensors(scalar_types: dict[int, str]) -> None:
         assert size_bytes * 8 == int(re.sub(r"\D", "", name) or 8), name
 
 
-def test_no_type_is_left_out() -> None:
+def test_every_tensor_type_has_a_name() -> None:
     named = [name for name, _ in programs.DTYPES.values()]
     assert sorted(named) == sorted({*INTEGERS, *FLOATS, "bool", "bfloat16", "bits16"})
     ours = [*context_binaries.DTYPES.values()]
@@ -125,7 +125,7 @@ def test_types_of_a_context_binary_s_tensors(executorch: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), context_binaries.DTYPES.items())
-def test_the_digits_of_qnn_s_types_are_their_kind_and_bits(number: int, name: str) -> None:
+def test_the_digits_of_a_qnn_type_number_are_its_kind_and_bits(number: int, name: str) -> None:
     assert name == f"{KINDS[number >> 8]}{number & 0xFF:x}"
 
 

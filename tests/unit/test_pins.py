@@ -48,7 +48,7 @@ def test_a_pin_that_leaves_a_python_out_is_found() -> None:
     assert refused_pythons(Requirement("a==1; python_version < '3.11'"), "<3.12") == []
 
 
-def test_pythons_are_those_of_the_project() -> None:
+def test_the_tested_pythons_are_those_that_the_project_supports() -> None:
     wanted = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")] == [*PYTHONS]
 
@@ -67,7 +67,7 @@ def test_every_requirement_has_a_pin_that_fits_it() -> None:
 
 
 @pytest.mark.parametrize("name", PROJECT["project"]["optional-dependencies"])
-def test_an_extra_is_the_group_of_its_name(name: str) -> None:
+def test_each_extra_has_the_requirements_of_its_dependency_group(name: str) -> None:
     """Without core, which is in the dependencies, but for the build that core includes."""
     extra = PROJECT["project"]["optional-dependencies"][name]
     group = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, str)]
@@ -78,7 +78,7 @@ def test_an_extra_is_the_group_of_its_name(name: str) -> None:
     assert extras == [f"executorch-qnn-ci[{group}]" for group in groups]
 
 
-def test_nox_is_the_one_of_the_script() -> None:
+def test_the_pinned_nox_is_that_of_the_nox_script() -> None:
     script = (ROOT / "nox").read_text(encoding="utf-8")
     (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)
     assert str(PINS["nox"].specifier) == f"=={version}"

@@ -50,7 +50,7 @@ def judge(truth: Any) -> Any:
         ({"metric": {"float": 0.9}, "refused": "no such operator"}, "refused", ""),
     ],
 )
-def test_the_plain_script_s_figures_decide(
+def test_the_figures_of_the_plain_script_decide_the_expected_verdict(
     truth: Any, changes: dict[str, Any], verdict: str, cause: str
 ) -> None:
     row = FIGURES | changes
@@ -71,7 +71,7 @@ def test_the_plain_script_s_figures_decide(
         ("doubtful", {"status": "failed", "question": "faithful"}, ""),
     ],
 )
-def test_a_verdict_is_held_against_the_truth(
+def test_a_verdict_that_contradicts_the_expected_one_is_reported(
     truth: Any, judge: Any, verdict: str, found: dict[str, str], wrong: str
 ) -> None:
     row = FIGURES | {"verdict": verdict, "faithful": True, "quantized": verdict == "good"}
@@ -79,7 +79,7 @@ def test_a_verdict_is_held_against_the_truth(
     assert judge(case, row, found)[0] == wrong
 
 
-def test_verdicts_are_those_that_the_figures_decide(truth: Any) -> None:
+def test_recorded_expected_verdicts_follow_from_their_figures(truth: Any) -> None:
     cases = set(importlib.import_module("cases").list_cases())
     for case, row in truth.read_truth().items():
         assert case in cases

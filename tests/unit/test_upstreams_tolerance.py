@@ -24,9 +24,7 @@ RIGHT = np.array([[5.0, -3.0, 0.05]])
         ("fp16", 1.2, False),
     ],
 )
-def test_the_tolerance_is_a_share_of_the_reference(
-    scheme: str, factor: float, accepted: bool
-) -> None:
+def test_tolerance_is_a_share_of_the_reference(scheme: str, factor: float, accepted: bool) -> None:
     references = SimpleNamespace(float32=[SimpleNamespace(values=RIGHT)])
     case: Any = SimpleNamespace(artifact=SimpleNamespace(scheme=scheme), references=references)
     assert has_tolerance(case, [RIGHT * factor]) is accepted

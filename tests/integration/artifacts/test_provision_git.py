@@ -161,9 +161,7 @@ def test_a_git_mirror_that_does_not_serve_the_commit_is_left_for_its_own_host(
     assert f"{tmp_path}/mirror/git/ failed" in said
 
 
-def test_a_git_mirror_that_never_answers_times_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_git_mirror_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
     monkeypatch.setenv("QNN_CI_TIMEOUT_S", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:

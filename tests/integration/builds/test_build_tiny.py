@@ -419,7 +419,7 @@ def test_a_python_without_torch_is_refused_before_the_build_unless_no_proof_is_a
     assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
 
 
-def test_an_overlay_extends_the_installed_wheel_not_what_pythonpath_finds_first(
+def test_an_overlay_is_of_the_installed_wheel_whatever_is_on_pythonpath(
     world: BuildWorld,
 ) -> None:
     source = world.folder / "src"
@@ -647,9 +647,7 @@ def test_a_build_that_was_killed_leaves_nothing_of_its_copy(built: BuildWorld) -
 
 
 @pytest.mark.parametrize("fault", ["compiler", "linker"])
-def test_build_errors_name_the_file_of_the_checkout_not_of_its_copy(
-    world: BuildWorld, fault: str
-) -> None:
+def test_build_errors_name_the_checkouts_file_not_its_copy(world: BuildWorld, fault: str) -> None:
     source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
     main = world.checkout / "examples/qualcomm/executor_runner/qnn_executor_runner.cpp"
     if fault == "compiler":
@@ -668,7 +666,7 @@ def test_build_errors_name_the_file_of_the_checkout_not_of_its_copy(
 
 
 @pytest.mark.nightly
-def test_changed_options_or_headers_and_damaged_artifacts_cause_a_rebuild(
+def test_changed_options_headers_and_damaged_artifacts_cause_a_rebuild(
     world: BuildWorld,
 ) -> None:
     words = ("aot", "--install", "none")

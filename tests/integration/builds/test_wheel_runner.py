@@ -149,9 +149,7 @@ def test_flags_take_one_or_two_dashes_and_time_and_trace_files_are_written(case:
     assert dump.read_bytes()[8:12] == b"ED00"  # the identifier, after a size and an offset
 
 
-def test_given_shapes_set_the_sizes_of_dynamic_inputs_and_outputs(
-    case: Case, programs: Path
-) -> None:
+def test_given_shapes_set_sizes_of_dynamic_inputs_and_outputs(case: Case, programs: Path) -> None:
     shapes = case.folder / "shapes.txt"
     shapes.write_text("2, 3\n2, 3\n")
     flags = {"model_path": str(programs / "dynamic.pte"), "input_shape_path": str(shapes)}

@@ -150,9 +150,7 @@ def test_a_call_that_is_killed_leaves_nothing_and_the_next_is_right(
 
 
 @PHONE_BY_DAY
-def test_of_two_computers_that_run_at_once_one_waits_for_the_lease(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_one_of_two_concurrent_computers_waits_for_the_lease(lab: Lab, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
     lab.place.mkdir()
     (lab.place / "wait").touch()
@@ -203,9 +201,7 @@ def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
 
 
 @pytest.mark.parametrize("before", ["", "expired", "fresh"])
-def test_only_one_of_many_concurrent_runners_takes_the_lease(
-    here: Lab, tmp_path: Path, before: str
-) -> None:
+def test_one_of_many_runners_takes_the_lease(here: Lab, tmp_path: Path, before: str) -> None:
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
     one, *others = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(9))
     if before:

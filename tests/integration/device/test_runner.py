@@ -81,9 +81,7 @@ def test_a_lease_lasts_longer_than_the_time_limit_of_a_run(here: Lab, tmp_path: 
         shutil.rmtree(here.place / "lease")
 
 
-def test_a_run_does_not_reuse_outputs_or_log_lines_of_an_earlier_run(
-    here: Lab, tmp_path: Path
-) -> None:
+def test_run_does_not_reuse_outputs_or_log_lines_of_earlier_run(here: Lab, tmp_path: Path) -> None:
     lines = "I/other: words\nQnnDsp <E> fastrpc: error 14001"
     tool(here.bin, "logcat", f"#!/bin/sh\n[ $4 = -T ] && echo '{lines}'\n")
     opened = open_program(here, tmp_path, ECHO)

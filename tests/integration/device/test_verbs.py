@@ -43,9 +43,7 @@ def deploy(lab: Lab, bundle: Path, *words: str) -> int:
     return main([*common, "--json", *words])
 
 
-def test_a_second_deploy_of_a_bundle_sends_nothing(
-    lab: Lab, tmp_path: Path, capsys: Capture
-) -> None:
+def test_second_deploy_of_a_bundle_sends_nothing(lab: Lab, tmp_path: Path, capsys: Capture) -> None:
     bundle = write_bundle(tmp_path / "bundle")
     sent = []
     for _ in range(2):

@@ -167,9 +167,7 @@ def test_credentials_are_used_and_never_shown(
     assert "secret" not in said
 
 
-def test_an_interrupted_download_is_resumed_from_its_part_file(
-    server: BadServer, tmp_path: Path
-) -> None:
+def test_an_interrupted_download_resumes_its_part_file(server: BadServer, tmp_path: Path) -> None:
     class Tired(Progress):
         @contextlib.contextmanager
         def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[object]:  # type: ignore[override]

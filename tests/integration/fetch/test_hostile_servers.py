@@ -90,9 +90,7 @@ STRANGE: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_an_unusual_server_response_is_retried(
-    server: BadServer, tmp_path: Path, name: str
-) -> None:
+def test_unusual_server_response_is_retried(server: BadServer, tmp_path: Path, name: str) -> None:
     server.faults["a.zip"] = [STRANGE[name]]
     ended, said = fetch([server.url("a.zip")], tmp_path)
     assert ended == "ok", said

@@ -147,9 +147,7 @@ def test_an_unknown_revision_is_refused(checkout: Checkout, word: str) -> None:
     assert "revision" in refuse(checkout, f"--head={word}" if word else "--base=nowhere")["what"]
 
 
-def test_the_rules_option_replaces_the_built_in_gate_rules(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_rules_option_replaces_the_built_in_gate_rules(checkout: Checkout, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         'branch = "main"\nevery_nth = 5\nwords = false\n'

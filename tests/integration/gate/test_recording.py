@@ -54,7 +54,7 @@ def commit(folder: Path, *first: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
-def test_files_that_a_session_opens_are_recorded_and_plan_it_when_they_change(
+def test_a_session_is_planned_for_changes_of_files_that_it_opened(
     tmp_path: Path,
 ) -> None:
     texts = {"gate.toml": RULES, "opened.toml": "", "run": RUN, "lib/__init__.py": ""}

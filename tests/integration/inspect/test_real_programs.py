@@ -22,7 +22,7 @@ def program() -> Program:
     return read_program(Path(FOLDER, NAME))
 
 
-def test_inspect_reads_the_compiler_version_and_target_soc_of_a_context_binary(
+def test_inspect_reads_compiler_version_and_target_of_a_context_binary(
     program: Program,
 ) -> None:
     (context,) = program.contexts
@@ -49,7 +49,7 @@ def test_inspect_reads_the_inputs_and_outputs_of_each_method(
     assert found.cpu_operators == {}
 
 
-def test_quantization_scales_equal_the_constants_that_the_program_declares(
+def test_quantization_scales_equal_the_constants_of_the_program(
     program: Program,
 ) -> None:
     constants = program.metadata or {}

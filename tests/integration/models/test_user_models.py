@@ -148,7 +148,7 @@ def said(folder: Path, load_models: LoadModels) -> dict[str, list[str]]:
     return load_models(folder, *GOOD, *WRONG)
 
 
-def test_factories_with_equal_weights_in_one_file_have_different_keys(
+def test_factories_with_equal_weights_have_different_keys(
     said: dict[str, list[str]],
 ) -> None:
     keys = {name: said[name][0] for name in GOOD}
@@ -159,16 +159,14 @@ def test_factories_with_equal_weights_in_one_file_have_different_keys(
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_model_factory_is_refused_with_the_reason(
-    said: dict[str, list[str]], name: str
-) -> None:
+def test_a_wrong_factory_is_refused_with_the_reason(said: dict[str, list[str]], name: str) -> None:
     kind, words = WRONG[name]
     assert said[name][0] == kind
     assert words in said[name][1]
     assert "Traceback" not in said[name][1]
 
 
-def test_an_exception_in_a_users_model_is_reported_with_its_line(
+def test_exception_in_a_users_model_is_reported_with_its_line(
     said: dict[str, list[str]],
 ) -> None:
     line = MODELS.splitlines().index("    return x @ x") + 1

@@ -166,7 +166,7 @@ def test_what_the_provider_refuses_is_refused_here_with_the_reason(
     assert re.search(r"is empty|\d bytes? long", caught.value.why)
 
 
-def test_a_context_with_shared_weights_fits_its_soc_but_the_emulator_refuses_it(
+def test_context_with_shared_weights_fits_its_soc_but_the_emulator_refuses_it(
     folder: Path,
 ) -> None:
     """One binary for both; the emulator does not load it."""

@@ -120,7 +120,7 @@ def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) 
     assert "CMakeLists.txt:3: error: p/b.cpp: " in ended.stdout
 
 
-def test_parity_gives_the_same_report_from_its_cache(
+def test_parity_from_the_cache_gives_the_same_report(
     source: Path, parity: Parity, tmp_path: Path
 ) -> None:
     first = document(parity("--source", source, "--json"))

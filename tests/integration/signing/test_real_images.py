@@ -42,7 +42,7 @@ def images() -> list[tuple[dict[str, Any], bytes]]:
     return list(found.values())
 
 
-def test_each_real_signed_image_has_its_recorded_verdict(
+def test_each_real_image_has_its_known_verdict(
     images: list[tuple[dict[str, Any], bytes]],
 ) -> None:
     for wanted, data in images:

@@ -177,7 +177,7 @@ def drop_one(home: Path, dice: random.Random) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_eight_concurrent_fetches_of_an_artifact_download_it_once(
+def test_eight_concurrent_fetches_download_an_artifact_once(
     world: World, server: BadServer
 ) -> None:
     def late(handler: bad.Handler, data: bytes) -> None:

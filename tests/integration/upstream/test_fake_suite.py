@@ -52,7 +52,7 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
 
 @pytest.mark.nightly
 @pytest.mark.emulator
-def test_a_fake_upstream_suite_has_every_outcome_and_can_be_resumed_and_repeated(
+def test_a_fake_suite_has_every_outcome_and_is_resumed_and_repeated(
     tmp_path: Path,
 ) -> None:
     environment = provision_profile("emulator", Progress(), verify=False, offline=False)

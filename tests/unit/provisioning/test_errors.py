@@ -30,7 +30,7 @@ def test_no_part_of_an_error_has_a_secret(text: str, masked: str) -> None:
     assert str(error) == f"{masked}\n  why: {masked}\n  fix: {masked}"
 
 
-def test_an_error_of_another_process_is_whole() -> None:
+def test_an_error_survives_pickling_between_processes() -> None:
     error = errors.ToolError("no net", why="no cable", fix="find one")
     copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert (type(copied), str(copied)) == (errors.ToolError, str(error))
@@ -59,7 +59,7 @@ class EndingError(Exception):
         (ValueError("x" * 3989), f"ValueError: {'x' * 3988}..."),
     ],
 )
-def test_an_exception_of_a_user_is_told_in_few_words(error: Exception, text: str) -> None:
+def test_a_users_exception_is_described_in_one_line(error: Exception, text: str) -> None:
     assert errors.describe_exception(error) == text
 
 
@@ -85,7 +85,7 @@ def test_each_kind_of_error_has_its_exit_code(kind: type[errors.QnnCiError], cod
 
 
 @pytest.mark.parametrize(("key", "what"), [("models.net", "models.net: bad"), ("", "bad")])
-def test_a_mistake_in_a_file_has_its_key(key: str, what: str) -> None:
+def test_a_usage_error_in_a_file_is_prefixed_with_its_key(key: str, what: str) -> None:
     with pytest.raises(errors.UsageError) as caught, errors.at_key(key):
         raise errors.UsageError("bad", why="a reason", fix="correct it")
     assert (caught.value.what, caught.value.why, caught.value.fix) == (

@@ -70,7 +70,7 @@ def test_a_failed_write_leaves_what_was_there(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_directory_of_git_alone_has_no_files(tmp_path: Path) -> None:
+def test_a_directory_with_only_a_git_folder_counts_as_empty(tmp_path: Path) -> None:
     assert not has_files(tmp_path / "none")
     (tmp_path / ".git").mkdir()
     assert not has_files(tmp_path)
@@ -206,7 +206,7 @@ def test_a_tree_is_removed_with_its_links_and_what_they_name_stays(tmp_path: Pat
     assert list(kept.iterdir()) == [kept / "file"]
 
 
-def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused_with_the_callers_fix(tmp_path: Path) -> None:
     require_writable(tmp_path / "a" / "b")
     require_writable(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
@@ -237,7 +237,7 @@ def test_what_cannot_be_written_is_told_with_the_fix_of_the_caller(tmp_path: Pat
         (errno.EIO, "/here cannot be written"),
     ],
 )
-def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: str) -> None:
+def test_every_refused_write_is_a_store_error_with_exit_code_4(number: int, what: str) -> None:
     with pytest.raises(StoreError) as caught, explain_writes(Path("/here")):
         raise OSError(number, os.strerror(number), "/here/file")
     assert caught.value.what == what

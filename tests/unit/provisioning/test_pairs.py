@@ -35,7 +35,7 @@ DEFAULT = PAIRS.find(PAIRS.default)
 IDS = ("QNN104", "QNN105", "QNN505", "QNN514", "QNN602", "QNN603")
 
 
-def test_the_defaults_are_of_one_row() -> None:
+def test_the_default_versions_are_one_supported_pair() -> None:
     assert DEFAULT is not None
     assert read_toolchain("executorch").default == PAIRS.default
     assert is_same(read_toolchain("qnn-sdk").default, DEFAULT.qnn.pinned)
@@ -47,7 +47,7 @@ def test_the_defaults_are_of_one_row() -> None:
     assert is_same(DEFAULT.wheel_adaptor + ".0", DEFAULT.qnn.pinned)
 
 
-def test_a_version_without_a_row_goes_by_its_minor_version() -> None:
+def test_an_executorch_without_a_row_uses_the_row_of_its_minor_version() -> None:
     assert DEFAULT is not None
     rows = [replace_row(DEFAULT, version=version) for version in ("1.5.1", "1.5.0", "1.4.2")]
     pairs = replace_row(PAIRS, executorch=tuple(rows))
@@ -55,7 +55,7 @@ def test_a_version_without_a_row_goes_by_its_minor_version() -> None:
     assert found == {"1.5.0": rows[1], "1.5.9": rows[0], "1.4.0": rows[2], "1.6.0": None}
 
 
-def test_every_row_is_in_order_and_agrees_with_the_policies() -> None:
+def test_version_ranges_of_every_pair_are_ordered_and_match_the_policies() -> None:
     policy = read_doctor_policy()
     assert {str(policy.ndk.minimum)} == {row.ndk.oldest for row in PAIRS.executorch}
     for row in PAIRS.executorch:
@@ -83,7 +83,7 @@ def test_every_checkout_that_can_be_fetched_has_a_row() -> None:
         ("", ""),
     ],
 )
-def test_the_version_of_a_place(place: str, version: str) -> None:
+def test_the_version_of_an_sdk_is_read_from_its_path(place: str, version: str) -> None:
     assert find_place_version(place) == version
 
 
@@ -173,7 +173,7 @@ WRONG: Mapping[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("row", WRONG)
-def test_a_wrong_pair_is_refused_and_named(row: str) -> None:
+def test_versions_that_do_not_fit_together_are_named(row: str) -> None:
     profile, versions, named = WRONG[row]
     versions = dict(versions)
     if "checkout_of" in versions:
@@ -211,7 +211,7 @@ def test_a_wrong_pair_is_refused_and_named(row: str) -> None:
         ("lpai", {"sdk": "2.39.0"}),
     ],
 )
-def test_the_defaults_give_no_false_alarm(profile: str, versions: dict[str, Any]) -> None:
+def test_default_versions_have_no_pair_finding(profile: str, versions: dict[str, Any]) -> None:
     assert find_pair_faults(compose(profile, **versions)).findings == ()
 
 
@@ -254,7 +254,7 @@ def test_an_sdk_works_from_the_oldest_to_the_newest_and_not_only_if_pinned(
     assert [one.id for one in judge_environment(case) if one.id in {"QNN904", "QNN905"}] == ids
 
 
-def test_an_overlay_is_judged_by_its_libraries_and_not_by_the_list() -> None:
+def test_an_overlay_is_checked_by_its_headers_not_by_the_table_of_pairs() -> None:
     """Such an adaptor is built for the QNN that it calls."""
     case = compose("emulator", sdk="2.51.0", name="qnn-runtime", headers="2.51")
     assert "QNN505" in {one.id for one in find_pair_faults(case).findings}

@@ -46,7 +46,7 @@ def test_a_version_is_two_numbers_or_more(text: str) -> None:
         ("unknown", "2.39"),
     ],
 )
-def test_order(older: str, newer: str) -> None:
+def test_an_older_version_sorts_before_a_newer_one(older: str, newer: str) -> None:
     assert is_older(older, newer)
     assert not is_older(newer, older)
 
@@ -59,7 +59,7 @@ def test_order(older: str, newer: str) -> None:
         ("2.37.0.250724", "v2.37.0.250724175447_124859"),
     ],
 )
-def test_one_release_in_two_spellings_is_neither_older_nor_another(left: str, right: str) -> None:
+def test_two_spellings_of_one_version_are_equal(left: str, right: str) -> None:
     assert is_same(left, right)
     assert not is_older(left, right)
     assert not is_older(right, left)
@@ -74,5 +74,5 @@ def test_a_suffix_does_not_make_another_release(text: str) -> None:
     assert not is_same(text, "2.13.1")
 
 
-def test_another_number_makes_another_release() -> None:
+def test_versions_with_different_numbers_are_different_releases() -> None:
     assert not is_same("2.48.40", "2.49.40")

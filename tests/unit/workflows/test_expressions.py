@@ -41,7 +41,7 @@ CONTEXT = Context(VALUES)
         ("inputs.list[5]", None),
     ],
 )
-def test_values(text: str, value: object) -> None:
+def test_workflow_expressions_have_githubs_values(text: str, value: object) -> None:
     assert evaluate(text, CONTEXT) == value
 
 
@@ -52,7 +52,7 @@ def test_values(text: str, value: object) -> None:
         *("1 < 2", "steps.*.outputs", "contains('a', 'b')"),  # GitHub knows these
     ],
 )
-def test_what_github_refuses_or_is_not_known_here(text: str) -> None:
+def test_an_invalid_or_unsupported_workflow_expression_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         evaluate(text, CONTEXT)
 
@@ -74,15 +74,17 @@ def test_what_github_refuses_or_is_not_known_here(text: str) -> None:
         ("true", "skipped", False),
     ],
 )
-def test_conditions(condition: str | None, status: str, runs: bool) -> None:
+def test_a_condition_of_a_step_runs_it_as_on_github(
+    condition: str | None, status: str, runs: bool
+) -> None:
     assert judge(condition, Context(VALUES, status)) is runs
 
 
-def test_text_around_expressions_stays() -> None:
+def test_text_around_a_workflow_expression_stays() -> None:
     assert render("a ${{ inputs.yes }}-${{ '}}' }} ${{ 3 }}", CONTEXT) == "a true-}} 3"
 
 
-def test_files_are_hashed(tmp_path: Path) -> None:
+def test_hashfiles_gives_githubs_digest(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("1")
     whole = hashlib.sha256(hashlib.sha256(b"1").digest()).hexdigest()
     assert evaluate("hashFiles('*.toml')", Context({}, "success", tmp_path)) == whole

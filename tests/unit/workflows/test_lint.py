@@ -98,7 +98,9 @@ def plant(folder: Path, fault: tuple[str, str, str, str], number: int = 0) -> Pa
 
 
 @pytest.mark.parametrize("fault", OWN, ids=lambda fault: fault[3])
-def test_a_rule_finds_its_fault(tmp_path: Path, fault: tuple[str, str, str, str]) -> None:
+def test_each_workflow_rule_finds_its_planted_fault(
+    tmp_path: Path, fault: tuple[str, str, str, str]
+) -> None:
     found = judge_document(read_document(plant(tmp_path, fault)))
     assert any(fault[3] in line for line in found), found
 
@@ -122,13 +124,15 @@ def test_every_rule_has_a_fault_that_it_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", SHELL, ids=lambda fault: fault[3])
-def test_shellcheck_reads_run_blocks(tmp_path: Path, fault: tuple[str, str, str, str]) -> None:
+def test_shellcheck_checks_run_blocks_of_workflows(
+    tmp_path: Path, fault: tuple[str, str, str, str]
+) -> None:
     document = read_document(plant(tmp_path, fault))
     found = "\n".join(line for block in document.run_blocks() for line in check_block(block))
     assert fault[3] in found
 
 
-def test_zizmor_s_strictest_persona_reads_all(tmp_path: Path) -> None:
+def test_zizmors_strictest_persona_finds_each_planted_fault(tmp_path: Path) -> None:
     for number, fault in enumerate(ZIZMOR):
         plant(tmp_path, fault, number)
     found = run_linter("zizmor", "--offline", "--quiet", "--persona=auditor", str(tmp_path))
@@ -138,7 +142,7 @@ def test_zizmor_s_strictest_persona_reads_all(tmp_path: Path) -> None:
         assert any(f"[{said}]" in one for one in blocks), (said, text)
 
 
-def test_the_schemas_read_all(tmp_path: Path) -> None:
+def test_the_schemas_find_each_planted_workflow_fault(tmp_path: Path) -> None:
     for kind in {one[3] for one in SCHEMAS}:
         faults = [one for one in SCHEMAS if one[3] == kind]
         files = [plant(tmp_path, one, at) for at, one in enumerate(faults)]
@@ -164,12 +168,12 @@ def match_line(line: str) -> list[tuple[str, int, str]]:
     ]
 
 
-def test_scripts_are_found() -> None:
+def test_lint_finds_the_shell_scripts_of_the_project() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in list_scripts(ROOT)}
     assert {"nox", ".ci/run", ".ci/packages", "docker/entry.sh"} <= names
 
 
-def test_github_sees_the_line_of_a_finding(tmp_path: Path) -> None:
+def test_lint_findings_become_github_annotations_with_file_and_line(tmp_path: Path) -> None:
     shutil.copytree(GITHUB, tmp_path / ".github")
     script = tmp_path / "docker" / "broken.sh"
     script.parent.mkdir()

@@ -36,7 +36,7 @@ def keep_structure(value: Any) -> Any:
     [*list_workflows(), *list_actions(), GITHUB / "dependabot.yml"],
     ids=lambda path: path.parent.name if path.stem == "action" else path.stem,
 )
-def test_when_and_with_which_rights_a_workflow_runs(path: Path) -> None:
+def test_triggers_and_permissions_of_each_workflow_read_as_their_snapshot(path: Path) -> None:
     name = path.parent.name if path.stem == "action" else path.stem
     text = yaml.safe_dump(keep_structure(read_document(path).data), sort_keys=False, width=100)
     check_snapshot(SNAPSHOTS / f"{name}.txt", text)

@@ -520,7 +520,7 @@ def test_localise_exits_with_1_for_a_wrong_program_or_none(
 
 
 @pytest.mark.parametrize("inputs", [("good", "bad"), ("bad", "good")])
-def test_the_loss_of_an_operator_excludes_the_loss_of_its_worst_input(
+def test_loss_of_an_operator_excludes_the_loss_of_its_worst_input(
     inputs: tuple[str, str],
 ) -> None:
     operators = {name: make_operator(name, name, "") for name in ("good", "bad")}

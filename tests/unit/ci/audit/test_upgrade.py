@@ -227,9 +227,7 @@ def test_an_upgrade_report_without_a_run_states_what_stopped_it() -> None:
         ("onnxruntime-qnn==2.7.0+executorch==1.4.1", "combines packages"),
     ],
 )
-def test_an_argument_that_is_not_a_version_is_refused_before_anything_runs(
-    word: str, why: str
-) -> None:
+def test_an_argument_that_is_no_version_is_refused_before_any_run(word: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         check_word(word)
 

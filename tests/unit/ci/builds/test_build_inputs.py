@@ -86,7 +86,7 @@ def chmod(mode: int) -> Callable[[Path], object]:
     return lambda place: (place / "a.c").chmod(mode)
 
 
-def test_a_snapshot_does_not_open_pipes_and_sockets(
+def test_a_snapshot_opens_no_pipe_or_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening a named pipe would wait for a writer that never comes, and a socket has no bytes."""

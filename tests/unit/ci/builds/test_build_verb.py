@@ -136,9 +136,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
         (["direct", "--dsp-type", "0", "--profile", "direct"], "direct"),
     ],
 )
-def test_the_build_target_chooses_the_profile(
-    builds: Builds, words: list[str], profile: str
-) -> None:
+def test_build_target_chooses_the_profile(builds: Builds, words: list[str], profile: str) -> None:
     assert main(["build", *words]) == ExitCode.OK
     assert builds.targets[-1].profile == profile
 

@@ -92,7 +92,7 @@ def test_the_record_of_a_build_reads_as_its_snapshot_as_data_and_text(
     check_snapshot(SNAPSHOTS / "records.txt", show(said, {str(tmp_path): "PLACE"}))
 
 
-def test_an_sdk_can_lower_if_it_has_host_libraries_and_a_supported_executorch(
+def test_sdk_can_lower_if_it_has_host_libraries_and_a_supported_executorch(
     tmp_path: Path,
 ) -> None:
     values = {"qnn_sdk_root": str(tmp_path), "executorch_version": "1.5.1"}

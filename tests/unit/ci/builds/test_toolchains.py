@@ -142,9 +142,7 @@ def test_the_identity_of_a_compiler_changes_with_its_file(tmp_path: Path) -> Non
         *(("", 3, ""), ("SM8650", 0, ""), ("SM8850", 7, "")),
     ],
 )
-def test_a_dsp_build_uses_the_hexagon_version_of_the_soc(
-    soc: str, dsp_type: int, arch: str
-) -> None:
+def test_dsp_build_uses_the_hexagon_version_of_the_soc(soc: str, dsp_type: int, arch: str) -> None:
     said = explain(lambda: describe_soc(BuildRequest(soc=soc, dsp_type=dsp_type)))
     values = {"dsp_arch": arch, "dsp_type": str(dsp_type), "hexagon_policy": f"hexagon-{arch}"}
     assert said == str(values) if arch else said.startswith("UsageError")

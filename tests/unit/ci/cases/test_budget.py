@@ -70,9 +70,7 @@ def make_policy(**limits: float) -> EmulatorPolicy:
         ("====== DDR bandwidth summary ======\n", 1),
     ],
 )
-def test_the_traffic_is_unknown_if_a_graph_may_be_missing_from_the_log(
-    log: str, graphs: int
-) -> None:
+def test_traffic_is_unknown_if_a_graph_may_be_missing_from_the_log(log: str, graphs: int) -> None:
     assert read_traffic(log, graphs) == {}
 
 

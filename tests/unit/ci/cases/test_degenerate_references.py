@@ -45,9 +45,7 @@ FIXED = draw(5)[0][0]
         ([[one + 100] for (one,) in draw(3)], "output 0 hardly varies (its spread is 0.0"),
     ],
 )
-def test_a_reference_near_zero_or_constant_is_refused(
-    reference: list[list[Any]], words: str
-) -> None:
+def test_reference_near_zero_or_constant_is_refused(reference: list[list[Any]], words: str) -> None:
     found = find_degenerate(reference, POLICY)
     assert (found.startswith(words), bool(found)) == (True, bool(words))
 

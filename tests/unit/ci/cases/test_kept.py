@@ -364,9 +364,7 @@ def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept: Path)
 
 
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])
-def test_a_kept_report_with_an_impossible_case_is_refused(
-    changes: dict[str, str], kept: Path
-) -> None:
+def test_kept_report_with_impossible_case_is_refused(changes: dict[str, str], kept: Path) -> None:
     rewrite(kept, **changes)
     with pytest.raises(UsageError):
         judge(kept)

@@ -110,7 +110,7 @@ def test_missing_or_truncated_output_files_of_a_program_are_refused(
         read_outputs(folder, COMPILED, 4)
 
 
-def test_saver_operators_are_counted_and_its_files_copied_next_to_the_report(
+def test_saver_operators_are_counted_and_its_files_put_next_to_the_report(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "made" / SAVER

@@ -90,7 +90,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     }
 
 
-def test_device_refusals_say_what_why_and_what_to_do(
+def test_refusals_say_what_why_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundles, "read_elf", read_facts)

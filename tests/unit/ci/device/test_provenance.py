@@ -77,9 +77,7 @@ def state(folder: Path, **changes: object) -> None:
     (folder / f"{statements.SHA256}.intoto.json").write_text(json.dumps(statement))
 
 
-def test_only_evidence_of_a_passed_case_of_the_same_program_is_staged(
-    program: Path, tmp_path: Path
-) -> None:
+def test_only_evidence_of_a_pass_of_the_program_is_staged(program: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no statement"):
         find_evidence([program], tmp_path)
     other = tmp_path / "other.pte"

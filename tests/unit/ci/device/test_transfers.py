@@ -351,9 +351,7 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
     ] * has_sbom
 
 
-def test_a_bundle_for_the_emulator_is_staged_without_the_doctor(
-    tmp_path: Path, staged: Any
-) -> None:
+def test_bundle_for_the_emulator_is_staged_without_the_doctor(tmp_path: Path, staged: Any) -> None:
     """Its libraries are next to the runner and in its RUNPATH."""
     runner = write_elf(tmp_path / "bin/runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
     for name in ("near/libQnnHtp.so", "bin/libQnnSystem.so", "near/libQnnHtpPrepare.so"):
@@ -490,9 +488,7 @@ NOTE = AndroidNote(30, "r26c", "1")
         (make_facts(ARM), Target.LINUX),
     ],
 )
-def test_the_target_system_of_a_runner_is_read_from_its_elf_file(
-    facts: ElfFacts, target: Target
-) -> None:
+def test_the_system_of_a_runner_is_read_from_its_elf_file(facts: ElfFacts, target: Target) -> None:
     assert find_target(facts) is target
 
 

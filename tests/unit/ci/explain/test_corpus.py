@@ -34,13 +34,13 @@ def find_wrong(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def test_the_first_cause_is_the_right_one() -> None:
+def test_the_first_cause_is_right_for_nearly_all_logs_of_the_corpus() -> None:
     wrong = find_wrong(BROKEN)
     assert len(BROKEN) >= 60
     assert len(wrong) <= MOST_WRONG * len(BROKEN), wrong
 
 
-def test_half_of_the_logs_are_older_than_the_rules() -> None:
+def test_half_of_the_corpus_was_written_before_the_rules_and_is_explained_as_well() -> None:
     made = [row["made"] for row in THREADS]
     assert (made.count("before the rules"), made.count("after")) == (20, 20)
     older = [row for row in BROKEN if row["made"] == "before the rules"]
@@ -54,7 +54,7 @@ def test_a_run_that_succeeded_has_no_cause(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", THREADS, ids=lambda row: row["thread"])
-def test_a_public_thread_has_its_cause_and_a_remedy_for_its_place(row: dict[str, str]) -> None:
+def test_each_log_of_a_public_thread_has_its_known_cause_and_remedy(row: dict[str, str]) -> None:
     told = explain("", [row["log"].lstrip("\n").encode()], read_rules())
     assert [one.rule for one in told.causes][:1] == ([row["cause"]] if row["cause"] else [])
     assert row.get("note", "") in ("", *(one.rule for one in told.notes))

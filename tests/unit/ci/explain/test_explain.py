@@ -43,7 +43,7 @@ def names(findings: tuple) -> list[str]:
     return [one.rule for one in findings]
 
 
-def test_what_follows_from_a_cause_is_marked_wherever_it_stands() -> None:
+def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
         told = say("fine", *lines)
         assert names(told.causes) == ["stub-mismatch"]
@@ -54,7 +54,7 @@ def test_what_follows_from_a_cause_is_marked_wherever_it_stands() -> None:
         ]
 
 
-def test_of_two_causes_the_earlier_one_is_first() -> None:
+def test_causes_are_listed_in_the_order_of_their_lines() -> None:
     one, other = "No space left on device", "zipfile.BadZipFile: File is not a zip file"
     space, missing = "OSError: [Errno 28] No space left on device", "KeyError: 'use_9a9w'"
     assert names(say(space, missing).causes) == ["no-space", "quantization-unknown"]
@@ -170,7 +170,7 @@ def test_quoted_code_is_no_error_line(line: str) -> None:
     "escape",
     [b"\x1b[1;31m", b"\x1b[0m", b"\x1b[K", b"\x1b]0;title\x07", b"\x1b]8;;x\x1b\\", b"\x1bM"],
 )
-def test_an_escape_sequence_inside_a_word_hides_no_error(escape: bytes) -> None:
+def test_an_error_with_an_escape_sequence_inside_a_word_is_found(escape: bytes) -> None:
     found = explain("log", [b"frob: fatal er" + escape + b"ror 77\n"], RULES)
     assert [one.text for one in found.unknown] == ["frob: fatal error 77"]
 
@@ -190,7 +190,9 @@ def test_an_escape_sequence_inside_a_word_hides_no_error(escape: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 7, 1 << 20])
-def test_forms_of_logs(log: bytes, size: int) -> None:
+def test_any_line_ending_encoding_or_chunk_size_of_a_log_gives_the_same_cause(
+    log: bytes, size: int
+) -> None:
     parts = [log[at : at + size] for at in range(0, len(log), size)]
     if size == 1:
         parts = [log[:2], *parts[2:]]

@@ -88,7 +88,9 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
         ("fastrpc", "error 0x800004ff", "", ""),
     ],
 )
-def test_a_number_of_a_family_is_named(name: str, line: str, code: str, other: str) -> None:
+def test_a_number_in_a_log_is_named_by_its_error_code_family(
+    name: str, line: str, code: str, other: str
+) -> None:
     found = read_families()[name].find(line) or {}
     assert code in found.get("code", "")
     assert other in found.get("other", "")
@@ -123,7 +125,7 @@ def test_a_code_matches_in_every_spelling(code: int, line: str) -> None:
         *("QnnDsp failed to write 5005 bytes", "Qnn returned 3 of 5005 tensors", "5005 errors"),
     ],
 )
-def test_another_number_is_not_the_code(line: str) -> None:
+def test_a_longer_or_unrelated_number_does_not_match_an_error_code(line: str) -> None:
     assert not is_matched(next(one for one in RULES if one.code == 5005), line)
 
 

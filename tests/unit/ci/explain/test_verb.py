@@ -36,7 +36,7 @@ class Pipe:
         return False
 
 
-def test_a_cause_gives_1_and_a_clean_log_0(
+def test_explain_exits_with_1_for_a_cause_and_0_for_a_clean_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad, good = tmp_path / "bad.log", tmp_path / "good.txt"
@@ -47,7 +47,7 @@ def test_a_cause_gives_1_and_a_clean_log_0(
     assert "no-space]" in capsys.readouterr().out
 
 
-def test_a_finding_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_describes_a_finding_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "QNN1608", "QNN1003"]) == 0
     told = capsys.readouterr().out
     assert all(one in told for one in ("AEE_EUNABLETOLOAD", "(app) pack", "QNN1003 no-space"))
@@ -57,7 +57,7 @@ def test_a_finding_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     jsonschema.validate(json.loads(capsys.readouterr().out), json.loads(SCHEMA.read_text()))
 
 
-def test_a_directory_stands_for_its_logs(
+def test_explain_reads_every_log_of_a_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -71,7 +71,7 @@ def test_a_directory_stands_for_its_logs(
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_what_cannot_be_read_gives_2_and_says_why(
+def test_explain_exits_with_2_for_an_unreadable_log_and_says_why(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -103,7 +103,7 @@ def test_a_packed_log_is_not_taken_for_a_log(
 
 @pytest.mark.parametrize(("log", "code"), [(b"", 0), (SPACE.encode(), 1)])
 @pytest.mark.parametrize("words", [[], ["-"]])
-def test_standard_input(
+def test_explain_reads_a_log_from_standard_input(
     log: bytes,
     code: int,
     words: list[str],
@@ -125,7 +125,7 @@ def test_a_terminal_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert main(["explain", str(log)]) == 0
 
 
-def test_a_log_gives_no_command_to_the_ci_system(
+def test_workflow_commands_in_a_log_are_not_repeated_as_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "x.log"
@@ -150,7 +150,7 @@ def test_json_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert told["logs"][0]["unknown"] == [{"line": 3, "text": "frob: error"}]
 
 
-def test_a_teams_rows_count_and_slow_ones_are_refused(
+def test_advice_rows_of_a_users_policy_apply_and_slow_patterns_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy, log = tmp_path / "qnn.toml", tmp_path / "x.log"
@@ -170,7 +170,7 @@ def test_a_teams_rows_count_and_slow_ones_are_refused(
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 
 
-def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
+def test_an_error_without_a_fix_gets_the_fix_of_the_matching_rule() -> None:
     own = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
     assert advise(own) == ""
     missing = "net.py raised ModuleNotFoundError: No module named 'timm'\n"
@@ -184,7 +184,7 @@ def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""
 
 
-def test_every_verb_that_fails_without_a_fix_gets_that_of_a_rule(
+def test_every_failing_verb_without_a_fix_gets_the_fix_of_a_matching_rule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:

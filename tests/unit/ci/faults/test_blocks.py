@@ -23,7 +23,7 @@ from ci.onnx.session import open_reference
 from tests.unit.ci.faults.test_search import always, holds, make_search
 
 
-def test_every_block_can_be_judged_in_every_size(tmp_path: Path) -> None:
+def test_every_block_builds_in_every_size_and_agrees_between_onnx_and_torch(tmp_path: Path) -> None:
     """And ONNX on the CPU computes what torch does, for one size of each block."""
     fix_numerics()
     for name, (_, sizes) in read_blocks("executorch").items():
@@ -72,7 +72,7 @@ def test_a_block_that_fails_is_found_under_its_name_and_counted_in_its_cell() ->
     assert plain.run(1e18, 20).cells == {}
 
 
-def test_a_known_fault_behind_a_reshape_is_found_by_its_true_shape() -> None:
+def test_a_known_fault_after_a_reshape_is_matched_by_the_reshaped_size() -> None:
     text = "x = input(1, 16, 128)\ny = rms_norm(reshape(x, shape=[1, 16, 4, 32]))\nreturn y"
     assert make_search(always(RIGHT)).find_known(parse_graph(text)) == "rms-norm-misplaced"
 
@@ -84,7 +84,7 @@ def test_a_finding_explains_only_operators_with_its_attributes(ceil: str, covere
     assert has_chain(parse_graph(pool.format(ceil)), finding) is covered
 
 
-def test_operands_may_be_calls_numbers_and_signs() -> None:
+def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs() -> None:
     graph = parse_graph("x = input(2, 3)\ny = relu(x * 0.5 + abs(x)) / constant(3)\nreturn y")
     assert graph == parse_graph(str(graph))
     assert graph.operators == ("mul", "abs", "add", "relu", "div")

@@ -41,7 +41,7 @@ def end_all(end: str) -> Callable[[str, Iterable[Item]], Iterator[Result]]:
         (try_items, "9.0.0", ["", ""]),
     ],
 )
-def test_a_known_fault_that_ends_otherwise_is_a_problem(
+def test_a_known_fault_with_an_unexpected_outcome_is_a_problem(
     attempt: Any, qnn: str, problems: list[str]
 ) -> None:
     runs = list(rerun([PLANTED], "onnx", qnn, attempt))
@@ -111,7 +111,7 @@ def test_a_graph_is_mended_by_the_first_rewrite_that_makes_it_right(
         ("9.0.0", (RIGHT, WRONG, WRONG), RIGHT),
     ],
 )
-def test_a_graph_ends_as_the_first_seed_that_is_not_as_expected_or_as_the_first_of_all(
+def test_the_outcome_of_a_graph_is_its_first_unexpected_seed_or_else_its_first(
     qnn: str, ends: tuple[str, str, str], end: str
 ) -> None:
     def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
@@ -124,7 +124,7 @@ def test_a_graph_ends_as_the_first_seed_that_is_not_as_expected_or_as_the_first_
     assert (graph.end, graph.sqnr_db, graph.predicted_db) == (end, *figures)
 
 
-def test_a_worse_end_is_a_regression_and_a_better_one_a_fix() -> None:
+def test_a_worse_outcome_is_a_regression_and_a_better_one_a_fix() -> None:
     order = [RIGHT, REFUSED, CRASHED, WRONG]
     run = Rerun(
         fault="a", form=GRAPH, frontend="onnx", scheme="u8", qnn="1", end=RIGHT, expected=""

@@ -198,7 +198,7 @@ NETS: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_the_layers_of_torch_are_known_as_exported_and_decomposed(name: str) -> None:
+def test_torch_layers_are_recognised_as_exported_and_as_decomposed(name: str) -> None:
     net, shape = NETS[name]
     whole = torch.export.export(net, (torch.rand(shape),), strict=True)
     with warnings.catch_warnings():
@@ -215,7 +215,7 @@ def draw_of(line: str, reader: str, seed: int = 3, number: int = 0) -> Any:
     return draw(parse_graph(text), "t", seed, number)
 
 
-def test_what_is_drawn_depends_on_name_seed_and_set_and_stays_in_its_range() -> None:
+def test_drawn_values_depend_on_name_seed_and_set_and_stay_in_range() -> None:
     line = "constant(100, 100)"
     first = draw_of(line, "add(x, t)")
     assert (first == draw_of(line, "add(x, t)")).all()

@@ -144,7 +144,7 @@ def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
         assert results[-1].place.startswith(f"output {place}")
 
 
-def test_what_is_good_enough_depends_on_the_bits() -> None:
+def test_the_required_accuracy_of_a_graph_depends_on_the_bits_of_its_scheme() -> None:
     """An output of 38 dB, with hardly any noise predicted."""
     near = make_runs(make_output(1.3e-2))
     ends = {

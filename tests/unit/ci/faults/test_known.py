@@ -78,13 +78,13 @@ def write(
         ("x = " + "(" * 3000 + ")" * 3000, "cannot be parsed|NAME = OPERATOR"),
     ],
 )
-def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
+def test_invalid_graph_text_is_refused_with_the_reason(text: str, word: str) -> None:
     with pytest.raises(UsageError, match="valid graph") as refusal:
         parse_graph(text)
     assert any(one in (refusal.value.why or "") for one in word.split("|"))
 
 
-def test_everything_of_a_graph_is_read_and_written() -> None:
+def test_graph_text_is_parsed_and_printed_without_loss() -> None:
     text = (
         'x = input(2, 3, like="large")\nk = constant(3)\nz = constant(3, value=0)\nu = input(2)\n'
         "a = add(z, x)\nr = mean(a, axes=[-1, 0], keep=0)\nc = clip(x, low=-1.5, high=2)\n"
@@ -141,7 +141,7 @@ TRIED = '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
         ({"scheme": 'fp16", "9a9w'}, "no scheme '9a9w'"),
     ],
 )
-def test_a_row_that_would_never_be_found_is_refused(
+def test_a_fault_row_that_could_never_match_is_refused(
     tmp_path: Path, change: dict[str, str], word: str
 ) -> None:
     assert read_faults(write(tmp_path))
@@ -244,7 +244,7 @@ def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() ->
         ((), ((2.0, 4.0),), False),
     ],
 )
-def test_limits_are_for_all_numbers_of_an_argument_or_for_one_each(
+def test_one_limit_covers_all_numbers_of_an_argument_and_several_one_each(
     values: tuple[float, ...], limits: tuple[tuple[float, float], ...], fits: bool
 ) -> None:
     pattern = Pattern(("add", "pad"), ("fp16",), numbers={"pad": limits})
@@ -265,7 +265,9 @@ def test_limits_are_for_all_numbers_of_an_argument_or_for_one_each(
         ((2, 1, 64), {"any"}),
     ],
 )
-def test_how_a_constant_relates_to_the_result(shape: tuple[int, ...], relations: set[str]) -> None:
+def test_the_shape_of_a_constant_gives_its_relation_to_the_result(
+    shape: tuple[int, ...], relations: set[str]
+) -> None:
     operands = (Operand((2, 16, 64)), Operand(shape, constant=True))
     assert relate(Step("s", "add", operands, ("", ""), (2, 16, 64))) == relations
 
@@ -292,7 +294,7 @@ OLD, NEW = ("2.49.40",), ("2.50.40",)
         ((row("fp16", right=NEW), row("fp16", "executorch", right=NEW)), False),
     ],
 )
-def test_a_fault_is_told_unless_all_that_was_tried_is_right(
+def test_a_fault_applies_unless_every_result_of_its_scheme_was_right(
     tried: tuple[Tried, ...], applies: bool
 ) -> None:
     first = read_faults()[0]

@@ -57,7 +57,7 @@ def find(
     return match_faults(describe_steps(net, inputs), scheme, qnn)
 
 
-def test_positions_before_a_norm_are_named_with_line_shapes_and_remedy() -> None:
+def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy() -> None:
     net = Embedding(add_positions, nn.LayerNorm(16)).eval()
     (found,) = match_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
     assert found.fault == "broadcast-add-before-norm"
@@ -117,7 +117,7 @@ def test_a_fault_is_named_for_its_graphs_schemes_and_versions_alone(
     assert [one.fault for one in find(call, X, scheme=scheme, qnn=qnn)] == names
 
 
-def test_a_large_mask_is_named_in_eight_bits_whether_it_is_stored_or_computed() -> None:
+def test_a_large_attention_mask_is_a_known_fault_in_8_bits_stored_or_computed() -> None:
     def block(factor: float) -> Callable[..., Tensor]:
         return lambda net, x, kept: (x + (1 - kept)[:, None, :] * factor).softmax(-1)
 
@@ -148,7 +148,7 @@ def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> 
     assert describe_steps(Net(branch), (X,)) == ()
 
 
-def test_steps_have_shapes_sources_and_what_was_folded() -> None:
+def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
     def call(net: Net, x: Tensor) -> Tensor:
         return (x * 2).clone() + net.positions[:6] * 3
 
@@ -294,7 +294,7 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (attend(BLOCKED <= 0), "16a8w", []),  # blocks nothing
     ],
 )
-def test_numbers_of_an_operator_are_part_of_a_pattern(
+def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
     call: Callable[..., Tensor], scheme: str, names: list[str]
 ) -> None:
     found = find(call, IMAGE, scheme=scheme, parts=(nn.Conv2d(4, 4, 3), nn.Identity()))
@@ -384,7 +384,7 @@ def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
     return {one.operator: one for one in describe_steps(Net(lambda _, *x: call(*x)), inputs)}
 
 
-def test_an_operator_tells_the_factor_or_fill_that_reached_it() -> None:
+def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> None:
     """A factor is a constant of one element; what only moves elements passes it on."""
     scale, kept = torch.ones(1), torch.ones(6, 16, dtype=torch.bool)
     for call, magnitude in (

@@ -199,7 +199,7 @@ def test_a_suspect_is_not_shrunk_after_the_end_of_the_search() -> None:
     assert late.examine([(7, one)], all_of_them=True) == [(7, one)]
 
 
-def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while(
+def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hang(one: Item, _: int) -> str:
@@ -217,7 +217,7 @@ def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while
     assert found == [(10, False, True), (10, True, False), (2, False, False)]
 
 
-def test_what_is_refused_waits_for_what_is_wrong_and_is_explained_by_a_refusal_alone() -> None:
+def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -> None:
     def tell(one: Item, _: int) -> str:
         return REFUSED if "tanh" in one.text else WRONG if "gelu" in one.text else RIGHT
 
@@ -234,7 +234,7 @@ def test_what_is_refused_waits_for_what_is_wrong_and_is_explained_by_a_refusal_a
     assert dict(finder.covered) == {0: 2, 2: 1}
 
 
-def test_a_search_that_finds_nothing() -> None:
+def test_a_search_without_confirmed_faults_reports_its_counts() -> None:
     right = make_search(always(RIGHT)).run(1e18, 40)
     assert (right.findings, right.ends, right.unconfirmed) == ((), {RIGHT: 40}, 0)
     once = make_search(lambda one, _: RIGHT if one.seed else WRONG, jobs=1).run(1e18, 5)
@@ -385,7 +385,7 @@ ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
 
 
 @pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("QNN's quantizer", UNJUDGED)])
-def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
+def test_an_error_before_qnn_is_not_counted_as_a_refusal_by_qnn(stage: str, end: str) -> None:
     class Raises(TrialJob):
         def run_together(self, items: Any) -> list[Result]:
             if any("tanh" in one.text for one in items):
@@ -396,7 +396,7 @@ def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
     assert [one.end for one in results] == [RIGHT, RIGHT, end, RIGHT]
 
 
-def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
+def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path: Path) -> None:
     trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))

@@ -25,7 +25,7 @@ def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
     assert max(shapes, key=len)[0] == 2
 
 
-def test_what_else_has_to_follow_is_tried_with_an_axis_that_a_norm_needs() -> None:
+def test_variations_of_the_last_operator_include_norms_with_a_suitable_axis() -> None:
     graph = parse_graph(
         "x = input(2, 16, 1)\np = constant(16, 1)\ns = add(x, p)\ny = sigmoid(s)\nreturn y"
     )
@@ -58,7 +58,7 @@ def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:
         ("layer_norm(w)", "norm of nearly equal values"),
     ],
 )
-def test_what_rounding_alone_decides_is_not_judged(line: str, word: str) -> None:
+def test_a_graph_whose_result_depends_on_rounding_is_unfit(line: str, word: str) -> None:
     text = (
         "x = input(4, 8)\nw = input(4, 2)\nh = input(4, 8, value=70.0)\n"
         f"s = input(4, 8, value=0.001)\nc = constant(8)\ny = {line}\nreturn y"
@@ -67,7 +67,7 @@ def test_what_rounding_alone_decides_is_not_judged(line: str, word: str) -> None
 
 
 @pytest.mark.parametrize("outputs", ["b, a", "a, b"])
-def test_the_last_operator_is_replaced_even_if_an_earlier_one_is_also_returned(
+def test_only_the_last_operator_is_varied_even_if_an_earlier_one_is_returned(
     outputs: str,
 ) -> None:
     graph = parse_graph(f"x = input(2, 8)\na = exp(x)\nb = tanh(a)\nreturn {outputs}\n")
@@ -155,7 +155,7 @@ def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
         ("x = input(2, 4)\ny = softmax(x)\nreturn y", False),
     ],
 )
-def test_only_a_graph_that_can_be_judged_is_fit(text: str, fits: bool) -> None:
+def test_a_graph_without_inputs_nodes_or_outputs_is_unfit(text: str, fits: bool) -> None:
     graph = parse_graph(text)
     assert is_fit(graph) is fits
     assert not is_fit(Graph(graph.tensors, {}, ()))

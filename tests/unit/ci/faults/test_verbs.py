@@ -96,7 +96,9 @@ def run(form: str, end: str, expected: str) -> Rerun:
         (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "records no result with QNN"),
     ],
 )
-def test_a_graph_that_ends_otherwise_fails_its_case(one: Rerun, status: Status, word: str) -> None:
+def test_a_known_fault_with_an_unexpected_outcome_fails_its_case(
+    one: Rerun, status: Status, word: str
+) -> None:
     case = make_case(one, "SM8650")
     assert case.status is status
     assert (case.model, case.scheme, case.soc) == (f"a {one.form} onnx", "fp16", "SM8650")
@@ -255,7 +257,7 @@ def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
         (["--graphs", "0", "--seed", "0", "--minutes", "0.01", "--jobs", "1"], False),
     ],
 )
-def test_the_least_numbers_of_a_search(
+def test_a_search_refuses_minutes_jobs_or_counts_below_their_minimum(
     words: list[str], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(lambda _: False))

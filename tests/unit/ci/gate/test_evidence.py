@@ -88,7 +88,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
 ]
 
 
-def test_a_pass_is_doubted_by_its_own_row() -> None:
+def test_a_pass_is_doubted_if_its_own_row_misses_a_limit_or_figure() -> None:
     lines = []
     for limits, fields, doubted in ROWS:
         found = doubt(replace(RULE, **limits), **fields)
@@ -106,7 +106,7 @@ def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
     return make_report(cases, made, thresholds=(RULE,), **more)
 
 
-def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
+def test_a_doubt_names_its_case_and_a_missing_control() -> None:
     other = replace(GOOD, model="n", fallback_nodes=2)
     skipped = replace(GOOD, model="o", status=Status.UNSUPPORTED, findings=say("no"))
     assert [*_doubt_cases(report_of(GOOD, other, skipped))] == [
@@ -114,7 +114,7 @@ def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
     ]
 
 
-def test_every_case_that_departs_from_its_recorded_figures_is_told() -> None:
+def test_each_case_that_departs_from_its_recorded_figures_is_reported() -> None:
     other = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
     failed = replace(other, model="o", status=Status.FAILED, findings=say("no"))
     recorded = {
@@ -147,7 +147,7 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 ]
 
 
-def test_a_report_is_the_one_that_was_planned() -> None:
+def test_a_report_of_another_job_than_planned_is_a_fault() -> None:
     lines = []
     for report, job, planned in PLANS:
         found = [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
@@ -161,7 +161,7 @@ def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evid
     return weigh_report(report, root, JOB, None, exit_code)
 
 
-def test_a_report_is_weighed_by_its_cases() -> None:
+def test_a_report_that_contradicts_its_cases_junit_or_exit_code_is_a_fault() -> None:
     good = report_of(GOOD).recounted
     failed = report_of(replace(GOOD, status=Status.FAILED, findings=say("x"))).recounted
     skipped = report_of(
@@ -188,7 +188,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     check_snapshot(SNAPSHOTS / "evidence.txt", "".join(lines))
 
 
-def test_a_report_that_lacks_libraries_has_to_end_with_3() -> None:
+def test_a_report_with_missing_libraries_is_valid_only_with_exit_code_3() -> None:
     lacking = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
     for code, faults in ((0, 1), (1, 1), (3, 0)):
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
@@ -269,7 +269,7 @@ SUITES = [
 ]
 
 
-def test_a_junit_is_weighed_by_its_tests() -> None:
+def test_junit_counts_must_agree_with_its_test_cases() -> None:
     lines = []
     for rows, counts, ran, failed, faulty in SUITES:
         found = weigh_junit(suite(rows, counts))
@@ -287,7 +287,7 @@ def test_a_junit_is_weighed_by_its_tests() -> None:
         (b"<testsuite>", "no element found: line 1, column 11"),
     ],
 )
-def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
+def test_a_file_that_is_not_junit_is_an_error(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_junit(data)
     assert parse_junit(b"<testsuite/>").tag == "testsuite"

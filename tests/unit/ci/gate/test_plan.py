@@ -217,7 +217,7 @@ def plan_edits(edits: Edits, rules: GateRules = RULES) -> Plan:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_change_needs(row: Row) -> None:
+def test_each_change_plans_its_sessions_and_cases(row: Row) -> None:
     plan = plan_edits(row.edits)
     run = [one.name for one in plan.sessions if one.run and one.name in SESSIONS.split()]
     assert sorted(run) == sorted(row.sessions.split())
@@ -235,7 +235,7 @@ def test_a_change_needs(row: Row) -> None:
         assert set(one.files) <= {change.path for change in plan.changes}
 
 
-def test_a_session_of_which_nothing_is_known_or_that_always_runs_needs_any_change() -> None:
+def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> None:
     found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
     unknown = replace(found.head.sessions["bench"], known=False)
     head = replace(found.head, sessions={**found.head.sessions, "bench": unknown})

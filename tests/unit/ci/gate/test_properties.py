@@ -77,14 +77,14 @@ def test_a_plan_has_a_job_for_each_session_that_runs_and_for_no_other(
 
 @settings(max_examples=60, deadline=None)
 @given(CHANGES)
-def test_a_plan_is_the_same_whatever_the_order(changes: frozenset[Change]) -> None:
+def test_a_plan_does_not_depend_on_the_order_of_changes(changes: frozenset[Change]) -> None:
     backwards = replace(compare_all(), changes=tuple(sorted(changes, reverse=True)))
     forwards = replace(compare_all(), changes=tuple(sorted(changes)))
     one, other = make_plan(backwards, RULES), make_plan(forwards, RULES)
     assert (one.sessions, one.cases, one.jobs) == (other.sessions, other.cases, other.jobs)
 
 
-def test_no_change_needs_nothing() -> None:
+def test_no_change_plans_no_session() -> None:
     plan = make_plan(Difference(compare_all().base, compare_all().head, ()), RULES)
     assert list_running(plan) == set()
     assert plan.jobs == ()

@@ -64,7 +64,7 @@ def git(tmp_path: Path) -> Git:
 # -- the trees -------------------------------------------------------------------------------------
 
 
-def test_the_base_is_where_the_head_left_the_main_branch(git: Git) -> None:
+def test_the_base_is_the_merge_base_with_the_main_branch(git: Git) -> None:
     first = git.commit(a="1")
     assert git.repository.find_base("", "") == first, "without a main branch it is the head"
     git("branch", "-M", RULES.branch)
@@ -215,7 +215,7 @@ def leave(folder: Path, code: bytes | None, junit: bytes | None = None) -> Path:
         (b"0", JUNIT + b" " * (1 << 20), JobResult("0", 2, "1 of 2 tests failed", 1)),
     ],
 )
-def test_what_a_job_left_is_read(
+def test_the_exit_code_and_reports_of_a_job_are_read(
     tmp_path: Path, code: bytes | None, junit: bytes | None, result: JobResult
 ) -> None:
     folder = leave(tmp_path / "f", code, junit)
@@ -227,7 +227,7 @@ def test_what_a_job_left_is_read(
 
 
 @pytest.mark.parametrize("make", [lambda file: file.symlink_to("/dev/zero"), os.mkfifo, os.mkdir])
-def test_an_exit_code_that_is_no_file_is_none(tmp_path: Path, make: Any) -> None:
+def test_exit_code_that_is_a_link_pipe_or_directory_is_ignored(tmp_path: Path, make: Any) -> None:
     folder = leave(tmp_path / "f", None)
     make(folder / "exit-code.txt")
     assert read_result(folder, JOB) == JobResult()
@@ -254,7 +254,7 @@ def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
     assert read_results(tmp_path, plan) == {"tests": JobResult("0", 1), "stray": JobResult("7")}
 
 
-def test_plans_and_needs_are_read(tmp_path: Path) -> None:
+def test_a_wrong_plan_or_needs_file_is_refused_with_a_fix(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
     assert read_needs(file) == {"plan": "success", "x": "missing"}

@@ -39,7 +39,7 @@ NO_SHARDS = ["", "0/2", "3/2", "1", "1/0", "1/2/3", "-1/2", "a/b", "1/ 2", "1/10
 
 
 @pytest.mark.parametrize("text", NO_SHARDS)
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_an_invalid_shard_argument_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_shard(text)
     assert caught.value.what == f"{text!r} is not a shard"
@@ -66,11 +66,11 @@ def test_shards_are_even_and_more_than_cases_are_refused() -> None:
         ([0.0], 1),
     ],
 )
-def test_there_are_as_many_shards_as_keep_each_short(durations_s: list[float], count: int) -> None:
+def test_number_of_shards_keeps_each_within_its_time(durations_s: list[float], count: int) -> None:
     assert count_shards(durations_s, 120.0, 4) == count
 
 
-def test_the_marks_of_shards_say_how_they_fit_together() -> None:
+def test_shard_marks_record_positions_and_a_digest_of_the_policy() -> None:
     taken = [take_shard(SPECS, f"{index}/3", POLICY, "python") for index in (1, 2, 3)]
     marks = [mark for _, mark in taken]
     assert sorted(place for mark in marks for place in mark.positions) == [*range(len(SPECS))]

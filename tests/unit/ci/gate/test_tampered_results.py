@@ -337,7 +337,7 @@ MACHINES: dict[str, Tamper] = {
 }
 
 
-def test_what_the_jobs_left_is_green(results: Results) -> None:
+def test_untampered_job_results_give_a_green_verdict(results: Results) -> None:
     verdict = results.judge()
     assert verdict.is_green, verdict
     assert results.run_verb() == 0
@@ -345,7 +345,7 @@ def test_what_the_jobs_left_is_green(results: Results) -> None:
 
 
 @pytest.mark.parametrize("name", [*TAMPERED, *MACHINES])
-def test_results_that_are_not_as_planned_are_the_authors_or_the_machines(
+def test_tampered_results_fail_as_the_authors_fault_and_lost_ones_as_the_machines(
     results: Results, name: str
 ) -> None:
     {**TAMPERED, **MACHINES}[name](results)
@@ -364,7 +364,7 @@ def test_a_planned_case_that_no_shard_ran_is_named(results: Results) -> None:
 
 @pytest.mark.parametrize("name", ["plan.json", "needs.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", None])
-def test_nothing_is_proven_without_the_plan_and_what_github_says(
+def test_the_verdict_fails_without_a_valid_plan_and_needs_file(
     results: Results, name: str, text: str | None
 ) -> None:
     file = results.folder / name
@@ -375,7 +375,7 @@ def test_nothing_is_proven_without_the_plan_and_what_github_says(
 
 
 @pytest.mark.parametrize("markdown", [False, True])
-def test_what_is_wrong_with_no_job_is_in_every_form(
+def test_a_fault_that_belongs_to_no_job_is_in_json_and_markdown(
     results: Results, capsys: pytest.CaptureFixture[str], markdown: bool
 ) -> None:
     stray = results.folder / "results" / "result-a stray job"

@@ -50,7 +50,7 @@ JOBS = [
 ]
 
 
-def test_a_job_is_judged_by_code_then_report() -> None:
+def test_a_job_is_judged_by_exit_code_before_report() -> None:
     told = []
     for job, result, verdict in JOBS:
         line = judge_job(job, result, "lost")
@@ -76,7 +76,7 @@ def test_a_job_is_judged_by_code_then_report() -> None:
         ({"plan": "", "run": "success"}, True, ["plan is "]),
     ],
 )
-def test_what_github_says_counts_against_good_results(
+def test_a_failed_github_result_overrides_good_reports(
     needs: dict[str, str], all_passed: bool, named: list[str]
 ) -> None:
     notes = judge_needs(needs, all_passed=all_passed)
@@ -93,7 +93,7 @@ def test_what_github_says_counts_against_good_results(
         ({"plan": "cancelled"}, "the runner was lost, or the job never started"),
     ],
 )
-def test_what_github_says_of_a_job_without_a_result(needs: dict[str, str], told: str) -> None:
+def test_githubs_result_explains_a_job_without_a_report(needs: dict[str, str], told: str) -> None:
     assert describe_needs({"plan": "success", **needs}) == told
 
 

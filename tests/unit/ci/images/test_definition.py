@@ -86,7 +86,7 @@ def test_other_changes_of_the_project_change_no_tag(checkout: Path) -> None:
     assert plan(checkout).reference() == before
 
 
-def test_every_image_has_its_packages_and_a_chain_to_a_root() -> None:
+def test_every_image_has_a_package_list_and_descends_from_emulator() -> None:
     for name in read_images().images:
         assert chain(name)[0] == "emulator"
         assert (ROOT / "docker" / "packages" / f"{name}.txt").is_file()
@@ -103,7 +103,7 @@ def test_every_base_is_named_by_digest_with_a_lock_for_its_python() -> None:
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
-def test_the_lock_holds_what_is_installed(python: str) -> None:
+def test_the_image_locks_pin_every_requirement_with_a_hash(python: str) -> None:
     lines = (ROOT / f"manifests/locks/images/python-{python}.txt").read_text("utf-8").splitlines()
     pins = {line.split()[0] for line in lines}
     wanted = {one for one in wanted_requirements(ROOT) if ";" not in one}
@@ -184,7 +184,7 @@ def test_the_context_holds_our_files_and_wheels_only(
         }
 
 
-def test_no_engine_and_no_permission_have_fixes_of_their_own(
+def test_a_missing_container_engine_and_a_denied_socket_have_different_fixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -197,14 +197,14 @@ def test_no_engine_and_no_permission_have_fixes_of_their_own(
 
 
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:port", "tcp://[::1", "garbage"])
-def test_a_host_that_is_none_is_no_defect(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_an_invalid_docker_host_is_unfit(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(UnfitError) as caught, connect_engine():
         pass
     assert caught.value.why.startswith(f"{host}: ")
 
 
-def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
+def test_a_full_disk_of_the_engine_exits_with_4_and_other_errors_with_5() -> None:
     for text in ("write: no space left on device", "No space left on device: /x"):
         error = explain_error(OSError(text))
         assert (error.exit_code, error.why) == (4, text)
@@ -214,7 +214,7 @@ def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
     assert explain_error(APIError("write: no space left on device")).exit_code == 4
 
 
-def test_the_first_answer_has_a_time_limit_of_its_own(
+def test_only_the_first_answer_of_the_container_engine_has_a_short_time_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     released = threading.Event()
@@ -248,7 +248,7 @@ def test_the_first_answer_has_a_time_limit_of_its_own(
 
 
 @pytest.mark.parametrize("words", ["Step 2/2 : RUN false", "STEP 2/2: RUN false"])
-def test_the_failing_step_is_named_as_docker_and_podman_do(words: str) -> None:
+def test_the_failing_build_step_of_docker_or_podman_is_named(words: str) -> None:
     events = [{"stream": f"{words}\n"}, {"error": "exit status 1"}]
     with pytest.raises(ToolError) as caught:
         follow_build(events, "tiny", Progress())
@@ -258,14 +258,14 @@ def test_the_failing_step_is_named_as_docker_and_podman_do(words: str) -> None:
 @pytest.mark.parametrize(
     ("told", "error"), [("", "write /x: No space left on device"), ("no space left on device", "1")]
 )
-def test_a_full_disk_is_told_apart(told: str, error: str) -> None:
+def test_a_build_that_fails_on_a_full_disk_exits_with_4(told: str, error: str) -> None:
     events = [{"stream": f"Step 1/1 : RUN dd\n{told}\n"}, {"error": error}]
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4
 
 
-def test_a_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels.shutil, "which", lambda _: None)
     base: Any = SimpleNamespace(base=SimpleNamespace(python="3.12", image="team/base"))
     with pytest.raises(UnfitError, match=r"python3\.12 is not on PATH") as caught:

@@ -74,7 +74,7 @@ def test_an_engine_that_refuses_to_pull_is_explained(
 
 
 @pytest.mark.usefixtures("wheels")
-def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -> None:
+def test_an_existing_image_is_reused_unless_fresh_is_requested(engine: Any) -> None:
     first = build_image(engine, "emulator", Progress())
     second = build_image(engine, "emulator", Progress())
     assert (second.image_id, second.fresh) == (first.image_id, False)
@@ -110,7 +110,9 @@ def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
 
 
 @pytest.mark.usefixtures("wheels")
-def test_a_build_that_fails_is_not_remembered(engine: Any, checkout: Path) -> None:
+def test_a_failed_image_build_is_not_remembered_as_the_base_of_the_checkout(
+    engine: Any, checkout: Path
+) -> None:
     engine.events = [{"error": "no"}]
     assert main(["image", "build", "--base", OWN]) == ExitCode.TOOL
     assert recall_base(checkout) == ""
@@ -228,7 +230,7 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
     ]
 
 
-def test_a_frozen_store_and_podman(
+def test_a_frozen_store_is_read_only_and_podman_keeps_the_user_id(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = os.environ["QNN_CI_HOME"]
@@ -245,7 +247,7 @@ def test_a_frozen_store_and_podman(
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_an_interrupt_ends_the_container_and_goes_on(
+def test_an_interrupt_removes_the_container_and_is_raised_again(
     engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     streams: list[socket.socket] = []

@@ -73,7 +73,7 @@ def prepare(engine: Any, checkout: Path, manifests: Path, state: str) -> None:
 
 
 @pytest.mark.usefixtures("wheels")
-def test_what_each_command_prints_exits_with_and_asks(
+def test_each_image_command_reads_as_its_snapshot(
     engine: Any,
     checkout: Path,
     locks: Path,

@@ -241,7 +241,7 @@ APPS_AND_SOCS: dict[str, tuple[Make, str]] = {
 }  # fmt: skip
 
 
-def test_directory_that_lacks_only_files_of_git_lfs_is_not_called_unfit(
+def test_check_app_of_a_directory_with_git_lfs_pointers_exits_with_3_not_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = {f"{ABI}/{name}": data for name, data in SET.items()}
@@ -294,7 +294,7 @@ ABSENCES = "QNN216 QNN304 QNN309 QNN310 QNN311 QNN312 QNN317 QNN850 QNN851 QNN85
         (Kind.AAR, {}, ABSENCES, "QNN856 QNN860"),
     ],
 )
-def test_fault_weighs_what_it_means_for_this_app(
+def test_severity_of_an_app_finding_depends_on_the_kind_of_app(
     kind: Kind, more: Mapping[str, Any], notes: str, warnings: str
 ) -> None:
     given = AppUnit("app", kind, None, **more)
@@ -321,7 +321,7 @@ def test_fault_weighs_what_it_means_for_this_app(
         ("libapp.so libGenius.so libcpp.so", Severity.WARNING),
     ],
 )
-def test_fault_of_a_library_is_an_error_if_it_is_qnns_or_for_the_dsp(
+def test_fault_of_a_library_is_an_error_only_if_it_is_qnns_or_for_the_dsp(
     names: str, severity: Severity
 ) -> None:
     given = unit(Kind.APK, facts("libcustom_dsp.so", machine=164), facts("libapp.so"))

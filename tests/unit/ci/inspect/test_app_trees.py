@@ -205,7 +205,7 @@ def test_other_documents_have_a_fault(data: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("count", [600, 60_000])
-def test_one_long_string_named_many_times_is_refused(count: int) -> None:
+def test_manifest_that_repeats_one_long_string_many_times_is_refused(count: int) -> None:
     text = ("a" * 20_000).encode("utf-16-le")
     pool = struct.pack(
         "<HHIIIIII", 1, 28, 28 + 4 * count + len(text), count, 0, 0, 28 + 4 * count, 0

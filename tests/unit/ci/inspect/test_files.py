@@ -169,7 +169,7 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert (packed.file, packed.kind, bool(packed.damage)) == ("assets/m.onnx", "onnx", True)
 
 
-def test_seal_is_written_only_into_whole_contexts(
+def test_inspect_seal_refuses_a_truncated_context(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx", reason="the onnx package is not installed")

@@ -160,9 +160,7 @@ def test_context_binary_names_its_compiler_target_and_graphs() -> None:
         *((0x03, "sfixed", (4, 8, 16, 32)), (0x04, "ufixed", (4, 8, 16, 32))),
     ],
 )
-def test_types_of_qnn_are_their_kind_and_their_bits(
-    kind: int, name: str, bits: tuple[int, ...]
-) -> None:
+def test_qnn_types_are_named_by_kind_and_bits(kind: int, name: str, bits: tuple[int, ...]) -> None:
     """QnnTypes.h writes the bits in decimal digits: 0x0432 has 32."""
     for each in (4, 8, 16, 32, 64):
         number = kind << 8 | int(str(each), 16)
@@ -342,7 +340,7 @@ SCALARS |= {11: "bool", 15: "bfloat16", 22: "bits16", 27: "uint16", 28: "uint32"
 # -- hostile files --------------------------------------------------------------------------------
 
 
-def test_offsets_that_lead_back_cost_bounded_time() -> None:
+def test_flatbuffer_offsets_that_form_a_loop_are_read_in_bounded_time() -> None:
     loop = Tables(make_flatbuffer({1: Vector([{1: Vector([{}])}])})).root()
     assert len(list(loop.list_tables(1))) == 1
     tables = Tables(make_flatbuffer({1: Vector([0] * 4000, "I")}))
@@ -352,7 +350,7 @@ def test_offsets_that_lead_back_cost_bounded_time() -> None:
         tables.root().list(1)
 
 
-def test_no_byte_outside_is_read() -> None:
+def test_reader_of_flatbuffers_reads_no_byte_outside_its_data() -> None:
     for place in (-8, -1, 13, 1 << 40):
         with pytest.raises(struct.error):
             Tables(bytes(16)).read("I", place)

@@ -81,7 +81,7 @@ def control_of(kind: ControlKind, right: Any) -> Any:
     return controls_of(kind, expect(right))[0]
 
 
-def test_the_weakest_channel_is_the_quietest_above_the_error_that_it_may_have() -> None:
+def test_the_weakest_channel_control_zeroes_the_quietest_channel_above_the_noise() -> None:
     right = RANDOM.standard_normal((4, 1, 3, 10, 5))
     right[:, :, 1] *= 0.3
     right[:, :, 2] *= 1e-3
@@ -91,7 +91,7 @@ def test_the_weakest_channel_is_the_quietest_above_the_error_that_it_may_have() 
     assert not controls_of(ControlKind.WEAKEST_CHANNEL, expect(right), noise=9.0)
 
 
-def test_a_louder_control_is_taken_where_noise_hides_the_first() -> None:
+def test_a_louder_control_is_used_if_noise_hides_the_first() -> None:
     right = OUTPUTS["picture"]
     info = TensorInfo("float64", right.shape[1:])
     references = make_references(right, noise=0.1)
@@ -106,7 +106,7 @@ def test_a_louder_control_is_taken_where_noise_hides_the_first() -> None:
 
 
 @pytest.mark.parametrize(("sets", "warned"), [([0, 0, 0, 0], True), ([0, 0, 1, 1], False)])
-def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_warning(
+def test_equal_answers_of_all_input_sets_are_a_warning_and_of_some_are_not(
     sets: list[int], warned: bool
 ) -> None:
     right = OUTPUTS["logits"][sets]
@@ -119,7 +119,7 @@ def test_sets_with_equal_answers_are_replaced_and_only_if_all_are_equal_it_is_a_
     assert (ControlKind.OTHER_INPUT in {one.kind for one in verdict.controls}) != warned
 
 
-def test_a_gate_that_accepts_what_is_wrong_proves_nothing() -> None:
+def test_a_gate_that_accepts_a_control_proves_nothing() -> None:
     right = OUTPUTS["logits"]
     blind = Threshold(scheme="8a8w", max_above_noise_db=90.0)
     info = TensorInfo("float64", right.shape[1:])
@@ -127,7 +127,7 @@ def test_a_gate_that_accepts_what_is_wrong_proves_nothing() -> None:
     assert "zeros" in verdict.proofless
 
 
-def test_where_every_element_is_a_tie_or_right_by_chance_nothing_is_wrong() -> None:
+def test_no_zeros_control_is_made_for_outputs_of_ties_or_zeros() -> None:
     limits = Threshold(scheme="fp16", min_equal=0.995)
     ids = OUTPUTS["ids"]
     ties = Expected(ids, np.zeros_like(ids), np.full_like(ids, 2000))
@@ -174,7 +174,7 @@ def test_a_control_is_rejected_only_if_it_is_for_every_output() -> None:
         assert found[ControlKind.WEAKEST_CHANNEL]  # the second then has no channel that is heard
 
 
-def test_an_output_is_vague_by_its_own_margin() -> None:
+def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
     references, infos = pair_outputs(OUTPUTS["logits"], OUTPUTS["picture"], noise=0.1)
     wide = OutputThreshold(output=1, max_above_noise_db=30.0)
     limits = Threshold(scheme="8a8w", max_above_noise_db=10.0)

@@ -21,7 +21,7 @@ def right() -> Array:
     return found
 
 
-def test_figures_by_set_and_channel_and_the_worst_element(right: Array) -> None:
+def test_details_of_an_output_have_sqnr_per_set_and_worst_elements(right: Array) -> None:
     output = right.copy()
     output[2, 0, 7, 5] += 3.0
     output[1] += 0.01
@@ -54,7 +54,7 @@ def test_each_output_is_compared_with_its_own_references(right: Array) -> None:
     assert second.worst.value == pytest.approx(float(np.abs(other).max()))
 
 
-def test_errors_are_counted_around_zero(right: Array) -> None:
+def test_the_error_histogram_is_centred_on_zero(right: Array) -> None:
     output = right.copy()
     output[0, 0, 0, 0] += 1.0
     output[3] -= 0.5
@@ -67,7 +67,7 @@ def test_errors_are_counted_around_zero(right: Array) -> None:
     assert found.sqnr_db_quantized == ()
 
 
-def test_values_that_are_not_finite_are_none(right: Array) -> None:
+def test_nan_and_infinite_values_are_null_in_the_details(right: Array) -> None:
     output = right.copy()
     output[1, 0, 2, 3] = np.nan
     (found,) = describe_outputs(References(expect(right)), [output])

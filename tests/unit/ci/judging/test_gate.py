@@ -68,7 +68,7 @@ EXACT: dict[str, tuple[float, float]] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_each_limit_by_itself_is_met_exactly_and_missed_by_a_hair(name: str) -> None:
+def test_each_limit_is_met_by_its_exact_value_and_not_by_the_next_float(name: str) -> None:
     value, stricter = EXACT[name]
     for limit, accepted in ((value, True), (math.nextafter(value, stricter * math.inf), False)):
         limits = msgspec.structs.replace(OPEN, **{name: limit})
@@ -99,7 +99,7 @@ def test_a_reason_names_the_question_the_figure_and_the_limit(
     assert f"{limit:g}" in reason.text
 
 
-def test_without_a_quantized_model_the_program_itself_is_near_to_float32() -> None:
+def test_without_a_quantized_model_the_program_is_compared_with_float32() -> None:
     limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=40.0)
     (reason,) = judge_one(limits, OUTPUT, expect(NEAR)).findings
     assert (reason.question, "33.8 dB" in reason.text) == (Question.QUANTIZED, True)
@@ -126,7 +126,7 @@ def test_a_program_that_is_off_is_not_faithful_however_good_its_scheme() -> None
         (0.9, 0.05, Question.FAITHFUL),  # the quantized model is good
     ],
 )
-def test_where_rounding_leaves_nothing_a_poor_quantization_is_at_fault(
+def test_a_scheme_too_noisy_to_judge_the_program_fails_as_poorly_quantized(
     noise: float, scheme: float, question: Question
 ) -> None:
     eager, quantized = draw(1), draw(1) + scheme * draw(2)
@@ -141,7 +141,7 @@ def test_where_rounding_leaves_nothing_a_poor_quantization_is_at_fault(
     assert found.findings[0].question is question
 
 
-def test_without_a_prediction_only_the_reference_is_faithful() -> None:
+def test_without_a_noise_prediction_only_outputs_equal_to_the_reference_pass() -> None:
     info = TensorInfo("float32", SHAPE[1:])
     references = make_references(NEAR, FAR)
     assert judge(references, [FAR], [info], OPEN).accepted
@@ -198,7 +198,7 @@ def test_an_output_may_have_limits_of_its_own() -> None:
     assert (reason.subject, reason.headline[:31]) == ("output 1", "not quantized well: output 1: t")
 
 
-def test_an_index_within_its_bounds_is_equal_but_not_exactly() -> None:
+def test_an_index_within_its_bounds_counts_as_equal_but_not_as_exactly_equal() -> None:
     values = np.array([[0, 0, 0, 0]])
     references = References([expect(values, values, values + 1)], None)
     info = TensorInfo("int64", (4,))
@@ -208,7 +208,7 @@ def test_an_index_within_its_bounds_is_equal_but_not_exactly() -> None:
 
 
 @pytest.mark.parametrize("against", ["float32", "quantized"])
-def test_a_share_names_the_model(against: str) -> None:
+def test_a_missed_share_of_equal_ids_names_the_float32_or_quantized_model(against: str) -> None:
     name = {"float32": "min_equal", "quantized": "min_equal_quantized"}[against]
     limits = msgspec.structs.replace(OPEN, **{name: 1.0})
     (reason,) = judge_one(limits, OFF, expect(IDS), expect(IDS)).findings
@@ -218,7 +218,7 @@ def test_a_share_names_the_model(against: str) -> None:
 
 
 @pytest.mark.parametrize("against", ["min_equal", "min_equal_quantized"])
-def test_the_share_that_is_equal_is_met_exactly_and_missed_by_a_hair(against: str) -> None:
+def test_a_limit_on_the_share_of_equal_ids_is_met_by_its_exact_value(against: str) -> None:
     share = share_equal(IDS, IDS, IDS, OFF)
     assert 0.99 < share < 1
     other = expect(OFF)
@@ -243,7 +243,7 @@ def test_a_part_of_a_concatenation_has_to_be_as_near_to_float32_as_a_tensor(
     assert judge_one(limits, loud, expect(loud), expect(loud), joined=PARTS).accepted
 
 
-def test_figures_of_a_known_error() -> None:
+def test_sqnr_max_abs_and_cosine_of_a_known_error() -> None:
     figures = measure(np.array([[3.0, 4.0]]), np.array([[3.0, 4.5]]))
     assert figures.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
     assert figures.max_abs == 0.5
@@ -329,7 +329,7 @@ def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
     assert only.startswith("all zero")
 
 
-def test_the_place_of_a_case_is_where_its_own_limit_is_exceeded_most() -> None:
+def test_the_place_of_a_failed_case_is_where_a_limit_is_exceeded_most() -> None:
     """Outputs may have other margins: 18 dB above the prediction may be nothing."""
     outputs = (
         OutputJudgement(excesses=(Excess("row 1 of 2", 18.0, -12.0),)),

@@ -31,7 +31,7 @@ def worst(prediction: Prediction, output: Array) -> Any:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_further_run_is_accepted(shape: tuple[int, ...]) -> None:
+def test_a_run_with_the_predicted_noise_is_accepted(shape: tuple[int, ...]) -> None:
     """Of 2,000 seeded draws none is rejected: normal noise, louder in some channels than others,
     and rare steps."""
     right = draw(shape)
@@ -68,7 +68,7 @@ def put(error: Array, place: Any, factor: float) -> Array:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_by_the_part_that_it_is_in(name: str) -> None:
+def test_a_fault_in_a_row_channel_or_element_is_located_there(name: str) -> None:
     shape = SHAPES["sequence"]
     right, error = draw(shape), 0.01 * draw(shape, 1)
     prediction = predict(right, 0.01 * draw((8, *shape), 2))
@@ -93,7 +93,9 @@ def test_a_gain_and_an_offset_below_the_noise_are_seen(
 
 
 @pytest.mark.parametrize(("share", "accepted"), [(0.02, False), (0.2, True)])
-def test_coarse_noise_may_be_biased(share: float, accepted: bool) -> None:
+def test_a_bias_below_coarse_noise_is_accepted_and_below_fine_noise_rejected(
+    share: float, accepted: bool
+) -> None:
     """By a third of it, as an offset and as a gain."""
     right = draw((8, 40, 50))
     prediction = predict(right, share * draw((8, 8, 40, 50), 1))
@@ -102,7 +104,7 @@ def test_coarse_noise_may_be_biased(share: float, accepted: bool) -> None:
         assert (worst(prediction, wrong).over_db < 0) is accepted
 
 
-def test_an_element_of_coarse_noise_may_be_further_off() -> None:
+def test_the_limit_of_a_single_element_is_wider_for_coarse_noise() -> None:
     right, noise = draw((8, 40, 50)), draw((8, 8, 40, 50), 1)
     allowed = []
     for share in (0.02, 0.2):
@@ -123,7 +125,7 @@ def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
 
 
 @pytest.mark.parametrize(("step", "allowed"), [(0.5, 0.1), (2.0, 0.4), (0.0, 2**-13)])
-def test_an_error_of_a_fifth_of_a_step_is_no_error(step: float, allowed: float) -> None:
+def test_error_below_a_fifth_of_a_quantization_step_is_allowed(step: float, allowed: float) -> None:
     """Or of the 8192nd part of the output."""
     right = np.ones((4, 10)) * np.resize([1, -1], 10)
     prediction = predict(right, np.zeros((2, 4, 10)), step=step)
@@ -133,7 +135,7 @@ def test_an_error_of_a_fifth_of_a_step_is_no_error(step: float, allowed: float) 
         assert (found[WHOLE].over_db > 0) is over
 
 
-def test_silence_is_judged_by_what_noise_explains() -> None:
+def test_an_input_set_near_zero_is_judged_by_its_predicted_noise() -> None:
     """An input set near zero has few dB against its reference, and is right."""
     right = draw((4, 1, 30)) * np.array([1, 1, 1, 1e-3])[:, None, None]
     prediction = predict(right, 0.01 * draw((8, 4, 1, 30), 2))

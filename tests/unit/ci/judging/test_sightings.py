@@ -92,7 +92,9 @@ def between(first: int, last: int) -> Any:
         (EAGER, NOISE, ""),
     ],
 )
-def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None:
+def test_each_kind_of_wrong_output_is_described_in_words(
+    right: Any, wrong: Any, words: str
+) -> None:
     seen = find_sighting([right], wrong, 0)
     assert seen.startswith(words)
     assert bool(seen) == bool(words)
@@ -102,7 +104,9 @@ def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None
     ("first", "last", "tells"),
     [(0, 3, True), (4, 7, True), (3, 4, True), (3, 3, False), (0, 4, False), (3, 7, False)],
 )
-def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tells: bool) -> None:
+def test_wrong_elements_in_a_row_are_described_if_they_are_at_most_half(
+    first: int, last: int, tells: bool
+) -> None:
     words = f"wrong only in elements {first} to {last} of 8"
     assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
 
@@ -121,7 +125,7 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     assert find_sighting([right], other, 0) == ""
 
 
-def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
+def test_an_output_is_described_as_another_outputs_only_with_equal_size() -> None:
     small = RANDOM.standard_normal((4, 7))
     assert find_sighting([EAGER, small], NOISE, 0) == ""
     assert find_sighting(
@@ -149,7 +153,7 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
         ),
     ],
 )
-def test_wrong_ids_are_described(right: Any, wrong: Any, words: str) -> None:
+def test_the_pattern_of_wrong_ids_is_described(right: Any, wrong: Any, words: str) -> None:
     seen = find_sighting([np.array([*right])], np.array(wrong), 0)
     assert seen.startswith(words)
     assert bool(seen) == bool(words)

@@ -58,7 +58,7 @@ def make_simulation(**other: Any) -> Simulation:
     return Simulation(**{"soc": "QCS9100", "graphs": 1, "clock_mhz": 1497.6, **FIGURE, **other})
 
 
-def test_the_lines_are_those_of_the_published_times_and_the_simulations() -> None:
+def test_the_committed_latency_lines_are_refitted_from_the_committed_data() -> None:
     """A unit that is off in one of the three files, or a line that was edited, shows here."""
     devices, figures = read_rows(DEVICES, Device), read_rows(FIGURES, Figure)
     programs = read_rows(PROGRAMS, SimulatedProgram)
@@ -87,7 +87,7 @@ def ignoring_missing_ops(one: SimulatedProgram) -> SimulatedProgram:
 
 
 @pytest.mark.parametrize("fault", [off_by_a_thousand, of_the_other_soc, ignoring_missing_ops])
-def test_a_fault_in_the_data_shows_in_the_lines(fault: Any) -> None:
+def test_a_fault_in_the_latency_data_changes_the_fitted_lines(fault: Any) -> None:
     (device,) = (one for one in read_rows(DEVICES, Device) if one.soc == "SM8650")
     figures, programs = read_rows(FIGURES, Figure), read_rows(PROGRAMS, SimulatedProgram)
     if fault is off_by_a_thousand:
@@ -98,7 +98,7 @@ def test_a_fault_in_the_data_shows_in_the_lines(fault: Any) -> None:
     assert [*fit_lines([device], figures, programs)] != right
 
 
-def test_a_time_is_on_the_line_and_between_its_neighbours() -> None:
+def test_an_estimated_time_is_on_its_line_and_names_the_neighbouring_models() -> None:
     (line,) = (
         one
         for one in read_lines()
@@ -136,7 +136,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_without_a_time_there_is_a_reason_and_never_a_zero(name: str) -> None:
+def test_an_estimate_without_a_time_states_the_reason(name: str) -> None:
     other, scheme, soc, cpu_nodes, text = UNKNOWN[name]
     simulation = make_simulation(**other)
     found = estimate_times(simulation, scheme, soc, cpu_nodes=cpu_nodes)
@@ -172,7 +172,7 @@ def test_a_budget_fails_only_beyond_the_range(
     assert find_predicted_slow(None, budget, budget) == ((), ())
 
 
-def test_a_limit_without_a_figure_fails_only_if_the_model_sets_it() -> None:
+def test_an_unknown_time_exceeds_a_limit_only_if_the_model_sets_it() -> None:
     budget = Budget(ms=1.0)
     unknown = Estimate(simulation=make_simulation(), unknown="why")
     assert find_predicted_slow(unknown, budget, Budget()) == ((), ())
@@ -188,7 +188,7 @@ def test_without_a_simulation_the_reason_is_the_hexagon_version_or_the_fault() -
 
 
 @pytest.mark.parametrize(("text", "count"), [("galaxy", "3 devices"), ("Pixel 9", "0 devices")])
-def test_a_device_is_one(text: str, count: str) -> None:
+def test_a_device_name_must_match_exactly_one_device(text: str, count: str) -> None:
     assert find_device("galaxy s24").soc == "SM8650"
     with pytest.raises(UsageError, match=count):
         find_device(text)
@@ -199,20 +199,20 @@ def test_a_device_is_one(text: str, count: str) -> None:
     some.floats(0.1, 10),
     some.lists(some.floats(0.1, 50), min_size=3, max_size=12, unique=True),
 )
-def test_points_on_a_line_give_the_line(base: float, factor: float, places: list[float]) -> None:
+def test_exact_points_give_their_line(base: float, factor: float, places: list[float]) -> None:
     points = [Point(str(x), "", x, base + factor * x) for x in places]
     found = pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5), 0
     assert fit_line(points) == found
 
 
-def test_an_outlier_does_not_move_the_line() -> None:
+def test_one_outlier_does_not_move_the_fitted_line() -> None:
     points = [Point(str(x), "", x, 0.2 + 2 * x) for x in range(1, 12)]
     points[5] = replace(points[5], measured_ms=90.0)
     assert fit_line(points) == (pytest.approx(0.2), pytest.approx(2), 0)
 
 
 @given(some.lists(some.floats(0.2, 5), min_size=9, max_size=60))
-def test_an_interval_holds_at_least_four_of_five(ratios: list[float]) -> None:
+def test_an_interval_contains_at_least_80_percent_of_the_ratios(ratios: list[float]) -> None:
     low, high = find_interval(ratios)
     assert sum(low <= one <= high for one in ratios) >= 0.8 * len(ratios)
 

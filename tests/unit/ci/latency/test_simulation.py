@@ -156,7 +156,7 @@ def test_a_trace_for_perfetto_has_microseconds_and_a_process_per_graph() -> None
     ]
 
 
-def test_the_hook_is_off_for_versions_that_it_was_not_verified_with(
+def test_the_simulator_hook_is_refused_for_unverified_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ci.executorch.simulator.version", lambda _: "1.6.0")

@@ -61,7 +61,7 @@ def test_a_value_becomes_the_nearest_integer_within_the_range(
     assert CACHE.decode(made).tolist() == [back]
 
 
-def test_a_step_converts_on_both_sides() -> None:
+def test_a_decoder_step_quantizes_inputs_and_dequantizes_outputs() -> None:
     opened = Opened()
     tokens, caches = np.array([[7]], np.int32), np.array([[1.0, -2.0]], np.float32)
     logits, made = program_step(opened, {1: BORDER})([tokens, caches])
@@ -72,7 +72,7 @@ def test_a_step_converts_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, Coding(0.5, 99, "uint8"), Coding(0.51, 100, "uint8")])
-def test_caches_are_quantized_alike_wherever_they_pass(wrong: Coding | None) -> None:
+def test_prefill_and_decode_must_quantize_the_caches_alike(wrong: Coding | None) -> None:
     def make(taken: Coding | None, given: Coding | None) -> Border:
         return Border((None, None, None, CACHE, taken), (LOGITS, CACHE, given))
 
@@ -102,7 +102,7 @@ class Net(torch.nn.Module):
         return restore(quantize(total, *wide), *wide), narrow, ids + 1, loose
 
 
-def test_the_border_is_read_from_the_quantized_graph() -> None:
+def test_input_and_output_quantization_is_read_from_the_quantized_graph() -> None:
     inputs = (torch.ones(2, dtype=torch.int32), torch.ones(2), torch.ones(2), torch.ones(2))
     module = torch.export.export(Net(), inputs).module(check_guards=False)
     assert find_border(module) == Border(
@@ -111,7 +111,7 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
     )
 
 
-def test_the_runs_that_are_written_are_those_that_are_read(own: Tiny, tmp_path: Path) -> None:
+def test_reference_runs_are_read_back_as_they_were_written(own: Tiny, tmp_path: Path) -> None:
     runs = replace(own.runs, borders={1: BORDER})
     write_runs(runs, tmp_path)
     made = read_runs(tmp_path)
@@ -122,7 +122,7 @@ def test_the_runs_that_are_written_are_those_that_are_read(own: Tiny, tmp_path: 
 
 
 @pytest.mark.parametrize("size", [0, 9, 5000])
-def test_runs_that_are_cut_short_cannot_be_read(own: Tiny, tmp_path: Path, size: int) -> None:
+def test_truncated_reference_runs_are_refused(own: Tiny, tmp_path: Path, size: int) -> None:
     write_runs(own.runs, tmp_path)
     (tmp_path / RUNS).write_bytes((tmp_path / RUNS).read_bytes()[:size])
     with pytest.raises(ValueError, match="truncated"):
@@ -134,7 +134,7 @@ def test_runs_that_are_cut_short_cannot_be_read(own: Tiny, tmp_path: Path, size:
 SMALL = Interface.of(CONFIG, 6, 3, masked=-9.0)
 
 
-def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None:
+def test_the_decode_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None:
     calls: list[list[Array]] = []
 
     def step(arrays: Sequence[Array]) -> list[Array]:

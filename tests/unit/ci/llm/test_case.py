@@ -119,7 +119,7 @@ def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, r
     assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, [RETYPED.id])
 
 
-def test_where_the_text_leaves_that_of_float32_is_noted(
+def test_the_token_at_which_the_text_departs_from_float32_is_noted(
     judge: Judge, right: Step, own: Tiny
 ) -> None:
     tokens = own.runs.model.run.tokens
@@ -330,7 +330,7 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     assert [one.kind for one in result.controls if not one.rejected] == [kind]
 
 
-def test_a_run_without_a_margin_at_any_step_proves_nothing(
+def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
     judge: Judge, right: Step, own: Tiny
 ) -> None:
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
@@ -350,7 +350,7 @@ def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: 
 
 
 @pytest.mark.parametrize("data", [None, b"damaged"])
-def test_references_that_are_not_there_fail_the_case(
+def test_missing_or_damaged_reference_runs_fail_the_case(
     judge: Judge, right: Step, tmp_path: Path, data: bytes | None
 ) -> None:
     if data:

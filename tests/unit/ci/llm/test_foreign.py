@@ -128,7 +128,7 @@ LOGITS = np.eye(6, dtype=np.float32)
         ((0, 0), LOGITS[:1].repeat(2, axis=0), ["the logits are the same at every step"]),
     ],
 )
-def test_what_no_right_program_gives_is_a_fault(
+def test_constant_or_non_finite_logits_and_tokens_are_faults(
     tokens: Any, logits: Any, faults: list[str]
 ) -> None:
     assert [one.partition(" (")[0] for one in find_faults(tokens, logits)] == faults
@@ -217,7 +217,7 @@ def test_decode_that_differs_from_prefill_is_a_fault(
     )
 
 
-def test_another_program_is_compared_for_its_own_text(own: Tiny, right: Step) -> None:
+def test_a_foreign_program_is_compared_with_float32_on_its_own_text(own: Tiny, right: Step) -> None:
     """It leaves the float32 text at the fourth token, and is right for what it says itself."""
     place = len(own.runs.prompt) + 2
     better = own.runs.model.run.logits[3].argsort()[-2]
@@ -313,7 +313,7 @@ def declare(own: Tiny, **constants: Any) -> Declared:
     return Declared({**told, "get_bos_id": 1, **constants}, taken, given)
 
 
-def test_a_program_runs_by_what_it_declares(
+def test_a_foreign_program_runs_with_the_tokens_and_sizes_that_it_declares(
     own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Coded, "right", staticmethod(right))
@@ -335,7 +335,7 @@ def test_a_program_runs_by_what_it_declares(
 @pytest.mark.parametrize(
     "name", ["read_interface", "read_border", "find_faults", "compare_float", "count_same"]
 )
-def test_a_mistake_of_ours_is_no_fault_of_the_program(
+def test_an_exception_in_our_code_is_a_defect_not_a_fault_of_the_program(
     name: str, own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def throw(*given: Any) -> None:
@@ -389,7 +389,7 @@ def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASI
     return made
 
 
-def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
+def test_a_foreign_program_gets_a_report_with_its_verdict(given: dict[str, Any]) -> None:
     made = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
     report = run_foreign(given, Ended((made, "a story"), "", ""))
     (case,) = report.cases
@@ -415,7 +415,7 @@ def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> Non
     assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
 
 
-def test_what_does_not_belong_together_is_an_error_of_the_call(given: dict[str, Any]) -> None:
+def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         run_foreign(given, Ended(None, "no program", "", error=UsageError("no program")))
     assert caught.value.what == "no program"

@@ -39,13 +39,15 @@ def find(environ: dict[str, str], *, offline: bool = True) -> tuple[Path, Path]:
     return find_files("story", Progress(), offline=offline, environ=environ)
 
 
-def test_a_directory_that_is_named_is_used(story: Path) -> None:
+def test_model_files_are_taken_from_the_directory_of_the_variable(story: Path) -> None:
     assert find({"QNN_CI_STORY": str(story)}) == (story / "w.bin", story / "t.bin")
 
 
 @pytest.mark.parametrize("name", ["w.bin", "t.bin"])
 @pytest.mark.parametrize("data", [b"another", b"tokenizes", None])
-def test_other_bytes_in_it_are_refused(data: bytes | None, name: str, story: Path) -> None:
+def test_other_model_files_than_the_pinned_ones_are_refused(
+    data: bytes | None, name: str, story: Path
+) -> None:
     (story / name).unlink()
     if data:
         (story / name).write_bytes(data)
@@ -54,12 +56,12 @@ def test_other_bytes_in_it_are_refused(data: bytes | None, name: str, story: Pat
     assert caught.value.what == f"{story / name} is missing or not the pinned file"
 
 
-def test_without_a_network_the_missing_file_is_named() -> None:
+def test_offline_the_missing_model_file_is_named() -> None:
     with pytest.raises(DownloadError, match=r"w\.bin is not in the store"):
         find({})
 
 
-def test_a_fetched_file_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_file_is_fetched_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
     def fetch(urls: list[str], target: Path, wanted: Any, progress: Progress) -> None:

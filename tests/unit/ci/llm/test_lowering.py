@@ -42,7 +42,7 @@ def decoder(own: Tiny) -> Any:
 # -- the engine -----------------------------------------------------------------------------------
 
 
-def test_whatever_decides_about_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_of_an_llm_program_changes_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LlmEngine(("torch 1", "qnn 2"), SUBJECT)
     spec = make_spec(Scheme.A16W8)
     pairs = [

@@ -183,7 +183,9 @@ def list_known(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         yield lambda environ=environ: find_files("story", Progress(), offline=True, environ=environ)
 
 
-def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_llm_error_message_reads_as_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = [
         *list_programs(),
         *list_tokenizers(tmp_path),

@@ -59,7 +59,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
     return opened
 
 
-def test_the_tokens_of_a_call_select_its_method(program: Any) -> None:
+def test_the_number_of_tokens_selects_prefill_or_decode(program: Any) -> None:
     prefill = [np.ones((1, 4), np.int32), np.full((1, 4), 3, np.float32)]
     decode = [np.ones((1, 1), np.int32), np.full((1, 1), 5, np.float32)]
     found = program.run([prefill, decode])

@@ -48,7 +48,7 @@ def test_both_headers_of_llama2c_are_read(
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("length", [-8, -1])
-def test_a_piece_has_no_negative_length(length: int, tmp_path: Path) -> None:
+def test_a_tokenizer_piece_of_negative_length_is_refused(length: int, tmp_path: Path) -> None:
     """Else a reader would stay at the same piece."""
     path = write_bin(tmp_path / "t.bin", 6)
     path.write_bytes(path.read_bytes() + struct.pack("<fi", 0.0, length))
@@ -57,7 +57,9 @@ def test_a_piece_has_no_negative_length(length: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
-def test_pieces_end_with_the_file(header: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_truncated_or_longer_tokenizer_is_refused(
+    header: tuple[int, ...], tmp_path: Path
+) -> None:
     path = write_bin(tmp_path / "t.bin", *header)
     data, last = path.read_bytes(), len("abc") + 8
     for wrong in (*(data[:-cut] for cut in range(1, last)), *(data + bytes(n) for n in (1, 7))):
@@ -96,7 +98,7 @@ def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
     assert tokenizer.decode([4, 7]) == "\ufffda"  # a text may end within a character
 
 
-def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:
+def test_a_hugging_face_tokenizer_is_read(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "[UNK]": 4}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
@@ -133,7 +135,7 @@ def test_special_tokens_of_hugging_face_are_neither_added_nor_shown(tmp_path: Pa
     assert tokenizer.decode((0, 2, 1)) == "a"
 
 
-def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
+def test_a_sentencepiece_tokenizer_is_read(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     with (tmp_path / "tokenizer.model").open("wb") as stream:
         sentencepiece.SentencePieceTrainer.train(
@@ -152,7 +154,7 @@ def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
     assert tokenizer.decode(ids[1:]) == "ab c"
 
 
-def test_a_tokenizer_of_tiktoken(tmp_path: Path) -> None:
+def test_a_tiktoken_tokenizer_is_read(tmp_path: Path) -> None:
     pytest.importorskip("tiktoken")
     rows = [bytes([number]) for number in range(256)] + [b"ab"]
     text = "".join(f"{base64.b64encode(one).decode()} {n}\n" for n, one in enumerate(rows))

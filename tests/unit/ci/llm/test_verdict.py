@@ -30,7 +30,7 @@ def change(step: int, token: int, by: float) -> Generated:
     return Generated(RUN.fed, tuple(map(int, logits.argmax(axis=1))), logits)
 
 
-def test_noise_as_predicted_passes() -> None:
+def test_logits_with_the_predicted_noise_pass() -> None:
     noise = 0.01 * np.random.default_rng(0).standard_normal(LOGITS.shape)
     verdict = judge_forced(replace(RUN, logits=LOGITS + noise), REFERENCE)
     assert (verdict.faults, verdict.equal) == ((), 4)
@@ -120,18 +120,18 @@ def test_a_run_fed_with_other_tokens_is_not_compared() -> None:
         judge_forced(replace(RUN, fed=(9, 0, 1, 1)), REFERENCE)
 
 
-def test_a_quiet_step_may_have_the_usual_noise() -> None:
+def test_a_step_with_little_predicted_noise_may_have_the_noise_of_other_steps() -> None:
     quiet = Reference(RUN, np.array([[1e-12, 1e-4, 1e-4, 1e-4]] * 2))
     assert judge_forced(change(0, 1, 0.02), quiet).faults == ()
 
 
-def test_one_noisy_step_excuses_no_other() -> None:
+def test_one_noisy_step_does_not_widen_the_limit_of_others() -> None:
     noisy = Reference(RUN, np.array([[1e-4, 1e-4, 1e-4, 1.0]] * 2))
     assert judge_forced(change(0, 3, 3.0), noisy).faults == ()  # 2.25, and 10 times 0.25 is allowed
     assert judge_forced(change(0, 3, 4.0), noisy).rejected == {0}
 
 
-def test_errors_that_each_step_may_have_and_no_run_has_together_are_wrong() -> None:
+def test_errors_allowed_per_step_are_rejected_if_all_steps_have_them() -> None:
     reference = Reference(RUN, np.eye(4) * 0.01)
     one = LOGITS.copy()
     one[0] += 0.245
@@ -142,7 +142,7 @@ def test_errors_that_each_step_may_have_and_no_run_has_together_are_wrong() -> N
 
 
 @pytest.mark.parametrize(("gap", "tied"), [(0.06, 1), (0.07, 0)])
-def test_a_tie_is_two_logits_off_by_what_is_allowed(gap: float, tied: int) -> None:
+def test_a_wrong_token_with_a_nearly_equal_logit_is_a_tie(gap: float, tied: int) -> None:
     """0.0632 by noise of 0.01."""
     logits = LOGITS.copy()
     logits[2, 1] = 5 - gap
@@ -152,14 +152,14 @@ def test_a_tie_is_two_logits_off_by_what_is_allowed(gap: float, tied: int) -> No
 
 
 @pytest.mark.parametrize(("step", "rejected"), [(1, True), (2, False)])
-def test_a_control_has_to_be_wrong_at_a_step_that_is_decided(step: int, rejected: bool) -> None:
+def test_a_control_counts_only_at_steps_whose_token_is_decided(step: int, rejected: bool) -> None:
     told, verdict = judge_control([change(step, 3, 9.0)], REFERENCE)
     assert verdict is not None
     assert verdict.rejected == {step}
     assert told is rejected
 
 
-def test_likeness_and_perplexity() -> None:
+def test_agreement_divergence_and_perplexity_of_known_logits() -> None:
     same = compare_float(LOGITS, LOGITS)
     assert (same.agreement, same.divergence) == (1.0, pytest.approx(0.0))
     other = compare_float(LOGITS[:, ::-1], LOGITS)

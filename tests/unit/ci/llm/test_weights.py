@@ -83,7 +83,9 @@ def change(model: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_both_formats_give_the_same_decoder(model: Path, own: Tiny) -> None:
+def test_hugging_face_weights_are_read_as_the_decoder_that_wrote_them(
+    model: Path, own: Tiny
+) -> None:
     config, weights = read_weights(model)
     assert config == own.config
     assert all(torch.equal(weights[name], own.weights[name]) for name in own.weights)
@@ -105,7 +107,9 @@ def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
-def test_half_precision_is_widened(kind: str, dtype: torch.dtype, model: Path, own: Tiny) -> None:
+def test_half_precision_weights_are_widened_to_float32(
+    kind: str, dtype: torch.dtype, model: Path, own: Tiny
+) -> None:
     path = model / "model.safetensors"
     held = {name: tensor.to(dtype) for name, tensor in read_safetensors(path).items()}
     write_safetensors(path, held, kind)
@@ -161,7 +165,7 @@ def test_a_tied_head_is_the_embedding(model: Path) -> None:
     assert torch.equal(weights["output.weight"], weights["tok_embeddings.weight"])
 
 
-def test_llama_3_stretches_the_slow_frequencies_alone() -> None:
+def test_llama_3_rope_scaling_changes_only_the_slow_frequencies() -> None:
     """The bands of transformers' _compute_llama3_parameters, for Llama 3.2 1B."""
     scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
     fast, slow = 2 * math.pi / 1000, 2 * math.pi / 10000

@@ -119,7 +119,7 @@ SPOILT: Mapping[str, tuple[Callable[[Decoder], None], str]] = {
 
 
 @pytest.mark.parametrize("case", SPOILT)
-def test_what_departs_first_is_named(case: str, own: Tiny) -> None:
+def test_the_first_departing_layer_of_a_wrong_model_is_named(case: str, own: Tiny) -> None:
     spoil, told = SPOILT[case]
     wrong = make(own)
     spoil(wrong)
@@ -129,7 +129,9 @@ def test_what_departs_first_is_named(case: str, own: Tiny) -> None:
 
 
 @pytest.mark.parametrize(("size", "wrong"), [(PREFILL, [0]), (1, [1, 2])])
-def test_prefill_is_told_from_decode(size: int, wrong: list[int], own: Tiny) -> None:
+def test_a_fault_in_prefill_is_distinguished_from_one_in_decode(
+    size: int, wrong: list[int], own: Tiny
+) -> None:
     """The second token of prefill comes from the wrong method only, and decode reads its keys."""
     spoilt = make(own)
     swap_key_heads(spoilt)
@@ -138,7 +140,7 @@ def test_prefill_is_told_from_decode(size: int, wrong: list[int], own: Tiny) -> 
     assert all("right" in one for number, one in enumerate(texts) if number not in wrong)
 
 
-def test_nothing_departs_in_a_right_program(own: Tiny) -> None:
+def test_no_departure_is_found_in_a_right_program(own: Tiny) -> None:
     right = make(own)
     assert [one[: len(LAST)] for one in locate_first(own, {1: right, PREFILL: right})] == [LAST]
     empty = np.full_like(own.runs.model.run.caches, np.nan)
@@ -178,7 +180,7 @@ def locate_first(own: Tiny, modules: dict[int, Any]) -> list[str]:
     return [*locate(own.force(step), alone, own.runs, own.tokenizer.decode)[1]]
 
 
-def test_nine_in_ten_steps_have_a_margin_above_the_noise(own: Tiny) -> None:
+def test_at_least_90_percent_of_the_tiny_models_steps_have_a_margin_above_noise(own: Tiny) -> None:
     assert float(np.mean(own.runs.model.decided())) >= 0.9
 
 
@@ -211,7 +213,7 @@ def test_controls_of_tokens_choose_what_their_names_say(own: Tiny) -> None:
     ]
 
 
-def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:
+def test_a_control_that_changes_nothing_is_accepted_at_every_step(own: Tiny) -> None:
     runs = list(repeated(own).repeat(spoil=lambda arrays, _: arrays))
     assert len(runs) == 2 * own.runs.model.decided()[1:].sum()
     assert not judge_control(runs, own.runs.model)[0]

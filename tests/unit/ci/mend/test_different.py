@@ -27,7 +27,7 @@ NARROW = np.linspace(0.346574, 0.346575, 9, dtype=np.float32)  # 1e-6 wide; its 
         (np.zeros((2, 1)), np.zeros((1, 2)), "output 0 is float64[1, 2] instead of"),
     ],
 )
-def test_differences_beyond_rounding_are_measured_by_the_range(
+def test_differences_are_measured_relative_to_the_range_of_the_output(
     wanted: object, given: object, difference: float | str
 ) -> None:
     if isinstance(difference, str):

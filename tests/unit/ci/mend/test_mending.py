@@ -58,7 +58,7 @@ def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Me
     ("sqnr_db", "fault", "recipe"),
     [(40, "", REWRITTEN), (19, "", Recipe()), (30, "", Recipe()), (40, "differs", Recipe())],
 )
-def test_a_green_scheme_gets_the_recipe_of_others_unless_it_becomes_worse(
+def test_a_passing_scheme_takes_over_the_recipe_unless_it_becomes_worse(
     tmp_path: Path, sqnr_db: float, fault: str, recipe: Recipe
 ) -> None:
     cases = [mended("fp16", 40), mended("8a8w", 30, REWRITTEN)]
@@ -91,7 +91,7 @@ def test_a_scheme_to_which_another_one_falls_back_has_one_recipe(
 @pytest.mark.parametrize(
     ("sqnr_db", "recipe"), [(40, Recipe(rewrites=("r",), scheme="fp16")), (14, Recipe())]
 )
-def test_a_case_without_a_remedy_gets_a_green_scheme_of_its_model(
+def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
     tmp_path: Path, sqnr_db: float, recipe: Recipe
 ) -> None:
     red, other = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)

@@ -101,7 +101,7 @@ def prove(tmp_path: Path, wrong: Any, replaced: str) -> float:
 
 
 @pytest.mark.parametrize(("line", "wrong"), MISTAKES, ids=lambda one: one)
-def test_a_mistake_is_rejected(line: str, wrong: str, tmp_path: Path) -> None:
+def test_a_mistake_in_an_onnx_rewrite_is_rejected(line: str, wrong: str, tmp_path: Path) -> None:
     write_model(tmp_path / "net.onnx", NORM)
     other = write_model(tmp_path / "wrong.onnx", NORM.replace(line, wrong))
     with pytest.raises(Different):
@@ -124,7 +124,7 @@ def test_equal_models_with_other_nodes_are_accepted(tmp_path: Path) -> None:
     ("scale-batch-norm", BATCH_NORM, "n,4,6", "n,4,6"),
     ("lower-rank", RANK, "n,2,2,2,8", "n,4,16"),
 ])  # fmt: skip
-def test_a_batch_that_varies_still_varies(
+def test_a_dynamic_batch_stays_dynamic_after_a_rewrite(
     rewrite: str, body: str, shape: str, out: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "net.onnx"

@@ -74,7 +74,7 @@ def run(model: onnx.ModelProto, path: Any, x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("row", read_rows("changed"), ids=lambda one: one.rewrite)
-def test_a_rewrite_computes_the_same(row: Row, tmp_path: Any) -> None:
+def test_an_onnx_rewrite_computes_the_same_function(row: Row, tmp_path: Any) -> None:
     model = make_model(row)
     shape = [*map(int, row.shape.split(","))]
     inputs = [np.random.default_rng(9).standard_normal(shape) * size for size in (1, 0, 5)]
@@ -102,7 +102,9 @@ MASKED = [
 
 @pytest.mark.parametrize("fill", [-1e4, np.finfo(np.float32).min, -np.inf])
 @pytest.mark.parametrize("body", MASKED)
-def test_a_mask_is_small_and_still_blocks(body: str, fill: float, tmp_path: Any) -> None:
+def test_a_rewritten_attention_mask_has_size_30_and_still_masks(
+    body: str, fill: float, tmp_path: Any
+) -> None:
     values = {"b": "triangle", "k": ~TRIANGLE, "f": float(fill), "c": f"triangle {fill} 0"}
     values |= {"d": f"triangle {-fill} 0", "o": "triangle 1 0"}
     values |= {"a": [0], "s": [1, 12, 12], "v": "12,8"}
@@ -121,7 +123,7 @@ def test_a_mask_is_small_and_still_blocks(body: str, fill: float, tmp_path: Any)
 
 
 @pytest.mark.parametrize("row", read_rows("alike"), ids=lambda one: one.rewrite)
-def test_a_look_alike_is_left_alone(row: Row) -> None:
+def test_onnx_graphs_that_only_resemble_a_pattern_are_left_unchanged(row: Row) -> None:
     model = make_model(row)
     before = model.SerializeToString()
     assert REWRITES[row.rewrite](model) == ()

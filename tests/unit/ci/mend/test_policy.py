@@ -191,7 +191,7 @@ def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> No
     }
 
 
-def test_cases_are_shown_with_their_steps(tmp_path: Path) -> None:
+def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) -> None:
     found = [
         mended(tmp_path, "net", "8a8w", REWRITTEN),
         mended(tmp_path, "net", "fp16", Recipe()),

@@ -181,7 +181,7 @@ class Alibi(nn.Module):
         return (x + far).masked_fill(far > 0, -1e9).softmax(-1)
 
 
-def test_constants_keep_their_values() -> None:
+def test_constants_keep_their_values_while_a_rewrite_is_proven() -> None:
     proof = RewriteProof(Alibi(), [(torch.randn(2, 4, 4),)])
     graph, (changes,) = proof.rewrite(["mask-after-softmax"])
     assert proof.measure(graph, 1e-5, [name for one in changes for name in one.nodes]) < 1e-6

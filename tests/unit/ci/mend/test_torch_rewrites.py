@@ -432,7 +432,7 @@ def test_rewritten_bodies_compute_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_look_alikes_stay(name: str) -> None:
+def test_torch_graphs_that_only_resemble_a_pattern_are_left_unchanged(name: str) -> None:
     count, _ = apply(name, [one for one in ROWS[name] if not one[0]])
     assert count == 0
 
@@ -446,7 +446,7 @@ def test_look_alikes_stay(name: str) -> None:
     options=st.fixed_dictionaries({"ceil_mode": st.booleans(), "count_include_pad": st.booleans()}),
     divisor=st.sampled_from([None, 3]),
 )
-def test_average_pools_are_the_same_without_padding(
+def test_padding_moved_out_of_average_pools_gives_the_same_values(
     axes: int, size: int, sizes: Any, padding: int, options: Any, divisor: Any
 ) -> None:
     options |= {"divisor_override": divisor} if axes > 1 and divisor else {}
@@ -491,13 +491,13 @@ def of_any_batch() -> fx.GraphModule:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_batch_of_any_size_keeps_its_graph(name: str, of_any_batch: Any) -> None:
+def test_a_graph_with_a_dynamic_batch_is_not_rewritten(name: str, of_any_batch: Any) -> None:
     graph = copy.deepcopy(of_any_batch)
     assert REWRITES[name](graph) == ()
     torch.testing.assert_close(graph(randn(5, 3, 8, 8)), of_any_batch(randn(5, 3, 8, 8)))
 
 
-def test_new_nodes_keep_the_place_and_the_module_of_the_old_ones() -> None:
+def test_rewritten_nodes_keep_source_line_and_module_of_the_old_ones() -> None:
     graph = export_module(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softplus()), [randn(1, 3, 8, 8)])
     before = {node.name for node in graph.graph.nodes}
     old = next(one for one in graph.graph.nodes if "softplus" in str(one.target)).meta

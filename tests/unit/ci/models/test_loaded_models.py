@@ -70,7 +70,7 @@ def test_a_user_s_package_of_the_same_name_does_not_replace_this_project_s() -> 
         sys.modules.pop("ci.nets_of_a_user", None)
 
 
-def test_a_missing_file_is_looked_for_where_the_command_was_started(
+def test_the_error_for_a_missing_file_names_the_callers_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
@@ -80,7 +80,7 @@ def test_a_missing_file_is_looked_for_where_the_command_was_started(
 
 
 @pytest.mark.parametrize("given", [0, 1, 2, 3, 6])
-def test_a_model_with_few_sets_gets_the_next_derived_ones(
+def test_a_model_with_fewer_than_four_input_sets_gets_derived_ones(
     given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any, the example's; no set is derived twice."""
@@ -100,7 +100,7 @@ def test_a_model_with_few_sets_gets_the_next_derived_ones(
 
 
 @pytest.mark.parametrize("key", ["inputs", "calibration"])
-def test_data_are_read_in_place_of_the_factorys_and_an_error_names_their_key(
+def test_data_files_of_a_policy_replace_the_factorys_and_errors_name_their_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     made: Made = (nn.ReLU(), (draw(0),), ((draw(9),),))
@@ -236,7 +236,7 @@ def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None
         assert same(compute_reference("net", Gives(lambda x, made=made: made), [(x,)]), [(x,)])
 
 
-def test_how_inputs_were_made_is_in_the_digest_of_a_model() -> None:
+def test_the_digest_of_a_model_contains_how_its_inputs_were_generated() -> None:
     """The record of a program, which is found by it, says so."""
     sets = ((draw(0),),) * 4
     models = [
@@ -259,7 +259,7 @@ def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> N
     assert len({one.digest() for one in digests}) == len(made)
 
 
-def test_each_input_of_an_example_is_varied() -> None:
+def test_derived_input_sets_vary_each_input_of_the_example() -> None:
     """Elements are shuffled, equal floats get noise, and a single integer stays."""
     example = (draw(1), torch.arange(8), torch.ones(2, 3), torch.tensor([7]))
     first, *others = derive_inputs(example)
@@ -278,7 +278,7 @@ def test_each_input_of_an_example_is_varied() -> None:
     assert len({tuple(one[0].flatten().tolist()) for one in others}) == len(others)
 
 
-def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_imported_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies beside it comes before what is installed, and the directory is the caller's
     again."""
     (tmp_path / "my_net.py").write_text("")

@@ -28,7 +28,7 @@ def read(tmp_path: Path, lowering: str, scheme: str = "8a8w") -> EmulatorPolicy:
     return read_emulator_policy(file)
 
 
-def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite() -> None:
+def test_the_options_set_covers_every_lowering_option_and_scheme_outside_the_suite() -> None:
     policy, default = read_emulator_policy(SET), read_emulator_policy()
     cases = select(policy)
     assert len({case.slug for case in cases}) == len(cases) >= 20
@@ -85,7 +85,7 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ('observer = "percentile"', "8a8w", "the observer percentile cannot be used with 8a8w"),
     ],
 )
-def test_what_a_scheme_does_not_have_is_refused(
+def test_lowering_options_that_a_scheme_does_not_support_are_refused(
     tmp_path: Path, lowering: str, scheme: str, what: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -129,7 +129,7 @@ def test_a_wrong_option_of_a_run_is_refused_by_name(tmp_path: Path, run: str, wo
     assert words in str(caught.value)
 
 
-def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
+def test_lowering_options_are_checked_against_a_scheme_of_the_command_line(tmp_path: Path) -> None:
     policy = read(tmp_path, 'parts = [{ node = "linear", scheme = "16a8w" }]')
     assert select(policy)[0].source.choices.parts == (Part(Scheme.A16W8, node="linear"),)
     with pytest.raises(UsageError, match="parts cannot be used with fp16"):

@@ -272,7 +272,7 @@ def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
     assert not is_function("b.py")
 
 
-def test_what_a_factory_makes_is_taken_apart() -> None:
+def test_the_result_of_a_factory_is_unpacked_into_model_example_and_sets() -> None:
     module, example, sets = factory.unpack("net.py:f", (LINEAR, ROW, [ROW, (ROW,), [ROW]]))
     assert module is LINEAR
     assert (len(example), len(sets)) == (1, 3)
@@ -292,7 +292,7 @@ def test_what_a_factory_makes_is_taken_apart() -> None:
         ('File "<eval_with_key>.26", line 75, in forward', ""),
     ],
 )
-def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str) -> None:
+def test_the_line_of_a_node_is_the_innermost_line_of_the_users_code(trace: str, line: str) -> None:
     found = user_code.find_origin(SimpleNamespace(meta={"stack_trace": trace})).mark
     assert found == line
 
@@ -312,7 +312,7 @@ def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(
     assert describe_error(caught.value).places == (Place(file="net.py", line=5),)
 
 
-def test_what_a_factory_changes_in_python_and_numpy_is_undone(place: Path) -> None:
+def test_global_python_and_numpy_settings_of_a_factory_are_undone(place: Path) -> None:
     """ExecuTorch warns and prints, and references may divide by zero."""
     (place / "strict.py").write_text(
         "import sys, warnings\nimport numpy as np\n"

@@ -45,7 +45,7 @@ def name(specs: list[CaseSpec]) -> list[str]:
     return [f"{one.model} {one.scheme.value}" for one in specs]
 
 
-def test_a_mixture_is_run_wherever_a_scheme_is(tmp_path: Path) -> None:
+def test_a_mixed_precision_scheme_is_selected_like_any_scheme(tmp_path: Path) -> None:
     keys = 'schemes = ["8a8w", "first16"]\nlimits.first16.min_sqnr_db_all = 31\n'
     keys += "limits.8a8w.min_sqnr_db_all = 21\nbudget.schemes.first16.program_bytes = 9\n"
     policy = read(tmp_path, keys, SECOND.format("last16", "8a8w", "linear"))
@@ -131,7 +131,7 @@ def test_a_part_selects_the_nodes_that_all_its_selectors_match(
     assert chosen in str(caught.value)
 
 
-def test_the_first_part_wins_and_one_that_others_hide_is_refused() -> None:
+def test_the_first_matching_part_wins_and_a_hidden_part_is_refused() -> None:
     conv, body = Part(Scheme.A16W4, op="conv2d"), Part(Scheme.A16W8, module="body")
     rows = list_parts(NODES, [conv, body], "8a8w")
     assert [" ".join(filter(None, row.values())) for row in rows] == [

@@ -68,7 +68,7 @@ def rms(values: Any) -> float:
     return float(np.sqrt(np.mean(np.asarray(values, np.float64) ** 2)))
 
 
-def test_one_element_in_ten_of_8_bits_moves_by_a_step() -> None:
+def test_in_8_bits_one_element_in_ten_is_predicted_off_by_a_step() -> None:
     (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
     assert noise.shape == (RUNS, 4, 8, 16)
     moved = np.abs(np.asarray(noise)) > 1e-6
@@ -76,7 +76,7 @@ def test_one_element_in_ten_of_8_bits_moves_by_a_step() -> None:
     assert np.abs(np.asarray(noise)[moved]) == pytest.approx(0.05, rel=1e-4)
 
 
-def test_the_lowest_and_highest_level_of_8_bits_move_inwards_only() -> None:
+def test_in_8_bits_elements_at_the_ends_of_the_range_move_inwards_only() -> None:
     """A level beyond the range would become one at its other end."""
     for value in (-100.0, 100.0):
         sets = [(torch.full((8, 16), value),)]
@@ -91,7 +91,7 @@ class Rounds(nn.Module):
         return round_to(values.relu() - (-values).relu(), 0.05)
 
 
-def test_each_element_of_16_bits_moves_and_an_input_of_16_bits_does_not() -> None:
+def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs() -> None:
     (noise,) = predict_noise(trace(0.0, 0.0, 1e-4, bits=16), inputs(), float16=False)
     assert rms(noise) == pytest.approx(1e-4, rel=0.02)
     (noise,) = predict_noise(trace(1e-4, 0.0, 0.0, bits=16), inputs(), float16=False)
@@ -104,7 +104,7 @@ def test_the_noise_of_a_layer_goes_through_the_next() -> None:
     assert rms(twice) > 1.5 * rms(once)
 
 
-def test_float16_has_a_relative_error_and_a_fused_activation_an_absolute_one() -> None:
+def test_in_float16_noise_is_relative_and_of_a_fused_activation_absolute() -> None:
     layer = nn.Linear(16, 16)
     (plain,) = predict_noise(layer, inputs(), float16=True)
     signal = rms(torch.stack([layer(one) for (one,) in inputs()]).detach())
@@ -134,7 +134,7 @@ class Coarse(nn.Module):
 
 
 @pytest.mark.parametrize(("bits", "total", "within"), [(4, 3.6, 1.1), (8, 1, 1), (16, 3.6, 3.6)])
-def test_layers_of_4_bits_have_a_bias_and_of_16_bits_noise_of_six_steps(
+def test_the_predicted_noise_of_a_layer_depends_on_the_bits_of_its_weights(
     bits: int, total: float, within: float
 ) -> None:
     module = torch.export.export(Coarse(bits), inputs()[0], strict=True).module()
@@ -144,7 +144,7 @@ def test_layers_of_4_bits_have_a_bias_and_of_16_bits_noise_of_six_steps(
     assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
 
 
-def test_what_float16_holds_is_read_without_an_error() -> None:
+def test_constants_that_float16_represents_exactly_add_no_noise() -> None:
     class Masked(nn.Module):
         def forward(self, values: Tensor, mask: Tensor) -> Tensor:
             return values * (1 - 10000 * mask)
@@ -212,7 +212,7 @@ def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
         assert found.weights_db == pytest.approx(wanted, abs=1.0)
 
 
-def test_indices_have_no_prediction() -> None:
+def test_no_noise_is_predicted_for_outputs_of_indices() -> None:
     class Choice(nn.Module):
         def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
             return values.argmax(-1), values * 2
@@ -225,7 +225,7 @@ def test_indices_have_no_prediction() -> None:
     ("steps", "place"),
     [((0.8, 0.01, 0.01), "values"), ((0.03, 0.002, 0.03), "linear"), ((0.03, 0.03, 0.5), "linear")],
 )
-def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
+def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
     steps: tuple[float, float, float], place: str
 ) -> None:
     ((one,), *_) = inputs()
@@ -238,7 +238,7 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
 
 
 @pytest.mark.parametrize("spoiled", ["", "first", "second"])
-def test_the_weights_of_a_method_are_judged_by_its_own_outputs(spoiled: str) -> None:
+def test_the_loss_of_a_methods_weights_is_measured_on_its_own_outputs(spoiled: str) -> None:
     """Of two methods, the second loses most."""
     ((one,), (other,), *_) = inputs()
     methods = {"first": trace(0.01, 0.01, 0.01), "second": trace(0.01, 0.01, 0.3)}
@@ -272,7 +272,7 @@ class Stateful(nn.Module):
         return made
 
 
-def test_a_buffer_that_is_written_is_an_activation() -> None:
+def test_a_buffer_that_the_model_writes_counts_as_an_activation() -> None:
     ((one,), *_) = inputs()
     graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
     loss = find_loss(graph, (one,), (one + 0.25,))
@@ -280,7 +280,7 @@ def test_a_buffer_that_is_written_is_an_activation() -> None:
     assert (loss.weights_db, loss.behind_db < 40) == (60.0, True)
 
 
-def test_values_that_leave_their_calibrated_ranges_are_known() -> None:
+def test_values_outside_their_calibrated_range_are_found() -> None:
     ((one,), *_) = inputs()
     graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
     assert find_clipped(graph, [(one,)]) == ()
@@ -293,14 +293,14 @@ def test_values_that_leave_their_calibrated_ranges_are_known() -> None:
     assert found[0].seen_high == 10 * one.max()
 
 
-def test_a_model_that_loses_nothing_has_no_place_of_a_loss() -> None:
+def test_a_model_without_loss_has_no_largest_loss() -> None:
     ((one,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)
     for model in (plain, trace(2**-12, 0.0, 2**-12, bits=16)):  # the steps are above the limit
         assert find_loss(model, (one,), (plain(one).detach(),)) is None
 
 
-def test_weights_are_told_from_activations() -> None:
+def test_a_loss_in_the_weights_is_distinguished_from_one_in_activations() -> None:
     ((one,), *_) = inputs()
     reference = Chain(0.0, 0.0, 0.0)(one).detach()
     coarse = trace(0.01, 0.01, 0.01)
@@ -312,7 +312,7 @@ def test_weights_are_told_from_activations() -> None:
 
 
 @pytest.mark.parametrize("quantized", [True, False])
-def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) -> None:
+def test_model_with_exposed_layers_returns_their_results_after_its_outputs(quantized: bool) -> None:
     ((one,), *_) = inputs()
     chain = Chain(0.01, 0.02, 0.03) if quantized else Chain(0.0, 0.0, 0.0)
     part, names = expose_layers(trace(0.01, 0.02, 0.03) if quantized else chain, (one,))
@@ -324,7 +324,7 @@ def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) 
     assert len(names) == len(layers)
 
 
-def test_of_many_layers_some_are_given() -> None:
+def test_a_deep_model_exposes_only_some_of_its_layers() -> None:
     deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * MOST_LAYERS)))
     part, names = expose_layers(deep, (torch.ones(1, 4),))
     assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
@@ -355,7 +355,7 @@ def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
     ("name", "bits", "bias", "power"),
     [("sin", 8, -1.5, 4 + 1.5**2 + 0.5**2), ("neg", 8, 0.0, MOVED[8]), ("neg", 16, 0.0, MOVED[16])],
 )
-def test_an_operator_moves_elements_by_its_term(
+def test_the_predicted_noise_of_an_operator_has_its_measured_bias_and_power(
     name: str, bits: int, bias: float, power: float
 ) -> None:
     class One(nn.Module):
@@ -371,7 +371,7 @@ def test_an_operator_moves_elements_by_its_term(
 
 
 @pytest.mark.parametrize("name", ["cos", "exp"])
-def test_a_relative_error_is_one_of_an_element_or_of_a_row(name: str) -> None:
+def test_a_relative_error_is_shared_by_a_row_for_exp_and_per_element_for_cos(name: str) -> None:
     class One(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
             return round_to(getattr(torch, name)(values), 2.0**-13, 16)

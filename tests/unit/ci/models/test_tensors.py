@@ -95,7 +95,7 @@ def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:
         ([], "2.49.40", ""),
     ],
 )
-def test_a_version_of_qnn_has_the_terms_of_the_nearest_older_one(
+def test_a_qnn_version_uses_the_noise_terms_of_the_nearest_measured_version(
     measured: list[str], version: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rounding").mkdir()
@@ -106,7 +106,7 @@ def test_a_version_of_qnn_has_the_terms_of_the_nearest_older_one(
     assert [key[0] for key in read_terms(version)] == ([used] if used else [])
 
 
-def test_the_measured_terms_are_errors_of_known_types() -> None:
+def test_the_committed_noise_terms_have_known_types_and_positive_power() -> None:
     for path in list_files():
         terms = read_terms(path.stem)
         assert {one.numbers for one in terms.values()} == {FLOAT16, "8", "16"}

@@ -79,7 +79,7 @@ def run(*words: str) -> int:
     return main(["test-onnx", "--model", "mlp", "--scheme", "u8", *words])
 
 
-def test_a_library_or_package_that_is_missing_is_named_before_a_case_runs(
+def test_a_missing_library_or_package_is_named_before_a_case_runs(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--option", "backend_type=gpu") == ExitCode.ENVIRONMENT
@@ -95,7 +95,7 @@ def test_a_library_or_package_that_is_missing_is_named_before_a_case_runs(
     assert steps.session == {}
 
 
-def test_every_option_reaches_the_run(steps: Steps) -> None:
+def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.u8]\nmin_cosine = 0.5\n')
     Path("an sdk").mkdir()
     flags = ["--saver", "--no-cache", "--record", "--offline", "--direct", "--embed-mode", "0"]
@@ -156,6 +156,8 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
         ["--jobs", "0"],
     ],
 )
-def test_a_call_that_makes_no_sense_does_nothing(steps: Steps, words: list[str]) -> None:
+def test_contradictory_onnx_options_are_usage_errors_before_any_run(
+    steps: Steps, words: list[str]
+) -> None:
     assert run(*words) == ExitCode.USAGE
     assert not steps.given

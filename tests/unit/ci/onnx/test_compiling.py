@@ -160,7 +160,7 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
         ),
     ],
 )
-def test_a_refused_model_is_blamed_on_what_refused_it(
+def test_a_refused_onnx_model_names_the_stage_and_cause_of_the_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[Any], stage: str, cause: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_session_is_made_again_when_the_subsystem_restarts(
     assert session.finish() == Executed({"profile.json": ("a",)}, times)
 
 
-def test_an_export_is_compared_in_each_output_of_each_set() -> None:
+def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> None:
     wanted = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
     source: Any = SimpleNamespace(reference=wanted)
     compiling.require_export(source, wanted)
@@ -334,7 +334,7 @@ def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
     assert digests[0] == digests[3]
 
 
-def test_notes_on_a_run_are_its_restarts_lies_and_profile(tmp_path: Path) -> None:
+def test_notes_on_a_run_are_its_restarts_contradictions_and_profile(tmp_path: Path) -> None:
     compiled = SimpleNamespace(sets=2, delegation=Delegation(8, 0, 1))
     opened: Any = SimpleNamespace(program=SimpleNamespace(directory=tmp_path, compiled=compiled))
     plain = note_execution(opened, Executed({QNN: ("a",)}))
@@ -402,7 +402,7 @@ def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
     assert find_joined(model) == rows
 
 
-def test_names_that_the_quantizer_would_make_are_changed_for_each_constant() -> None:
+def test_constants_whose_names_the_quantizer_would_create_are_renamed() -> None:
     weights = [constant(name, np.ones((1, 3))) for name in ("a", "b", "c", "d1")]
     nodes = [
         make_node("Sum", ["x", "a", "b", "c", "d1"], ["a1"]),

@@ -133,7 +133,7 @@ def fit(path: Path, soc: str) -> str:
     return f"fits {soc}"
 
 
-def test_a_binary_of_many_beginnings_is_read_once(tmp_path: Path) -> None:
+def test_a_context_binary_with_many_possible_starts_is_scanned_once(tmp_path: Path) -> None:
     """Read anew from each beginning, it would take hours."""
     path = write_context(tmp_path, make_blob(graph="soc_type=a;arch=1;" * 100_000))
     with pytest.raises(FailedError):
@@ -153,7 +153,7 @@ def test_what_is_no_context_model_of_qnn_is_refused(tmp_path: Path) -> None:
     check_results(SNAPSHOTS / "no contexts.txt", calls, tmp_path)
 
 
-def test_two_graphs_share_a_binary(tmp_path: Path) -> None:
+def test_two_context_nodes_may_share_one_binary(tmp_path: Path) -> None:
     path = write_context(tmp_path, make_blob(graph="first\0second"))
     nodes = [
         make_node(partition_name="first"),
@@ -191,7 +191,7 @@ def test_a_sealed_binary_that_was_changed_is_found(
     assert "SHA-256" in caught.value.why
 
 
-def test_without_the_onnx_package_the_verb_names_it(
+def test_inspect_names_the_missing_onnx_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_context(tmp_path)
@@ -204,7 +204,7 @@ def test_without_the_onnx_package_the_verb_names_it(
     assert "[onnx]" in said
 
 
-def test_no_damage_gives_anything_but_an_error(tmp_path: Path) -> None:
+def test_a_damaged_context_model_raises_only_our_errors(tmp_path: Path) -> None:
     path = write_context(tmp_path)
     whole = path.read_bytes()
     refused = 0

@@ -92,7 +92,7 @@ def test_reasons_of_nodes_are_read_from_the_providers_log(
     assert read_reasons(log) == reasons
 
 
-def test_nodes_are_counted_where_they_run_but_for_those_that_quantize(
+def test_nodes_are_counted_by_provider_except_quantize_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that are left have their reasons and the advice on their operators."""
@@ -160,7 +160,7 @@ NOTHING = "QNN executed nothing, according to the session's profile: "
         ({}, 0, f"{NOTHING}it lists no nodes"),
     ],
 )
-def test_a_profile_that_contradicts_the_compilation_is_a_lie(
+def test_a_profile_that_contradicts_the_compilation_is_reported(
     providers: dict[str, tuple[str, ...]], left: int, lies: str
 ) -> None:
     compiled: Any = SimpleNamespace(delegation=Delegation(1, left, 1))

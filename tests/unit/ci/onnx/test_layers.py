@@ -80,7 +80,7 @@ def float_outputs(tmp_path: Path) -> list[Any]:
         ((0.03, 0.03, 0.5), "layer2"),
     ],
 )
-def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
+def test_the_largest_loss_is_at_the_coarsest_or_clipped_onnx_range(
     tmp_path: Path, steps: tuple[float, ...], place: str, float_outputs: list[Any]
 ) -> None:
     found = lose(write_chain(tmp_path / "model.onnx", steps), float_outputs)
@@ -131,7 +131,7 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
     assert "input 'x'" in lose(model, run(model)).name
 
 
-def test_what_only_moves_elements_loses_nothing(tmp_path: Path) -> None:
+def test_operators_that_only_move_elements_are_not_named_as_a_loss(tmp_path: Path) -> None:
     """A slice has the worst elements alone, and so a lower SQNR than what it is a slice of."""
     part = make("Slice", ["y1_rounded", "start", "end", "axis"], ["part"])
     ends = {name: np.int64([place]) for name, place in (("start", 0), ("end", 2), ("axis", 1))}
@@ -172,7 +172,7 @@ def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed
 
 @pytest.mark.parametrize("step", [0, 0.03])
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
-def test_a_model_gives_what_its_nodes_give_behind_its_outputs(
+def test_an_onnx_model_with_exposed_nodes_returns_their_results_after_its_outputs(
     tmp_path: Path, step: float, domain: str
 ) -> None:
     """Quantizers of ONNX Runtime have results as those of ONNX."""
@@ -201,7 +201,7 @@ def test_a_model_gives_what_its_nodes_give_behind_its_outputs(
         (6, 20, 6),
     ],
 )
-def test_of_many_or_large_results_every_nth_is_given(
+def test_many_or_large_results_are_exposed_only_every_nth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, most_bytes: int, every: int
 ) -> None:
     monkeypatch.setattr(layers, "MOST_BYTES", most_bytes)

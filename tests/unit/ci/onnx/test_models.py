@@ -316,7 +316,7 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
         ({"x": [1, 3]}, {}, "", {}),
     ],
 )
-def test_a_first_dimension_that_alone_varies_is_a_batch(
+def test_a_dynamic_first_dimension_is_a_batch_if_no_other_dimension_varies(
     ports: Ports, shapes: dict[str, tuple[int, ...]], name: str, batch: dict[str, tuple[int, ...]]
 ) -> None:
     assert find_batch(of_inputs(ports), shapes.items()) == (name, batch)
@@ -333,7 +333,7 @@ def test_a_model_or_weights_that_are_too_large_are_refused(write: Write) -> None
         read_model(path)
 
 
-def test_a_file_that_would_take_all_memory_is_refused(
+def test_an_onnx_file_that_would_use_all_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of nodes of two bytes, each of which takes a hundred."""
@@ -347,7 +347,7 @@ def test_a_file_that_would_take_all_memory_is_refused(
     assert resource.getrlimit(resource.RLIMIT_DATA) == LIMITS
 
 
-def test_no_damage_gives_anything_but_an_error(write: Write) -> None:
+def test_a_damaged_onnx_model_raises_only_usage_errors(write: Write) -> None:
     whole = external("small.bin").SerializeToString()
     dice = random.Random(17)
     refused = 0

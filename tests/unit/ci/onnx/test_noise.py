@@ -17,7 +17,7 @@ from ci.onnx.compile import find_ties
     ("bits", "gap", "tied"),
     [(8, 0.02, True), (8, 1.0, False), (16, 0.02, True), (16, 0.1, False), (0, 0.1, False)],
 )
-def test_an_index_is_tied_if_the_gap_of_its_operands_is_small(
+def test_an_argmax_is_a_tie_if_its_operands_differ_by_little(
     tmp_path: Path, bits: int, gap: float, tied: bool
 ) -> None:
     logits = np.array([[0.0, 1.0, 1.0 - gap, -1.0, -2.0]], np.float32)

@@ -10,7 +10,7 @@ from tests.qnn_provider.table import read_operators
 from tests.stand_ins.reports import say
 
 
-def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
+def test_a_node_on_the_cpu_has_its_reason_and_workaround() -> None:
     parts = [("CPUExecutionProvider", [("mask", "Trilu"), ("n1", "Acos")])]
     reasons = {"mask": "Operators of type `Trilu` are not supported by QNN EP."}
     first, second = count_nodes(parts, reasons).fallback_ops
@@ -19,7 +19,7 @@ def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
     assert second.reason == "not offered to QNN"
 
 
-def test_what_qnn_says_of_a_row_has_advice() -> None:
+def test_every_refusal_by_qnn_in_the_operator_table_has_a_remedy() -> None:
     policy = read_emulator_policy(lane="onnx")
     rows = [row for operator in read_operators().operator for row in operator.rows]
     codes = ("Cannot get shape", "error 3110", "Code: 1002", "Code: 1100", "are not supported by")
@@ -38,6 +38,6 @@ def test_what_qnn_says_of_a_row_has_advice() -> None:
         "NPU crashed. SSR detected. Caused QNN graph execute error. Error code: 30002",
     ],
 )
-def test_a_lost_link_to_the_npu_is_explained(reason: str) -> None:
+def test_an_npu_crash_has_the_remedy_to_create_a_new_session(reason: str) -> None:
     advice = read_emulator_policy(lane="onnx").advise(say(reason))
     assert "create a new session" in advice.remedies[0].text

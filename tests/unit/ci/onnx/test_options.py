@@ -192,7 +192,7 @@ def test_an_option_that_the_provider_does_not_have_yet_is_named() -> None:
         check_options(later, version="2.5.0")
 
 
-def test_files_and_directories_are_looked_for(tmp_path: Path) -> None:
+def test_options_that_name_files_or_directories_require_them_to_exist(tmp_path: Path) -> None:
     library = tmp_path / "libQnnHtp.so"
     with pytest.raises(UsageError, match="no such file"):
         check_options({"backend_path": str(library)})

@@ -150,7 +150,7 @@ def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:
     assert found.modules == ()
 
 
-def test_a_type_that_was_lost_on_the_way_to_qnn_is_found(tmp_path: Path) -> None:
+def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: Path) -> None:
     part = Part(Scheme.U16A8W, op="softmax")
     target = tmp_path / "quantized.onnx"
     owners = quantize_file(

@@ -81,7 +81,7 @@ def is_uniform(values: Any, limit: float) -> bool:
         ([("Softmax", ["x"], ["y"], {"axis": -1})], EXACT, SOFTMAX),
     ],
 )
-def test_what_float16_rounds_has_an_error_relative_to_it(
+def test_in_float16_the_noise_of_an_onnx_node_is_relative_to_its_value(
     tmp_path: Path, nodes: Nodes, given: Any, relative: float
 ) -> None:
     weights = [constant("w", UNIT)]
@@ -165,7 +165,7 @@ def count_steps(folder: Path, nodes: Nodes, weights: list[Any], given: Any = EXA
 
 
 @pytest.mark.parametrize(("kind", "zero", "share"), [("uint8", 100, 0.1), ("uint16", 3000, 1.0)])
-def test_a_share_of_what_is_quantized_moves_by_a_step_and_none_leaves_its_type(
+def test_a_share_of_quantized_elements_moves_by_a_step_within_the_type(
     tmp_path: Path, kind: str, zero: int, share: float
 ) -> None:
     steps = count_steps(tmp_path, *quantized(kind, zero=zero))
@@ -195,7 +195,7 @@ def test_wide_weights_have_an_error_relative_to_the_signal(
     assert relative.max() == pytest.approx(2 * WEIGHT_GAIN, rel=0.1)
 
 
-def test_unsigned_weights_lose_a_carry_of_some_elements(tmp_path: Path) -> None:
+def test_with_unsigned_weights_some_16_bit_elements_are_off_by_a_carry(tmp_path: Path) -> None:
     layer = quantized("uint16", UNIT.astype("uint8"), zero=30_000)
     steps = count_steps(tmp_path, *layer)
     far = np.abs(steps) > 2
@@ -220,7 +220,7 @@ def test_unsigned_weights_lose_a_carry_of_some_elements(tmp_path: Path) -> None:
         ("uint8", 100, [0.5] * 64, (0.0, 0, 0)),
     ],
 )
-def test_the_values_of_an_output_that_is_dequantized_are_known(
+def test_a_dequantized_output_has_the_grid_of_its_scale_and_zero_point(
     tmp_path: Path, kind: str, zero: int, scale: Any, grid: tuple[float, int, int]
 ) -> None:
     zeros = np.full(np.shape(scale), zero, kind)
@@ -260,7 +260,7 @@ def test_the_values_of_an_output_that_is_dequantized_are_known(
         ),
     ],
 )
-def test_only_what_qnn_computes_into_a_grid_has_it(
+def test_only_outputs_that_qnn_itself_quantizes_have_a_grid(
     tmp_path: Path, nodes: Any, left: tuple[str, ...], known: bool
 ) -> None:
     weights = [numpy_helper.from_array(np.uint8(3), "z"), constant("s", 0.5)]
@@ -303,7 +303,9 @@ STATES = [constant(name, np.ones((1, 12, size)) / 3) for name, size in (("w", 64
         ("u16 by uint8", *quantized("uint16", UNIT.astype("uint8"))),
     ],
 )
-def test_a_disturbed_graph_draws_where_it_did(name: str, nodes: Nodes, weights: list[Any]) -> None:
+def test_a_graph_with_inserted_noise_reads_as_its_snapshot(
+    name: str, nodes: Nodes, weights: list[Any]
+) -> None:
     made = [
         helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
         for op, before, after, *more in nodes

@@ -72,7 +72,9 @@ def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> S
     return from_file(folder / "net.onnx", model, [], given)
 
 
-def test_what_a_policy_names_is_judged_and_calibrated_on(tmp_path: Path) -> None:
+def test_the_inputs_and_calibration_of_a_policy_replace_the_sets_next_to_the_model(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "net.onnx", x=count(9, 500))
     np.save(tmp_path / "images.npy", count(6, 100))
     np.savez(tmp_path / "ranges.npz", x=count(3, 200))
@@ -114,7 +116,7 @@ def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path
     ("given", "made", "calibration_made"),
     [(0, RANDOM, RANDOM), (2, SHUFFLED, SHUFFLED), (4, "", SHUFFLED), (5, "", "")],
 )
-def test_inputs_that_are_made_are_named(
+def test_a_source_records_that_inputs_were_random_or_shuffled(
     tmp_path: Path, given: int, made: str, calibration_made: str
 ) -> None:
     if given:
@@ -158,7 +160,7 @@ def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     assert (source.made, source.evaluation[0][1].shape) == ("", ())
 
 
-def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_elements() -> None:
+def test_generated_sets_fit_the_input_types_and_shuffled_ones_keep_their_elements() -> None:
     ports = {
         "x": (np.dtype("float32"), (50,)),
         "ids": (np.dtype("int64"), (50,)),
@@ -181,7 +183,7 @@ def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_ele
     assert (sorted(again[1]), again[3]) == (sorted(ids), 16000)
 
 
-def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> None:
+def test_every_weight_file_and_input_set_folder_changes_the_digest(tmp_path: Path) -> None:
     load(tmp_path)
     model, files = onnx.load(tmp_path / "net.onnx"), [tmp_path / name for name in "ab"]
     digests = set()
@@ -206,7 +208,7 @@ def test_each_file_of_weights_and_each_folder_of_sets_counts(tmp_path: Path) -> 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda file: file.write_bytes(b"no")])
-def test_a_set_next_to_a_model_is_a_regular_file(
+def test_an_input_set_that_is_no_regular_tensor_file_is_refused(
     plant: Callable[[Path], object], tmp_path: Path
 ) -> None:
     (tmp_path / "test_data_set_0").mkdir()

@@ -45,9 +45,7 @@ REST = ("operands", "sources", "shape", "numbers")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
-def test_the_graph_of_a_fault_has_its_pattern_as_an_onnx_model(
-    fault: Fault, tmp_path: Path
-) -> None:
+def test_each_known_fault_is_matched_in_its_onnx_graph(fault: Fault, tmp_path: Path) -> None:
     assert find_pattern(fault.pattern, read(fault.graph, tmp_path / "graph.onnx"))
     if fault.mended:
         assert not find_pattern(fault.pattern, read(fault.mended, tmp_path / "mended.onnx"))
@@ -73,7 +71,7 @@ def test_a_shape_with_an_unknown_size_is_empty(tmp_path: Path) -> None:
     assert [one.shape for one in describe_steps(tmp_path / "m.onnx")[1].operands] == [(), (4, 4)]
 
 
-def test_a_mask_is_found_behind_what_changes_nothing(tmp_path: Path) -> None:
+def test_a_large_mask_is_matched_through_identity_and_cast_nodes(tmp_path: Path) -> None:
     make = onnx.helper.make_node
     nodes = [
         make("Identity", ["x"], ["a"]),

@@ -54,7 +54,9 @@ def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
     return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
 
 
-def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
+def test_a_float_model_must_have_the_shapes_and_types_of_the_quantized_one(
+    tmp_path: Path, quantized: Path
+) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     files = {
         "plain": write_model(tmp_path / "p.onnx", [relu], *ends((1, 3))),
@@ -112,7 +114,7 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_p
         fit_all([CaseSpec(bad.name, Scheme.FP16, "SM8650", Source(str(bad)))], policy, [])
 
 
-def test_a_batch_that_varies_is_one_and_said_to_be(tmp_path: Path) -> None:
+def test_a_dynamic_batch_is_set_to_1_and_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     path = write_model(tmp_path / "net.onnx", nodes, *ends(("n", 3)))
     source, policy = Source(str(path)), replace(POLICY, models={"net": ModelEntry(str(path))})
@@ -137,7 +139,7 @@ def test_a_batch_that_varies_is_one_and_said_to_be(tmp_path: Path) -> None:
         ("net.onnx", 'float_model = "none.onnx"', r"net\.float_model: no file"),
     ],
 )
-def test_keys_for_onnx_files_are_judged(tmp_path: Path, path: str, line: str, why: str) -> None:
+def test_keys_for_onnx_files_are_validated(tmp_path: Path, path: str, line: str, why: str) -> None:
     (tmp_path / path.partition(":")[0]).write_bytes(b"")
     policy = tmp_path / "qnn.toml"
     policy.write_text(f'extends = "default"\n[models.net]\npath = "{path}"\n{line}\n')

@@ -51,7 +51,7 @@ BROKEN = {**DRIFTED, "p/BUCK": "def (\n"}
         ({"until": LATER, "kinds": ("header",)}, {}, FOUND | {STALE}),
     ],
 )  # fmt: skip
-def test_an_entry_hides_what_it_names_and_is_found_when_it_has_no_effect(
+def test_an_allowance_hides_its_findings_and_is_reported_without_effect(
     entry: dict[str, object],
     options: dict[str, object],
     found: set[tuple[str, str]],
@@ -62,12 +62,12 @@ def test_an_entry_hides_what_it_names_and_is_found_when_it_has_no_effect(
     assert pairs(DRIFTED, as_note, **options) == found
 
 
-def test_an_entry_is_not_stale_where_something_was_not_read(pairs: Pairs) -> None:
+def test_an_allowance_is_not_stale_if_a_file_could_not_be_read(pairs: Pairs) -> None:
     assert pairs(BROKEN, allow(exists="p/a.cpp")) == {("unread-file", "p/BUCK")}
 
 
 @pytest.mark.parametrize("details", [("lib -> z",), ("x", "lib -> *")])
-def test_an_entry_names_details(details: tuple[str, ...], pairs: Pairs) -> None:
+def test_an_allowance_with_details_hides_only_those(details: tuple[str, ...], pairs: Pairs) -> None:
     tree = {
         **DRIFTED,
         "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp", "b.cpp"])\n',
@@ -82,7 +82,7 @@ def test_an_entry_names_details(details: tuple[str, ...], pairs: Pairs) -> None:
     assert pairs(tree, others) == {("dependency", "CMakeLists.txt"), STALE}
 
 
-def test_every_entry_without_effect_is_a_finding(findings: Callable[..., list[Finding]]) -> None:
+def test_each_allowance_without_effect_is_reported(findings: Callable[..., list[Finding]]) -> None:
     entries = [
         allow(absent="p/gone.cpp", files=("q/**", "r/**")),
         allow(exists="p/gone.cpp"),
@@ -109,7 +109,7 @@ def test_every_entry_without_effect_is_a_finding(findings: Callable[..., list[Fi
         ({"until": date(2027, 1, 1)}, ""),
     ],
 )
-def test_an_entry_needs_a_reason_and_an_end(more: dict[str, object], lacks: str) -> None:
+def test_an_allowance_needs_a_reason_and_an_end(more: dict[str, object], lacks: str) -> None:
     raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **more}
 
     with pytest.raises(msgspec.ValidationError, match=lacks) if lacks else nullcontext():
@@ -131,7 +131,7 @@ def test_a_misspelt_key_of_a_policy_is_refused(raw: dict[str, object]) -> None:
         msgspec.convert(raw, ParityPolicy)
 
 
-def test_a_file_is_left_out_if_any_pattern_of_any_entry_fits() -> None:
+def test_a_file_is_ignored_if_any_pattern_of_an_allowance_matches() -> None:
     entries = (Exclusion(("a/**", "b/*.h"), "made"), Exclusion(("c",), "theirs"))
     policy = ParityPolicy(exclude=entries)
     found = [path for path in ("a/x/y", "b/x.h", "b/x.c", "c", "d") if policy.is_excluded(path)]

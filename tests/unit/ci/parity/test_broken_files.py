@@ -36,7 +36,7 @@ CLEAN = {k: v for k, v in TREE.items() if k != "q/b.h"}
         ({"CMakeLists.txt": "if(X)\n" + TREE["CMakeLists.txt"]}, "CMakeLists.txt"),
     ],
 )
-def test_a_broken_file_is_the_only_finding(
+def test_a_broken_build_file_is_the_only_finding(
     broken: Mapping[str, str], path: str, pairs: Pairs
 ) -> None:
     tree = TREE if "q/BUCK" in broken else CLEAN
@@ -69,7 +69,7 @@ def test_a_broken_list_of_both_sides_is_found_although_its_folder_is_not_compare
     assert buck.kind is cmake.kind is Kind.UNREAD
 
 
-def test_drift_elsewhere_is_found_all_the_same(pairs: Pairs) -> None:
+def test_a_broken_build_file_does_not_hide_drift_elsewhere(pairs: Pairs) -> None:
     files = {**TREE, "q/BUCK": "def (", "p/new.cpp": "", "r/BUCK": library("r", "r.cpp")}
 
     assert pairs({**files, "r/r.cpp": ""}) == {
@@ -79,7 +79,7 @@ def test_drift_elsewhere_is_found_all_the_same(pairs: Pairs) -> None:
     }
 
 
-def test_targets_that_no_build_file_loads_are_compared_as_if_one_did(pairs: Pairs) -> None:
+def test_targets_of_an_unloaded_targets_bzl_are_compared_anyway(pairs: Pairs) -> None:
     head = LOAD + "def define_common_targets({}):\n    runtime.cxx_library(\n"
     body = '        name = "q", srcs = ["b.cpp"], preprocessor_flags = ["-DFAST"])\n'
     files = {**CLEAN, "q/targets.bzl": head.format("") + body}

@@ -16,7 +16,7 @@ NAME = st.sampled_from("abcdefghij")
     starts=st.lists(st.sets(NAME, max_size=3)),
     other=st.sets(st.sampled_from("abcxyz")),
 )
-def test_a_name_reaches_what_a_search_from_it_finds(
+def test_graph_reach_agrees_with_a_plain_search(
     rows: dict[str, set[str]], starts: list[set[str]], other: set[str]
 ) -> None:
     graph = Graph(lambda name: rows.get(name, ()))

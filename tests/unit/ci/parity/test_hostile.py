@@ -158,7 +158,7 @@ def test_deep_starlark_does_not_end_the_reader(
         "]" * 999,
     ],
 )
-def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
+def test_long_or_quoted_starlark_is_not_counted_as_nested(text: str) -> None:
     assert not is_too_deep(text)
 
 
@@ -173,7 +173,7 @@ def test_what_is_long_or_quoted_is_not_nested(text: str) -> None:
     ],
     ids=["replace", "if", "selector", "alternatives"],
 )
-def test_an_endless_expression_ends(
+def test_a_regular_expression_that_backtracks_without_end_is_stopped(
     command: str, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
     begun = time.process_time()
@@ -184,7 +184,9 @@ def test_an_endless_expression_ends(
 
 
 @pytest.mark.usefixtures("hurried")
-def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+def test_many_backtracking_expressions_are_stopped_together(
+    pairs: Callable[..., set[tuple[str, str]]],
+) -> None:
     begun = time.process_time()
     rows = (f'string(REGEX MATCH "(a+)+{n}$" X "{"a" * 60}!")\n' for n in range(1000))
 
@@ -192,7 +194,9 @@ def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]
     assert time.process_time() - begun < 10
 
 
-def test_endless_patterns_of_a_glob_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+def test_glob_patterns_that_backtrack_are_matched_in_bounded_time(
+    pairs: Callable[..., set[tuple[str, str]]],
+) -> None:
     begun = time.process_time()
     patterns = f'"{"**/" * 30}{"*a" * 30}!", "{"**/d/" * 7}!", "{"**d" * 7}!"'
     rule = LOAD + f'runtime.cxx_library(name = "bad", headers = glob(["*.h", {patterns}]))\n'
@@ -206,7 +210,7 @@ COUNT = 6000
 
 
 @pytest.mark.parametrize("name", ["p/missing{}.cpp", "p/{}/a.cpp"], ids=["names", "one name"])
-def test_many_missing_sources_end(
+def test_many_missing_sources_are_reported_in_bounded_time(
     name: str, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
     begun = time.process_time()
@@ -218,7 +222,7 @@ def test_many_missing_sources_end(
     assert time.process_time() - begun < 10
 
 
-def test_recursion_in_one_directory_leaves_the_others(
+def test_endless_includes_in_one_directory_do_not_hide_findings_in_others(
     pairs: Callable[..., set[tuple[str, str]]],
 ) -> None:
     chain = {f"r/c{n}.cmake": f"include(c{n + 1}.cmake)\n" for n in range(200)}
@@ -236,7 +240,7 @@ def test_recursion_in_one_directory_leaves_the_others(
     }
 
 
-def test_a_name_that_is_not_utf8_loses_nothing(
+def test_a_path_that_is_not_utf8_does_not_hide_findings(
     plant: Callable[[Mapping[str, str]], Path], tmp_path: Path
 ) -> None:
     root = tmp_path / os.fsdecode(b"r\xffoot")

@@ -79,7 +79,7 @@ def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
     ['"//executorch/q:q"', '":x"', '"//executorch/q:q_static"', '":y"'],
     ids=["named", "through another", "the static twin", "select"],
 )
-def test_a_header_of_a_dependency_is_silent(deps: str, findings: Findings) -> None:
+def test_a_header_of_a_declared_dependency_has_no_finding(deps: str, findings: Findings) -> None:
     files = tree(deps)
     files["p/BUCK"] += (
         'runtime.cxx_library(name = "x", exported_deps = ["//executorch/q:q"])\n'
@@ -102,11 +102,11 @@ def test_a_header_of_a_dependency_is_silent(deps: str, findings: Findings) -> No
     ],
     ids=["ifdef", "else", "another name", "beside", "comment", "given", "generated"],
 )
-def test_what_need_not_be_a_header_of_the_tree_is_silent(source: str, findings: Findings) -> None:
+def test_conditional_or_foreign_includes_have_no_finding(source: str, findings: Findings) -> None:
     assert findings(tree(source=source), POLICY) == []
 
 
-def test_a_library_of_headers_is_to_blame_for_its_own(findings: Findings) -> None:
+def test_missing_dependency_of_a_header_is_reported_for_its_own_library(findings: Findings) -> None:
     files = tree('"//executorch/q:q"')
     files["q/q.h"] = "#ifndef Q_H\n#define Q_H\n#include <executorch/r/r.h>\n#endif\n"
     [found] = findings(files)
@@ -119,7 +119,7 @@ def test_a_library_of_headers_is_to_blame_for_its_own(findings: Findings) -> Non
     assert findings(files) == []
 
 
-def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None:
+def test_headers_of_exported_dependencies_are_available(findings: Findings) -> None:
     files = tree('":x"')
     x = 'runtime.cxx_library(name = "x", {}{} = ["//executorch/q:q"])\n'
 
@@ -152,7 +152,9 @@ def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None
         ("#ifndef G\n#endif\n#ifdef G\n#include <a>\n#endif", {"G": {"a"}}),
     ],
 )
-def test_what_is_included_if_one_macro_is_defined(text: str, expected: dict[str, set[str]]) -> None:
+def test_includes_are_grouped_by_the_macro_that_guards_them(
+    text: str, expected: dict[str, set[str]]
+) -> None:
     assert group_includes(text) == expected
 
 
@@ -173,7 +175,7 @@ FLAG = 'exported_preprocessor_flags = ["-DFAST=1"]'
     ],
     ids=["own", "select", "exported", "passed on", "kept", "private", "another", "there"],
 )
-def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
+def test_an_include_under_a_macro_counts_for_rules_that_define_the_macro(
     rule: str, found: bool, findings: Findings
 ) -> None:
     files = tree(source="#ifdef FAST\n#include <executorch/q/q.h>\n#endif\n")

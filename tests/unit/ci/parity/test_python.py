@@ -72,13 +72,13 @@ def test_an_import_without_a_dependency_is_found(
     ],
     ids=["comment", "other module", "no such file", "tried", "for types"],
 )
-def test_what_need_not_be_there_is_no_dependency(
+def test_comments_optional_and_foreign_imports_are_no_dependency(
     text: str, findings: Callable[..., list[Finding]]
 ) -> None:
     assert findings(tree(text), POLICY) == []
 
 
-def test_a_module_that_listed_files_import_is_missed_wherever_it_is(
+def test_an_unlisted_module_in_a_subfolder_is_found_if_listed_files_import_it(
     findings: Callable[..., list[Finding]],
 ) -> None:
     files = tree("from .deep.x import a\n") | {
@@ -93,7 +93,7 @@ def test_a_module_that_listed_files_import_is_missed_wherever_it_is(
     assert findings({**files, "p/a.py": ""}, POLICY) == []
 
 
-def test_modules_that_a_missed_module_imports_are_missed_too(
+def test_modules_that_an_unlisted_module_imports_are_found_too(
     findings: Callable[..., list[Finding]],
 ) -> None:
     files = tree("from .deep.x import a\n") | {

@@ -48,7 +48,9 @@ Pairs = Callable[..., set[tuple[str, str]]]
         ("x[a/]b", ["xab"], ["x/b"]),
     ],
 )
-def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: list[str]) -> None:
+def test_a_glob_pattern_matches_only_within_its_folders(
+    pattern: str, fits: list[str], others: list[str]
+) -> None:
     test = compile_pattern(pattern)
 
     assert [path for path in fits if not test.fullmatch(path)] == []
@@ -153,7 +155,7 @@ def test_a_file_that_only_gives_runtime_or_a_stub_may_be_elsewhere(load: str) ->
     assert [[one.path for one in target.srcs] for target in found.targets] == [["p/a.cpp"]]
 
 
-def test_what_an_unloaded_file_of_targets_lists_has_its_lines_there() -> None:
+def test_targets_of_an_unloaded_file_have_the_lines_of_that_file() -> None:
     rules = "".join(
         f'    runtime.cxx_library(\n    name = "{name}",\n    srcs = ["{name}.cpp"],\n    )\n'
         for name in ("one", "two")
@@ -310,7 +312,7 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
         ('json.encode({"a": 1})', ['{"a":1}']),
     ],
 )
-def test_what_build_files_expect_of_buck(expression: str, sources: list[str]) -> None:
+def test_bucks_functions_give_the_expected_sources(expression: str, sources: list[str]) -> None:
     text = (
         f'{LOAD}runtime.filegroup(name = "n")\nruntime.filegroup(name = "o")\n'
         f'runtime.filegroup(name = "p", srcs = {expression})\n'
@@ -382,7 +384,7 @@ def test_build_files_of_a_submodule_are_not_evaluated() -> None:
     assert (found.packages, found.not_evaluated) == (("p",), ())
 
 
-def test_a_device_is_not_read(tmp_path: Path) -> None:
+def test_a_link_to_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.cmake").symlink_to("/dev/null")
     assert DirectoryTree(tmp_path).read("a.cmake") is None
 
@@ -423,7 +425,7 @@ def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found
         ("s", "b:1", "b:1"),
     ],
 )
-def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
+def test_a_string_is_searched_below_a_line_then_above_then_in_other_files(
     words: str, near: str, found: str
 ) -> None:
     text = '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'
@@ -453,7 +455,7 @@ def test_a_word_is_found_below_a_place_else_above_it_else_in_another_file(
         ("x = 1; import q.x\n# import q.x\nimports = q.x\nfrom_q = 1", ""),
     ],
 )
-def test_each_form_of_an_import_leads_to_its_files(text: str, found: str) -> None:
+def test_each_form_of_a_python_import_resolves_to_its_files(text: str, found: str) -> None:
     names = ("q/__init__.py", "q/x.py", "q/y.py", "q/z.py", "e/m.py", "p/b.py", "p/y.py")
     texts = {**dict.fromkeys(names, "x = 1"), "e/__init__.py": "# no code\n\n", "p/a.py": text}
     imports = find_imports(TextTree(texts, Layout("et")))
@@ -473,7 +475,7 @@ def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
     assert (command.name, [one.text for one in command.arguments]) == ("set", ["A", "b"])
 
 
-def test_arguments_and_comments_span_lines() -> None:
+def test_cmake_arguments_and_comments_may_span_lines() -> None:
     text = '#[=[\nnot(here)\n]]\n]=]\na([[\nb\nc]] "d\ne" "f\\\ng") # h(i) #[[\n\nj(k)\n'
     commands = parse_commands(text)
 
@@ -495,7 +497,7 @@ def test_arguments_and_comments_span_lines() -> None:
         ("if(X)\nendforeach()\n", 2),
     ],
 )
-def test_what_is_not_closed_is_named_by_its_line(text: str, line: int) -> None:
+def test_an_unclosed_cmake_block_is_reported_with_its_line(text: str, line: int) -> None:
     with pytest.raises(CMakeSyntaxError) as caught:
         nest_commands(parse_commands(text))
     assert caught.value.line == line
@@ -554,7 +556,7 @@ NOTHING = Scope(
         ),
     ],
 )  # fmt: skip
-def test_a_condition_has_one_of_three_answers(words: str, answer: bool | None) -> None:
+def test_a_cmake_condition_is_true_false_or_unknown(words: str, answer: bool | None) -> None:
     assert decide([Operand((word,), quoted=False) for word in words.split()], NOTHING) is answer
 
 
@@ -575,7 +577,7 @@ def test_a_condition_has_one_of_three_answers(words: str, answer: bool | None) -
         (("PART",), "IN_LIST", ("NAMES",), None, False),
     ],
 )
-def test_a_condition_on_alternatives_has_the_answer_of_all(
+def test_a_condition_on_a_variable_with_several_values_is_known_only_if_all_agree(
     left: tuple[str, ...],
     operator: str,
     right: tuple[str, ...],
@@ -609,7 +611,7 @@ def test_a_condition_on_alternatives_has_the_answer_of_all(
         *((text, None) for text in ("x", "-0", "-", "1x", "xNOTFOUND", "x-notfound-y")),
     ],
 )  # fmt: skip
-def test_a_constant_is_true_or_false(text: str, answer: bool | None) -> None:
+def test_cmake_constants_are_true_false_or_unknown(text: str, answer: bool | None) -> None:
     assert constant_truth(text) is answer
 
 
@@ -626,7 +628,7 @@ def test_a_constant_is_true_or_false(text: str, answer: bool | None) -> None:
         (("a;b",), ("a;b;c",), ("x;y",), ("a;b;c;x;y",)),
     ],
 )
-def test_values_of_two_branches_are_one(
+def test_values_of_a_variable_from_two_branches_are_merged(
     before: tuple[str, ...] | None,
     left: tuple[str, ...],
     right: tuple[str, ...] | None,
@@ -653,7 +655,7 @@ def test_values_of_two_branches_are_one(
         ("$<1:ab", [], []),
     ],
 )
-def test_a_generator_expression_comes_to_words(
+def test_a_generator_expression_resolves_per_host_and_android(
     text: str, host: list[str], android: list[str]
 ) -> None:
     assert list(resolve_genex(text, Configuration.HOST)) == host
@@ -682,7 +684,7 @@ def test_sources_of_a_command_that_is_not_computed_are_unknown(
         *(("a.c", "a.cc"), ("a.cc", "a.cpp"), ("a.cpp", "a.cxx")),
     ],
 )
-def test_a_source_without_extension_is_what_cmake_takes(
+def test_a_source_without_extension_resolves_in_cmakes_order(
     taken: str, other: str, pairs: Pairs
 ) -> None:
     attribute = "exported_headers" if taken == "a.h" else "srcs"
@@ -731,13 +733,15 @@ def test_a_renamed_target_has_most_of_the_same_sources() -> None:
         ({"p/a": "1", "b": "2"}, {"b": "2"}, {}),
     ],
 )
-def test_a_file_moved_if_one_new_file_is_like_it(
+def test_a_file_counts_as_moved_if_exactly_one_new_file_has_its_content(
     before: Mapping[str, str], after: Mapping[str, str], moves: Mapping[str, str]
 ) -> None:
     assert find_moves(TextTree(before, LAYOUT), TextTree(after, LAYOUT)) == moves
 
 
-def test_folders_that_have_buck_files_are_compared_without_old_allowances(tmp_path: Path) -> None:
+def test_compare_folders_ignores_expired_allowances_and_folders_without_buck(
+    tmp_path: Path,
+) -> None:
     files = {
         "CMakeLists.txt": "project(executorch)\nadd_library(p p/a.cpp)\n",
         "p/BUCK": 'native.cxx_library(name = "p", srcs = ["a.cpp", "b.cpp"])\n',

@@ -52,7 +52,7 @@ RELATIONS: dict[str, tuple[str, str, set[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("first", "cmake", "found"), RELATIONS.values(), ids=RELATIONS)
-def test_what_one_side_lacks_is_found(
+def test_a_dependency_or_define_that_one_side_lacks_is_found(
     first: str, cmake: str, found: set[tuple[str, str]], pairs: Pairs
 ) -> None:
     files = tree(first, cmake) | {"m.cpp": "int main() {}\n"}
@@ -77,7 +77,7 @@ def include_tree(rule: str, include: str = "<pal/Path.h>") -> dict[str, str]:
 LISTED = 'exported_headers = ["include/pal/Path.h"]'
 
 
-def test_an_include_that_buck_offers_under_no_name_is_found(
+def test_an_include_under_a_name_that_buck_does_not_export_is_found(
     findings: Callable[..., list[Finding]],
 ) -> None:
     flag = 'exported_preprocessor_flags = ["-Iq/include"]'
@@ -108,11 +108,11 @@ def test_an_include_that_buck_offers_under_no_name_is_found(
     ],
     ids=["map", "namespace", "directory", "flag from a root", "whole path", "beside", "outside"],
 )
-def test_an_include_that_buck_resolves_is_silent(rule: str, include: str, pairs: Pairs) -> None:
+def test_include_that_buck_resolves_has_no_finding(rule: str, include: str, pairs: Pairs) -> None:
     assert pairs(include_tree(rule, include)) == set()
 
 
-def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs: Pairs) -> None:
+def test_a_rule_with_autoglob_exports_headers_by_file_name(pairs: Pairs) -> None:
     files = include_tree('autoglob_mode = "EXPORT_ALL"', "<Path.h>") | {
         "CMakeLists.txt": "include_directories(q/include/pal)\nadd_library(p p/a.cpp)\n"
     }
@@ -166,13 +166,13 @@ def test_a_condition_is_judged_beside_that_of_its_target(
     ],
     ids=["a list", "a choice", "an expression", "a target"],
 )
-def test_a_word_that_an_option_chose_is_under_it(
+def test_a_library_that_a_cmake_option_selects_counts_as_conditional(
     cmake: str, findings: Callable[..., list[Finding]]
 ) -> None:
     assert findings(tree(cmake=f"option(X ON)\n{cmake}")) == []
 
 
-def test_an_exported_define_is_judged_where_it_is_read(
+def test_an_exported_define_is_reported_at_the_target_that_reads_it(
     findings: Callable[..., list[Finding]],
 ) -> None:
     link = "target_link_libraries(p PRIVATE q)"
@@ -213,7 +213,7 @@ def rules(**sources: str) -> str:
     return LOAD + "\n".join(rows) + "\n"
 
 
-def test_a_test_that_compiles_the_file_is_no_library_for_it(
+def test_a_source_that_only_a_test_executable_compiles_is_missing_in_cmake(
     findings: Callable[..., list[Finding]],
 ) -> None:
     files = {

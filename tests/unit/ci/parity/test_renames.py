@@ -53,7 +53,7 @@ def moved(old: str, new: str) -> dict[str, str]:
     [("p/", "r/deep/"), ('name = "p"', 'name = "r"'), ("a.cpp", "renamed.cpp")],
     ids=["folder", "Buck target", "file"],
 )
-def test_old_findings_stay_old(old: str, new: str) -> None:
+def test_findings_of_moved_or_renamed_files_stay_old(old: str, new: str) -> None:
     files = moved(old, new)
     report = change(files)
 
@@ -75,7 +75,7 @@ def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
     assert paths == {"s/CMakeLists.txt", "q/BUCK"}
 
 
-def test_a_copy_is_no_move() -> None:
+def test_a_copied_file_is_not_a_moved_one() -> None:
     report = change({**BASE, "p/copy.cpp": BASE["p/lonely.cpp"]})
 
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "p/copy.cpp")]
@@ -104,7 +104,7 @@ def test_a_drift_that_a_change_introduces_fails_the_gate() -> None:
         assert {(f.kind.value, f.path) for f in report.failing} == places
 
 
-def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
+def test_allowances_are_checked_only_in_trees_as_new_as_the_policy() -> None:
     entry = Allowance(kinds=("header",), files=("**",), reason="old", until=date(2020, 1, 1))
     policy = ParityPolicy(allow=(entry,), written_for="1.5.0")
     for version, stale in (
@@ -115,7 +115,7 @@ def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
         assert ("stale-allowance" in report.by_kind()) is stale, version
 
 
-def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:
+def test_findings_that_a_change_introduces_are_not_lowered_to_notes() -> None:
     """A folder without Buck, and a directory that is not there, are notes where they are old."""
     cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"
     files = {**BASE, "CMakeLists.txt": cmake, "n/n.cpp": ""}
@@ -127,7 +127,7 @@ def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:
     }
 
 
-def test_of_a_part_of_a_tree_only_its_own_is_told() -> None:
+def test_a_scope_limits_findings_to_its_folders() -> None:
     cmake = "add_library(lib_{0} a.cpp more.cpp)\nadd_subdirectory(gone)\n"
     files = {"CMakeLists.txt": ""}
     for folder in ("p", "q"):

@@ -66,7 +66,7 @@ def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
     assert set(kinds) == {kind.value for kind in Kind}
 
 
-def test_sarif_is_what_the_standard_wants(
+def test_sarif_fits_the_oasis_schema(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:
     """The schema in tests/artifacts is the part of OASIS's that concerns our documents."""
@@ -96,7 +96,7 @@ def test_sarif_is_what_the_standard_wants(
     assert len(run["results"]) == 25_000  # GitHub takes no more
 
 
-def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
+def test_annotations_point_to_a_changed_line(drifted: ParityReport) -> None:
     for changed, place in (
         (None, "p/BUCK,line=3"),
         ({"CMakeLists.txt": {3, 9}}, "CMakeLists.txt,line=3"),
@@ -177,7 +177,7 @@ def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
 HOSTILE = "p/x\n::error file=a::b\r##[add-mask]\u2028\x1b[2J\u202e.cpp"
 
 
-def test_a_name_cannot_end_its_line_or_give_a_command(
+def test_a_hostile_file_name_cannot_break_a_line_or_inject_a_workflow_command(
     report: Callable[..., ParityReport],
 ) -> None:
     files = {**DRIFTED, HOSTILE: "int x;\n"}
@@ -192,7 +192,7 @@ def test_a_name_cannot_end_its_line_or_give_a_command(
     assert "##[" not in annotations
 
 
-def test_a_reason_cannot_give_a_command(report: Callable[..., ParityReport]) -> None:
+def test_hostile_reason_cannot_inject_workflow_command(report: Callable[..., ParityReport]) -> None:
     table = show(report({**DRIFTED, "q/BUCK": 'fail("a\\n::error::b\\r##[c")\n'}))
 
     assert not [line for line in table.splitlines() if line.strip().startswith("::")]

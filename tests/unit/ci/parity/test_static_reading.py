@@ -47,7 +47,7 @@ ARTIFACTS = Path(__file__).parents[3] / "artifacts" / "parity"
 SNIPPETS = ("snippets.cmake.txt", "snippets_of_trees.cmake.txt")
 
 
-def test_what_each_snippet_leaves_in_out() -> None:
+def test_each_cmake_snippet_reads_as_its_snapshot() -> None:
     texts = ((ARTIFACTS / name).read_text("utf-8") for name in SNIPPETS)
     rows = []
     for row in "".join(texts).splitlines():
@@ -159,7 +159,7 @@ def test_a_target_is_known_by_its_name_and_its_aliases(
     assert [one.name for one in facts.targets] == ["lib", "with_0", "with_1", "with_2", "no_2"]
 
 
-def test_what_a_build_makes_is_neither_missing_nor_in_the_tree(
+def test_generated_files_are_neither_missing_nor_part_of_the_tree(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
     text = (
@@ -196,7 +196,7 @@ $<TARGET_OBJECTS:>|$ENV{X}|x $ENV{X}|CTest|$<1:|$<LINK_GROUP:>
 
 
 @pytest.mark.parametrize("command", [*VARIABLE_COMMANDS, *FLOW_COMMANDS, *Targets().commands(), ""])
-def test_a_call_that_lacks_words_does_not_end_the_reader(command: str) -> None:
+def test_a_cmake_call_with_missing_arguments_does_not_end_the_reader(command: str) -> None:
     calls = [one for row in WORDS.split("\n") for one in row.split("|")]
     form = f"{command}({{}})\n" if command else "foreach({0})\nendforeach()\n"
     texts = {
@@ -275,7 +275,7 @@ def test_links_to_nothing_are_files_without_content(plant: Callable[[Files], Pat
     assert facts.submodules == ()
 
 
-def test_targets_of_commands(read: Callable[[Files], CMakeFacts]) -> None:
+def test_cmake_commands_add_targets_and_properties(read: Callable[[Files], CMakeFacts]) -> None:
     facts = read(
         {
             "CMakeLists.txt": """option(X "" ON)
@@ -546,7 +546,7 @@ def test_a_list_of_buck_that_cannot_be_used_is_named(
     assert sources(facts) == {("", "lib"): {"a.cpp"}}
 
 
-def test_the_time_limit_of_a_match_ends_with_it() -> None:
+def test_the_timer_of_a_match_is_cleared_after_it() -> None:
     assert search("b+", "abbc")
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
@@ -587,7 +587,7 @@ def test_a_digest_of_a_tree_is_of_all_that_is_read(change: Files, is_changed: bo
     [(resource.RLIM_INFINITY, 3 << 30), (4 << 30, 3 << 30), (1 << 30, 1 << 30)],
 )
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_a_worker_reads_a_side_of_its_tree_within_limits(
+def test_a_worker_process_reads_one_side_within_time_and_memory_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool, hard: int, soft: int
 ) -> None:
     limits: list[object] = []

@@ -279,14 +279,14 @@ def as_id(trap: Trap) -> str:
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=as_id)
-def test_the_clean_version_is_silent_and_the_drifted_one_found(
+def test_each_trap_is_silent_when_clean_and_found_when_drifted(
     trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
     assert pairs(trap.clean) == set()
     assert pairs({**trap.clean, **trap.drifted}) == trap.found
 
 
-def test_a_load_of_a_folder_that_is_not_here_is_one_of_metas(
+def test_a_load_from_a_folder_outside_the_tree_is_taken_for_metas(
     report: Callable[..., ParityReport],
 ) -> None:
     """``//`` is Meta's root too: only a folder that the tree has is the tree's."""
@@ -297,7 +297,7 @@ def test_a_load_of_a_folder_that_is_not_here_is_one_of_metas(
     assert "not in the tree" in report({**BOTH, "p/BUCK": ours + MACRO}).not_evaluated[0].reason
 
 
-def test_two_worlds_may_give_one_name_to_two_kinds(
+def test_fbcode_and_open_source_rules_may_share_a_target_name(
     pairs: Callable[..., set[tuple[str, str]]],
 ) -> None:
     head = (

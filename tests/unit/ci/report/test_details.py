@@ -111,7 +111,7 @@ def test_a_command_for_one_case_selects_it(command: str, more: str) -> None:
 
 @pytest.mark.parametrize("github", [False, True])
 @pytest.mark.parametrize("wanted", [False, True])
-def test_a_run_is_published_as_it_was_asked_for(
+def test_a_report_writes_sarif_and_summary_only_where_requested_or_on_github(
     troubled: Report,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -85,7 +85,7 @@ def test_evidence_of_a_failure_does_not_fit_and_that_of_a_warning_does(judge: Ju
     assert (code, "warning: rounding alone" in text) == (1, False)
 
 
-def test_a_predicate_is_of_its_own_case_and_names_every_part() -> None:
+def test_an_evidence_predicate_covers_only_its_own_case_and_all_its_parts() -> None:
     """Controls of another case do not count, whatever came of them."""
     report = make(metric_name="top1", warnings=("rounding",))
     (case,) = report.cases
@@ -215,7 +215,7 @@ def limit(name: str, value: Any, *, seal: bool = True) -> Tamper:
     return of(LIMITS, change)
 
 
-def test_a_statement_from_before_a_kind_of_limit_fits(judge: Judge) -> None:
+def test_a_statement_written_before_a_limit_existed_is_accepted(judge: Judge) -> None:
     def forget(row: dict[str, Any]) -> None:
         del row["annotations"]["budget"]
         limits = msgspec.to_builtins(msgspec.convert(row["annotations"], Threshold, strict=False))

@@ -125,7 +125,7 @@ def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
     assert {columns[name].show(CASE) for name in columns.keys() & {*LIMITS, *BUDGETS}} == {"-"}
 
 
-def test_heat_and_timing_of_a_device() -> None:
+def test_temperature_and_number_of_runs_of_a_device_are_shown() -> None:
     device = DeviceFigures(
         starts=2, runs=30, before=Heat(hottest_c=31.4), after=Heat(hottest_c=45.0)
     )
@@ -163,7 +163,7 @@ def test_heat_and_timing_of_a_device() -> None:
         ),
     ],
 )
-def test_the_smallest_margin_is_that_of_its_own_limit(
+def test_the_smallest_margin_names_the_limit_that_it_belongs_to(
     figures: dict[str, float], limits: dict[str, float], margin: tuple[float, str, float] | None
 ) -> None:
     rule = Threshold(scheme="8a8w", **limits)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
         "\\",
     ],
 )
-def test_escaped_text_comes_back_as_it_was(text: str) -> None:
+def test_escaped_markdown_renders_as_the_original_text(text: str) -> None:
     escaped = escape_markdown(text)
     assert "://" not in escaped
     assert "www." not in escaped

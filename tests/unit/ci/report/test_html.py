@@ -71,7 +71,7 @@ def read_page(report: Report) -> Page:
 
 
 @pytest.mark.parametrize("name", ["report", "troubled", "hostile"])
-def test_the_page_needs_nothing_but_itself(name: str, request: pytest.FixtureRequest) -> None:
+def test_html_page_loads_nothing_from_elsewhere(name: str, request: pytest.FixtureRequest) -> None:
     page = read_page(request.getfixturevalue(name))
     ids = [element.attributes["id"] for element in page.elements if "id" in element.attributes]
     assert len(ids) == len(set(ids))
@@ -132,7 +132,9 @@ def test_colours_can_be_told_apart(mode: str) -> None:
 
 
 @pytest.mark.parametrize("field_name", ["cases", "controls", "thresholds", "toolchain"])
-def test_an_empty_part_leaves_a_whole_page(report: Report, field_name: str) -> None:
+def test_a_report_without_cases_controls_limits_or_tools_still_has_a_page(
+    report: Report, field_name: str
+) -> None:
     assert read_page(replace(report, **{field_name: ()})).find("h1")
 
 
@@ -177,7 +179,7 @@ def many(report: Report, models: int) -> Report:
     return replace(report, cases=tuple(cases))
 
 
-def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) -> None:
+def test_a_large_report_shows_bars_of_the_worst_cases_and_a_map_of_all(report: Report) -> None:
     large = many(report, 100)
     page = read_page(large)
     shown = choose_bars(large)

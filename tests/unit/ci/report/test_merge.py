@@ -28,7 +28,7 @@ CASES = make_cases(*NAMES)
 
 
 @pytest.mark.parametrize("count", range(1, 7))
-def test_shards_come_to_the_whole_run(count: int) -> None:
+def test_merged_shards_equal_the_report_of_the_whole_run(count: int) -> None:
     shards = make_shards(CASES, count)
     merged = merge_reports(list(reversed(shards)))
     assert merged == make_report(CASES)
@@ -39,7 +39,7 @@ def test_shards_come_to_the_whole_run(count: int) -> None:
 NOWHERE = Control(model="mlp", scheme="fp16", kind=ControlKind.NOISE, rejected=True)  # of no SoC
 
 
-def test_what_a_whole_run_would_say_is_kept() -> None:
+def test_merged_shards_keep_failures_controls_limits_and_times() -> None:
     failed = replace(CASES[2], status=Status.FAILED)
     cases = [*CASES[:2], failed, *CASES[3:]]
     controls = [
@@ -120,7 +120,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ),
     ],
 )
-def test_what_is_no_whole_run_is_refused(reports: list[Report], why: str) -> None:
+def test_shards_that_are_not_one_whole_run_are_refused(reports: list[Report], why: str) -> None:
     with pytest.raises(UsageError) as caught:
         merge_reports(reports)
     assert why in caught.value.why

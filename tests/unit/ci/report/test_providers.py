@@ -42,7 +42,9 @@ def write_group(provider: Provider) -> str:
     return stream.getvalue()
 
 
-def test_a_group_of_github_folds_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_github_log_group_is_opened_and_closed_even_after_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """With an error, too; it is silent in a silent verb."""
     heard = Heard()
     heard.hear(write_group(detect("github")))
@@ -58,7 +60,7 @@ def test_a_group_of_github_folds_and_ends(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr() == ("", "")
 
 
-def test_github_reads_each_annotation_as_it_was_meant() -> None:
+def test_annotations_survive_githubs_escaping() -> None:
     heard = Heard()
     heard.hear(detect("github").annotate(FOUND))
     first, second, third = heard.annotations
@@ -70,7 +72,7 @@ def test_github_reads_each_annotation_as_it_was_meant() -> None:
 
 
 @pytest.mark.parametrize("name", ["gitlab", "buildkite"])
-def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
+def test_a_dropped_name_is_warned_about_where_it_was_used(name: str) -> None:
     stream = io.StringIO()
     warn_of_dropped(Progress(stream), {**ENVIRONS["terminal"], **ENVIRONS["github"]})
     assert stream.getvalue() == ""
@@ -82,7 +84,7 @@ def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
     assert [one for one, text in product.items() if text in warning] == [name]
 
 
-def test_a_terminal_reads_like_a_compiler_and_has_nothing_else(tmp_path: Path) -> None:
+def test_a_terminal_gets_compiler_style_lines_and_no_ci_features(tmp_path: Path) -> None:
     provider = detect("terminal", GITHUB_ENV=str(tmp_path / "env"))
     assert provider.annotate(FOUND).splitlines() == [
         "p/B:U,CK:3: error: b.cpp is not built, 100% [parity: x]",
@@ -146,7 +148,7 @@ SECRETS: list[tuple[Mapping[str, str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("environ", "secrets"), SECRETS)
-def test_parts_of_variables_that_are_secrets(
+def test_secrets_in_urls_and_tokens_of_variables_are_masked(
     environ: Mapping[str, str], secrets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(find_secrets(environ)) == set(secrets)
@@ -168,7 +170,7 @@ def test_each_line_of_a_secret_is_masked_except_blank_ones(
     assert capsys.readouterr().err == ""
 
 
-def test_malformed_tokens_are_an_error_that_shows_none() -> None:
+def test_an_error_for_malformed_tokens_does_not_show_them() -> None:
     with pytest.raises(UnfitError) as caught:
         find_secrets({"QNN_CI_BEARER_TOKENS": "only-a-token"})
     assert "only-a-token" not in str(caught.value)
@@ -177,7 +179,7 @@ def test_malformed_tokens_are_an_error_that_shows_none() -> None:
 @pytest.mark.parametrize(
     "text", ["::error::x", "  ::error::x", "\t::error::x", "\u2003::set-env::x"]
 )
-def test_a_line_that_blanks_precede_is_no_command(text: str) -> None:
+def test_a_line_with_leading_blanks_cannot_become_a_workflow_command(text: str) -> None:
     line = safe_line(text)
     assert not line.strip().startswith("::")
     plain = Annotation(Level.ERROR, "x", path=text, line=1).plain()

@@ -241,7 +241,7 @@ def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Re
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
-def test_every_width_is_kept_and_no_word_is_broken(report: Report, width: int) -> None:
+def test_a_report_table_fits_every_width_without_broken_words(report: Report, width: int) -> None:
     case = replace(report.cases[0], model="net.py:bad", scheme="16a4w_block")
     lines = show_table(replace(report, cases=(case, *report.cases)), width).splitlines()
     assert max(map(len, lines)) <= width

@@ -112,7 +112,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
         read_report(path)
 
 
-def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> None:
+def test_non_finite_figures_are_null_and_numpy_scalars_plain_in_report_json(report: Report) -> None:
     wide = {"seen_low": float("-inf"), "seen_high": float("inf")}
     case = Case(
         model="a\udc80b",
@@ -133,7 +133,7 @@ def test_what_is_not_finite_is_null_and_scalars_are_plain(report: Report) -> Non
     assert data["model"] == "a?b"
 
 
-def test_an_accepted_control_counts_more_than_what_this_machine_lacks(
+def test_an_accepted_control_fails_a_run_that_also_lacks_libraries(
     report: Report, troubled: Report, controls: list[Control]
 ) -> None:
     counts = troubled.summary
@@ -165,7 +165,7 @@ PROVES = "passed (random inputs, zeros: proves arithmetic, not accuracy)"
         ([LACKS], 2, "CUT SHORT (2 cases were not judged)", ExitCode.INTERRUPTED),
     ],
 )
-def test_a_verdict_tells_why_a_run_is_no_pass_and_what_a_pass_proves(
+def test_a_verdict_states_why_a_run_did_not_pass_and_what_a_pass_proves(
     report: Report, cases: list[dict[str, Any]], unjudged: int, verdict: str, code: ExitCode
 ) -> None:
     changed = tuple(replace(report.cases[0], **one) for one in cases)
@@ -184,9 +184,7 @@ def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> 
     assert replace(report, thresholds=()).threshold_for(case) is None
 
 
-def test_what_cannot_be_read_or_written_is_an_error_of_the_tree(
-    report: Report, tmp_path: Path
-) -> None:
+def test_an_unwritable_or_missing_report_is_an_error(report: Report, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError):
         write_report(report, tmp_path / "file" / "reports")
@@ -215,7 +213,7 @@ def test_a_failed_write_leaves_the_earlier_report(
 # -- the moment, the machine, and figures as text --------------------------------------------------
 
 
-def test_the_epoch_stands_in_for_the_clock() -> None:
+def test_source_date_epoch_replaces_the_start_time_of_a_report() -> None:
     assert started_now({"SOURCE_DATE_EPOCH": "1700000000"}) == "2023-11-14T22:13:20Z"
     assert started_now({"SOURCE_DATE_EPOCH": "-62000000000"}) == "0005-04-19T09:46:40Z"
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", started_now({}))

@@ -51,7 +51,7 @@ def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_
     assert page.count('<line class="failed" x1="50.0"') == 1
 
 
-def test_its_data_are_the_figures_of_each_run(
+def test_trend_data_have_the_figures_of_each_run(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["report", "--trend", str(runs), "--to", str(tmp_path), "--json"]
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_named_and_left_out(
     assert main(["report", str(runs), "--trend", str(runs)]) == ExitCode.USAGE
 
 
-def test_cases_of_two_sessions_or_backends_are_two(report: Report) -> None:
+def test_a_trend_keeps_cases_of_different_sessions_and_backends_apart(report: Report) -> None:
     one, passed = replace(report, cases=report.cases[:1]), Status.PASSED
     for other in (replace(one, session="test_onnx"), replace(one, backend="gpu")):
         rows = follow_cases([one, other, one])

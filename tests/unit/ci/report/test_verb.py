@@ -23,7 +23,7 @@ from tests.stand_ins.shards import make_cases, make_shards
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
 
 
-def test_a_report_is_shown_again_and_written_anew(
+def test_a_stored_report_is_shown_and_rewritten_unchanged(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
@@ -150,7 +150,7 @@ def test_a_summary_on_a_terminal_has_no_escapes(
     assert not re.search("&#|&lt;|<pre|\u2060", capsys.readouterr().out)
 
 
-def test_what_is_not_the_base_s_is_in_every_view(
+def test_changed_weights_against_the_base_are_in_every_output(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def make(name: str, digest: str) -> str:

@@ -158,7 +158,7 @@ def judge(data: bytes) -> list[str]:
     return [*errors, *(f"note: {note}" for note in list_chain_notes(chain))]
 
 
-def test_chains_and_what_is_wrong_with_them() -> None:
+def test_certificate_chains_are_judged_as_their_snapshot() -> None:
     good = {name: judge(b"".join(chain)) for name, chain in GOOD.items()}
     bad = {name: judge(b"".join(chain)) for name, chain in BAD.items()}
     malformed = {name: judge(data) for name, data in MALFORMED.items()}
@@ -171,7 +171,7 @@ def test_chains_and_what_is_wrong_with_them() -> None:
 
 
 @pytest.mark.parametrize("bits", [1024, 2048])
-def test_a_small_rsa_key_is_a_note(bits: int) -> None:
+def test_a_small_rsa_key_in_a_chain_is_noted(bits: int) -> None:
     key = rsa.generate_private_key(65537, bits) if bits < 2048 else make_known_key()
     leaf = certify(make_name("leaf"), key, make_name("ca"), make_ec_key("ca"))
     note = "certificate 0 has an RSA key of only 1024 bits"

@@ -98,7 +98,7 @@ def describe(data: bytes) -> Iterable[str]:
     ]
 
 
-def test_the_parts_of_hash_segments_and_their_faults() -> None:
+def test_hash_segments_are_parsed_and_judged_as_their_snapshot() -> None:
     whole = {name: describe(data) for name, data in SEGMENTS.items()}
     faulty = {name: describe(data) for name, data in FAULTY.items()}
     malformed = {name: describe(data) for name, data in MALFORMED.items()}
@@ -114,7 +114,7 @@ def list_signed(*words: int, size: int) -> list[list[bytes]]:
     return [list(found.list_signed(data, one)) for one in found.authorities]
 
 
-def test_a_single_signer_signs_everything_and_each_of_two_its_own() -> None:
+def test_a_single_signature_covers_everything_and_each_of_two_its_own_parts() -> None:
     whole = pack(*VERSION_6, body=b"\1" * 40)
     first = pack(0, 6, 4, 6, 62, 32, 0, 0, 0, 0, 5, 3) + b"\1" * 5 + bytes(3) + b"\1" * 32
     second = pack(0, 6, 0, 0, 62, 32, 0, 8, 0, 12, 5, 3) + bytes(5) + b"\1" * 35

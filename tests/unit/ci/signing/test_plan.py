@@ -60,7 +60,7 @@ def judge(tmp_path: Path, selection: Selection = FILE, **more: Any) -> str:
 # What is selected
 
 
-def test_selections_and_what_is_wrong_with_them(tmp_path: Path) -> None:
+def test_selections_of_libraries_to_sign_read_as_their_snapshot(tmp_path: Path) -> None:
     found = make_inputs(tmp_path)
     (tmp_path / "empty").mkdir()
     roots = Roots(found["qnn"], tmp_path / "6.0.0.2", found["tools"], found["build"])
@@ -101,7 +101,7 @@ def test_selections_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     check_snapshot(SNAPSHOTS / "selections.txt", show(said))
 
 
-def test_libraries_are_labelled_by_their_roots(tmp_path: Path) -> None:
+def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) -> None:
     """One library of the build is elsewhere below it: it is found by its name."""
     found = make_inputs(tmp_path)
     moved = found["build"] / "other/libqnn_executorch_skel.so"
@@ -189,7 +189,7 @@ TARGETS = {
 }
 
 
-def test_a_target_is_no_sdk_no_file_and_new_or_forced(tmp_path: Path) -> None:
+def test_a_signing_target_must_be_new_or_forced_and_outside_the_sdks(tmp_path: Path) -> None:
     for folder in ("sdk", "there", "linked/real", "signed", "thesis"):
         (tmp_path / folder).mkdir(parents=True)
     links = {"to-sdk": "sdk", "to-real": "linked/real", "link": "there", "dangling": "nowhere"}
@@ -224,7 +224,7 @@ def put_in_store(name: str) -> Path:
         return store.publish(key, staged, tree).root
 
 
-def test_a_root_is_that_of_an_option_then_of_a_variable_then_of_the_store(tmp_path: Path) -> None:
+def test_a_root_comes_from_the_option_then_the_variable_then_the_store(tmp_path: Path) -> None:
     tools = "tools/HEXAGON_Tools/19.0.07"
 
     def find(needed: set[str], given: str = "", **environment: str) -> list[Path | None]:

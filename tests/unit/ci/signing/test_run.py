@@ -106,7 +106,7 @@ def without_scheme(key: Key) -> Key:
     return replace(key, chain=chain)
 
 
-def test_outputs_that_prove_nothing_are_refused(
+def test_outputs_of_a_signer_that_are_not_proven_are_refused(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
     """The most specific of several faults names the failure."""
@@ -138,7 +138,7 @@ def test_outputs_that_prove_nothing_are_refused(
 
 
 @pytest.mark.parametrize("altered", ["liba", "libb"])
-def test_each_file_is_proven_beside_its_input(
+def test_each_signed_file_is_compared_with_its_own_input(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes, altered: str
 ) -> None:
     other = flip(library, parse_image(memoryview(library)).segments[2].offset)
@@ -182,7 +182,7 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
 
 
 @pytest.mark.parametrize(("force", "kept"), [(False, "other"), (True, "ours")])
-def test_what_another_run_made_meanwhile_is_kept_unless_forced(
+def test_a_directory_that_another_run_published_meanwhile_is_kept_unless_forced(
     tmp_path: Path, force: bool, kept: str
 ) -> None:
     target = tmp_path / "signed"

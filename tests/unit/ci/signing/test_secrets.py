@@ -52,7 +52,7 @@ def adb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     return put
 
 
-def test_a_device_is_asked_for_the_line_that_is_a_number(adb: Callable[[str], None]) -> None:
+def test_the_serial_is_the_line_of_adbs_output_that_is_a_number(adb: Callable[[str], None]) -> None:
     for output in ("12", "* daemon started\n  0x0C  \n"):
         adb(f"printf '{output}'")
         assert read_device_serial() == "0xc"
@@ -69,7 +69,7 @@ def test_a_device_is_asked_for_the_line_that_is_a_number(adb: Callable[[str], No
         ("", "adb is not on PATH"),
     ],
 )
-def test_a_device_without_a_serial_is_unfit(
+def test_a_device_whose_serial_cannot_be_read_is_unfit(
     adb: Callable[[str], None], body: str, part: str
 ) -> None:
     adb(body)

@@ -59,7 +59,7 @@ def answer(version: str) -> str:
 # The Python of the SDK's signer
 
 
-def test_this_python_comes_first_then_path_then_uv(
+def test_the_signers_python_is_this_one_then_one_on_path_then_one_of_uv(
     put_program: Put, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = put_program("kept", answer("3.8.20")).rename(tmp_path / "python3")
@@ -78,7 +78,7 @@ def test_this_python_comes_first_then_path_then_uv(
 
 
 @pytest.mark.parametrize("by_variable", [False, True])
-def test_a_named_python_counts_alone(
+def test_a_named_python_for_the_signer_is_never_replaced_by_another(
     put_program: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
 ) -> None:
     """Its path is relative to where the caller is; what is not fit is not replaced."""
@@ -215,7 +215,7 @@ def find(folder: Path, name: str, files: dict[str, str]) -> str:
     return str(said).replace(str(folder), "AREA")
 
 
-def test_the_output_is_a_file_of_its_name_in_the_output_directory(tmp_path: Path) -> None:
+def test_the_signers_output_file_is_in_its_directory_with_the_inputs_name(tmp_path: Path) -> None:
     said = {name: find(tmp_path / name, *left) for name, left in LEFT.items()}
     assert [name for name, text in said.items() if text.startswith("AREA/out/")] == [*LEFT][-3:]
     assert not [text for text in said.values() if "badcafe" in text and "AREA/out" not in text]

@@ -70,7 +70,9 @@ def first_offset(data: bytes, kind: int = PT_LOAD) -> int:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_format_is_proven(key: Key, library: bytes, version: int, algorithm: str) -> None:
+def test_a_correct_signature_of_every_version_and_algorithm_is_proven(
+    key: Key, library: bytes, version: int, algorithm: str
+) -> None:
     report = verify(sign_elf(library, key, version, algorithm), library)
     assert (report.verdict, report.errors, report.notes) == (Verdict.PROVEN, [], [])
     assert (report.header_version, report.algorithm) == (version, algorithm)
@@ -145,7 +147,9 @@ CHANGED_BEFORE: dict[str, tuple[Edit, bool]] = {
 }
 
 
-def test_changes_before_signing(key: Key, library: bytes) -> None:
+def test_libraries_changed_before_signing_are_judged_as_their_snapshot(
+    key: Key, library: bytes
+) -> None:
     said = {
         name: verify(sign_elf(edit(library), key)) for name, (edit, _) in CHANGED_BEFORE.items()
     }
@@ -250,7 +254,7 @@ def test_spoiled_images_are_invalid_and_say_why(key: Key, library: bytes) -> Non
     assert verify(flip(data, data.index(key.chain) + 1000)).verdict is Verdict.INVALID
 
 
-def test_what_a_signer_lays_out_is_judged(
+def test_the_layout_of_a_signed_file_is_checked(
     key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for less in (0, 1, 32):  # the first hash covers the headers and no less
@@ -305,7 +309,7 @@ def test_the_hash_of_an_empty_segment_is_zero_or_right(key: Key, library: bytes)
     assert Kind.HASH not in kinds(verify(right))
 
 
-def test_a_test_signature_holds_the_serial_of_its_name(
+def test_a_test_signature_is_proven_only_with_the_serial_of_its_file_name(
     key: Key, library: bytes, tmp_path: Path
 ) -> None:
     data = sign_elf(library, key, serial=0xDEADBEEF)
@@ -317,7 +321,7 @@ def test_a_test_signature_holds_the_serial_of_its_name(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_only_ones_or_the_parameters_of_an_encryption_follow_the_last_part(
+def test_only_padding_or_encryption_parameters_may_follow_the_last_part(
     key: Key, library: bytes, version: int
 ) -> None:
     """The hashes are those of the bytes before encryption or of those in the file."""
@@ -338,7 +342,7 @@ def test_only_ones_or_the_parameters_of_an_encryption_follow_the_last_part(
     assert any("does not match its encrypted bytes" in note for note in encrypted.notes)
 
 
-def test_an_encrypted_image_is_no_less_invalid(key: Key, library: bytes) -> None:
+def test_a_spoiled_encrypted_image_is_invalid(key: Key, library: bytes) -> None:
     data = sign_elf(library, key, trailer=PARAMETERS)
     start = data.index(key.chain)
     for spoiled in (flip(data, 24), flip(data, PLACE + 200), flip(data, start - 9)):
@@ -364,7 +368,7 @@ HEADERS = [
 ]
 
 
-def test_a_signed_header_is_judged_by_its_words(key: Key, library: bytes) -> None:
+def test_each_wrong_word_of_a_signed_header_is_a_fault(key: Key, library: bytes) -> None:
     lines = []
     for version, word, value, faulty in HEADERS:
         liar = LyingKey(**dataclasses.asdict(key), word=word, value=value)
@@ -378,7 +382,7 @@ def test_a_signed_header_is_judged_by_its_words(key: Key, library: bytes) -> Non
 # Signers and certificates
 
 
-def test_a_signature_that_is_none_is_invalid(
+def test_a_placeholder_or_missing_signature_is_invalid(
     key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open tools fill it with ones for unfused devices; a chain may come without a signature."""
@@ -452,9 +456,7 @@ def test_a_single_signer_may_not_leave_out_its_metadata(key: Key, library: bytes
     assert verify(flip(data, PLACE + 48)).verdict is Verdict.INVALID
 
 
-def test_metadata_of_a_signer_that_did_not_sign_is_not_left_out(
-    key: Key, vendor: Key, library: bytes
-) -> None:
+def test_metadata_without_a_signature_is_not_ignored(key: Key, vendor: Key, library: bytes) -> None:
     """Only a second signature can vouch for what the first leaves out."""
     data = bytearray(sign_elf(library, key, vendor=vendor))
     place, second = find_parts(vendor)
@@ -476,7 +478,7 @@ def split_chain(chain: bytes) -> list[bytes]:
     return found
 
 
-def test_dates_are_notes_and_faults_at_a_date(key: Key, library: bytes) -> None:
+def test_expired_certificates_are_notes_unless_a_date_is_given(key: Key, library: bytes) -> None:
     data = memoryview(sign_elf(library, make_key(-1)))
     report = verify_bytes(data)
     assert (report.verdict, report.errors) == (Verdict.PROVEN, [])
@@ -507,7 +509,7 @@ def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
 # Beside the unsigned original
 
 
-def test_other_bytes_differ_from_the_input_even_when_they_are_signed(
+def test_signed_bytes_other_than_the_inputs_are_found(
     key: Key, library: bytes, tmp_path: Path
 ) -> None:
     data = sign_elf(library, key)
@@ -524,7 +526,7 @@ def test_other_bytes_differ_from_the_input_even_when_they_are_signed(
         assert report.errors[0].startswith("the input cannot be compared: ")
 
 
-def test_a_library_that_loads_otherwise_differs_from_the_input(library: bytes) -> None:
+def test_a_signed_library_with_another_load_layout_differs_from_its_input(library: bytes) -> None:
     image = parse_image(memoryview(library))
     count = len(image.segments)
     third = list(image.loadable())[2]

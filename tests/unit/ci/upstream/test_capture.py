@@ -79,7 +79,9 @@ def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -
     assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
 
 
-def test_comparisons_of_the_new_tests(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_of_upstreams_new_tests_are_captured(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Calibrate:
         def __init__(self, model: Any, made: Any) -> None:
             self.module, self.made = model, made
@@ -127,7 +129,7 @@ class Exported:
         return self.made
 
 
-def test_comparisons_of_the_backend_suite(
+def test_comparisons_of_upstreams_backend_suite_are_captured(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def program(*names: str) -> Any:

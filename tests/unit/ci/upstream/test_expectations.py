@@ -70,7 +70,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
         (end("C::test_abs", Ending.LATE, "within 7 s"), "no row of"),
     ],
 )
-def test_what_is_not_expected_fails_the_run(judged: Judged, words: str) -> None:
+def test_an_outcome_that_no_row_expects_fails_the_run(judged: Judged, words: str) -> None:
     checked = make(GOOD).check(judged)
     assert words in checked.fault
     case = make_case(checked, "SM8650")
@@ -92,7 +92,7 @@ def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() ->
     assert expectations.check(end("C::test_abs", Ending.PASSED)).judged.outcome is Ending.PASSED
 
 
-def test_a_row_is_about_any_of_its_tests_socs_and_versions() -> None:
+def test_an_expectation_row_covers_any_of_its_tests_socs_and_versions() -> None:
     row = structs.replace(GOOD, tests=("C::a[1]", "*_abs"), socs=("SM86*", "SM8750"))
     for suite, soc, test, covered in (
         ("upstream", "SM8650", "C::a[1]", True),
@@ -147,7 +147,9 @@ def write_policy(path: Path, fault: str, *, report: bool, row: str = "") -> Path
 
 
 @pytest.mark.parametrize("fault", ["upstream", "executorch", "qnn"])
-def test_who_is_at_fault_gets_a_report(tmp_path: Path, fault: str) -> None:
+def test_a_cause_at_fault_in_upstream_executorch_or_qnn_needs_a_report(
+    tmp_path: Path, fault: str
+) -> None:
     path = tmp_path / "upstream.toml"
     with pytest.raises(ManifestError) as caught:
         read_expectations(write_policy(path, fault, report=False))

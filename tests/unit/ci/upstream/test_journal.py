@@ -32,7 +32,7 @@ def write(directory: Path, *entries: Entry, resume: bool = False) -> list[Entry]
         return known
 
 
-def test_entries_are_there_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_journal_entries_are_read_back_when_a_run_is_resumed(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     assert write(tmp_path, resume=True) == [FIRST]
 

@@ -142,7 +142,9 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
         (PASSED, Ending.ONE_SIDED, ""),
     ],
 )
-def test_what_ends_without_outputs(entry: Entry, outcome: Ending, reason: str) -> None:
+def test_a_test_that_ended_without_outputs_keeps_its_reason(
+    entry: Entry, outcome: Ending, reason: str
+) -> None:
     judged = judge(entry=entry)
     assert (judged.outcome, judged.reason) == (outcome, reason)
     assert [one.id for one in judged.findings] == ([] if reason else [PROOFLESS.id])
@@ -177,7 +179,7 @@ def test_a_float_program_is_judged_by_the_float_model_and_its_noise() -> None:
     assert judge((record, exact)).outcome is Ending.ONE_SIDED
 
 
-def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
+def test_a_flaky_test_states_how_often_each_outcome_occurred() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     merged = merge_repeats([good, bad, good])
     told = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs"

@@ -153,7 +153,7 @@ FLOAT, OWN, GIVEN = [2.0, 4.0, 6.0, 8.0], [0.0, 4.0, 8.0, 8.0], [21.0, 22.0, 23.
         (Rounded, False, "8a8w", OWN, GIVEN),
     ],
 )
-def test_what_upstream_compares_with_is_computed_again_only_if_it_is_another_model(
+def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
     record: Any,
     program: type[nn.Module],
     is_own: bool,

@@ -86,7 +86,7 @@ def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -
     assert entries["C::test_refused", 0].refusal
 
 
-def test_what_an_earlier_run_kept_stays_when_it_is_resumed(tmp_path: Path) -> None:
+def test_kept_files_of_an_earlier_run_stay_when_it_is_resumed(tmp_path: Path) -> None:
     run(tmp_path, tests=TESTS[:2])
     kept = kept_directory(tmp_path, "C::test_a") / "comparison"
     kept.touch()

@@ -22,7 +22,7 @@ def _stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def test_modules_and_names_of_a_missing_package_are_there() -> None:
+def test_every_module_and_name_of_a_missing_package_is_stubbed() -> None:
     module = importlib.import_module("missing_one.deep.er")
     assert issubclass(type("Own", (module.Model,), {}), object)
     assert not isinstance(3, module.Model)
@@ -31,14 +31,14 @@ def test_modules_and_names_of_a_missing_package_are_there() -> None:
         assert not hasattr(one, "__version__")
 
 
-def test_a_call_names_the_package() -> None:
+def test_calling_a_stub_names_the_missing_package() -> None:
     module = importlib.import_module("missing_one.models")
     for call in (module.make, module.weights.Best.DEFAULT, type("Own", (module.Model,), {})):
         with pytest.raises(stubs.MissingPackageError, match="needs the package missing_one"):
             call()
 
 
-def test_other_packages_are_what_they_were() -> None:
+def test_stubs_of_missing_packages_leave_other_packages_unchanged() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("missing_two")
     assert importlib.import_module("json").loads("1") == 1

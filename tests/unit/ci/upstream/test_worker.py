@@ -122,7 +122,7 @@ SKIP = pytest.skip.Exception("no phone")
         ),
     ],
 )
-def test_an_end_states_the_error_behind_what_upstream_raises(
+def test_the_outcome_of_an_upstream_test_states_the_underlying_error(
     modules: Any,
     monkeypatch: pytest.MonkeyPatch,
     word: str,
@@ -154,7 +154,7 @@ LONG = "start" + "x" * 2000
         ([("skipped", "a"), ("failed", "b"), ("lacking", "c")], ("failed", "b")),
     ],
 )
-def test_a_test_ends_as_its_worst_part(modules: Any, ends: Any, told: Any) -> None:
+def test_an_upstream_test_ends_like_its_worst_part(modules: Any, ends: Any, told: Any) -> None:
     assert modules.worker.choose_end([(Ran(one), text) for one, text in ends]) == told
 
 
@@ -247,7 +247,7 @@ def call(modules: Any, place: Path, lines: str, *words: str) -> str:
     return told
 
 
-def test_each_input_set_has_its_outputs_in_their_order_in_memory(modules: Any, place: Path) -> None:
+def test_each_input_set_writes_its_outputs_in_memory_order(modules: Any, place: Path) -> None:
     assert call(modules, place, "0\n\n \n2\n") == "2 input sets were run"
     found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
     assert {name: values.tolist() for name, values in found.items()} == {
@@ -258,7 +258,7 @@ def test_each_input_set_has_its_outputs_in_their_order_in_memory(modules: Any, p
     assert (place / "clean").exists(), "nothing of an earlier program is in the memory"
 
 
-def test_the_method_that_is_asked_for_gets_inputs_of_its_types(modules: Any, place: Path) -> None:
+def test_the_requested_method_gets_inputs_of_its_types(modules: Any, place: Path) -> None:
     assert call(modules, place, "1 whole\n", "--method_index", "1") == "1 input sets were run"
     assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]

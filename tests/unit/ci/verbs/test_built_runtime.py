@@ -28,7 +28,9 @@ def write_builds(reports: Path, session: str, **identity: str) -> None:
     (reports / session / "artifacts.json").write_text(json.dumps({"builds": rows}))
 
 
-def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_runtimes_that_this_call_built_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for session, executorch, qnn in (
         *(("build_linux", "1.5.1", "2.40"), ("build_android", "1.4.1", "2.37")),
         ("parity", "1.5.1", "2.41"),
@@ -72,7 +74,7 @@ def test_a_runner_loads_programs_of_its_own_executorch_and_of_no_newer_qnn(
     assert ("--sdk /of/the/build" in apart) is (executorch == "1.5.1")
 
 
-def test_the_qnn_of_a_choice_is_its_own(tmp_path: Path) -> None:
+def test_each_sdk_choice_gives_its_qnn_version(tmp_path: Path) -> None:
     (tmp_path / "sdk.yaml").write_text("version: 2.37.0.250724\n")
     assert find_qnn(QnnChoice()) == WHEEL_QNN
     assert find_qnn(QnnChoice("pinned")) == read_toolchain("qnn-sdk").default

@@ -47,7 +47,7 @@ def read_jobs(*words: str) -> int:
     ("variable", "words", "jobs"),
     [("", (), CORES), ("37", (), "37"), ("37", ("--jobs", "2"), "2"), ("x", ("--jobs", "2"), "2")],
 )
-def test_who_says_it_last_is_heard(
+def test_the_jobs_option_overrides_the_variable_which_overrides_the_core_count(
     variable: str, words: tuple[str, ...], jobs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_JOBS", variable)
@@ -56,7 +56,7 @@ def test_who_says_it_last_is_heard(
 
 @pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
 @pytest.mark.parametrize("option", ["--reports", "--keep-artifacts"])
-def test_a_directory_that_cannot_be_written_is_named_first(
+def test_an_unwritable_output_directory_is_refused_before_anything_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, option: str
 ) -> None:
     (tmp_path / "a-file").touch()
@@ -98,7 +98,7 @@ def test_a_policy_is_found_upwards_in_its_repository(
     assert said.getvalue().splitlines()[0].endswith(found or "own suite is tested")
 
 
-def test_a_command_to_repeat_is_one_that_a_shell_takes(
+def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parser = argparse.ArgumentParser("run")
@@ -123,7 +123,7 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(
     assert told == ["run", "--policy", "below/qnn.toml"]
 
 
-def test_without_the_package_that_writes_evidence_a_note_is_told(
+def test_without_in_toto_attestation_a_note_says_that_no_evidence_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

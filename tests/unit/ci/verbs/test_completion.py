@@ -67,7 +67,7 @@ def list_options(parser: argparse.ArgumentParser, indent: str) -> Iterator[str]:
             yield f"{indent}{', '.join(parts)}"
 
 
-def test_the_options_of_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_every_verb_read_as_their_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """What each option takes, and what it is if it is omitted: nothing of it changes unseen."""
     for name in [*filter(lambda name: name.startswith("QNN_CI_"), os.environ), "EXECUTORCH_ROOT"]:
         monkeypatch.delenv(name, raising=False)

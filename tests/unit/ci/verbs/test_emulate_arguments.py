@@ -88,7 +88,7 @@ def run(*words: str) -> int:
     return main(["test-emulator", "--model", "mlp", "--scheme", "fp16", *words])
 
 
-def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
+def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     (tmp_path / "an sdk").mkdir()
     own = ["--runner", "./a runner", "--log-level", "debug", "--adaptor", "wheel"]

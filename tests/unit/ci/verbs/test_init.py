@@ -85,7 +85,9 @@ def test_an_ignore_file_that_is_no_file_is_left(
     assert not (root / ".gitignore").exists()
 
 
-def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_for_an_onnx_file_writes_an_onnx_policy_and_workflow(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
     told = [one for one in capsys.readouterr().out.splitlines() if "has no onnx" not in one]
@@ -122,7 +124,9 @@ def test_every_key_that_the_policy_shows_as_a_comment_is_one(
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_overwrites_no_file_without_force(
+    root: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).symlink_to("nowhere")
     assert main(["init", "--uses", USES]) == ExitCode.USAGE

@@ -69,7 +69,7 @@ entered: list[tuple[Tools, bool]] = []
 ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sdk=Path())}
 
 
-def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Path) -> None:
+def test_localise_options_reach_the_search(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "sdk").mkdir()
     more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
     words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk", "--adaptor", "wheel"]
@@ -90,9 +90,7 @@ def test_every_option_reaches_the_search(searched: list[Namespace], tmp_path: Pa
     assert tools.profile == tools.choice.profile != "emulator"
 
 
-def test_an_onnx_file_is_divided_by_the_other_lane(
-    searched: list[Namespace], tmp_path: Path
-) -> None:
+def test_localise_divides_an_onnx_file_by_nodes(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "net.onnx").touch()
     words = ["--model", "net.onnx", "--scheme", "u8", "--shape", "x=1,2"]
     words += ["--reproducer", "one.onnx"]
@@ -117,7 +115,7 @@ def test_an_onnx_file_is_divided_by_the_other_lane(
         (["--policy", "methods.toml", "--model", "mlp", "--model", "m"], "several methods"),
     ],
 )
-def test_a_call_that_makes_no_sense_searches_nothing(
+def test_contradictory_localise_options_are_usage_errors_before_any_search(
     searched: list[Namespace],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -87,7 +87,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
-def test_wrong_data_is_refused_first(
+def test_wrong_data_files_of_a_policy_are_refused_before_provisioning(
     repository: Path, verb: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = "x.onnx" if verb == "test-onnx" else "net.py:factory"
@@ -98,7 +98,7 @@ def test_wrong_data_is_refused_first(
     assert "qnn.toml" in err or ".np" in err
 
 
-def test_right_data_is_not_refused(
+def test_right_data_files_of_a_policy_are_accepted_before_provisioning(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "provision_profile", raise_unfit)
@@ -129,7 +129,7 @@ LOWERING = ("torch", "executorch")
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
     ],
 )
-def test_packages_that_a_verb_needs_are_looked_for_first(
+def test_packages_that_a_verb_needs_are_checked_before_provisioning(
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
     module: str,

@@ -82,7 +82,7 @@ def list_annotations(text: str, level: str) -> list[str]:
     return [one.text for one in heard.annotations if one.level == level]
 
 
-def test_a_job_gets_variables_and_outputs(
+def test_setup_on_github_writes_variables_and_outputs(
     world: World,
     github: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def test_later_steps_find_the_program_of_this_call(
     assert github("PATH") == (f"{world.root / 'bin'}\n" if is_own else "")
 
 
-def test_a_shell_gets_lines_that_it_evaluates(
+def test_setup_in_a_shell_prints_lines_to_evaluate(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["setup", "emulator"]) == ExitCode.OK
@@ -162,7 +162,7 @@ def test_an_unfit_environment_fails_and_gives_no_variables(
         ),
     ],
 )
-def test_a_repaired_tree_is_told(
+def test_setup_warns_of_a_repaired_tree(
     world: World,
     github: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
@@ -186,7 +186,7 @@ def test_a_repaired_tree_is_told(
         (None, None, False, False),
     ],
 )
-def test_a_cache_that_was_not_good_is_seen(
+def test_setup_detects_a_restored_cache_that_is_damaged_or_incomplete(
     world: World,
     github: Callable[[str], str],
     before: bytes | None,
@@ -213,7 +213,7 @@ def test_a_cache_that_was_not_good_is_seen(
 
 
 @pytest.mark.usefixtures("github")
-def test_what_is_asked_for_is_provisioned_with_every_byte_checked_and_examined(
+def test_setup_provisions_verifies_and_examines_the_requested_profile(
     world: World,
 ) -> None:
     words = ["--offline", "--trust-first-use", "--accept-licence", "--python", "python3"]

@@ -56,7 +56,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_each_option_is_asked_for(asked: dict[str, Any], tmp_path: Path) -> None:
+def test_every_option_of_sign_reaches_the_request(asked: dict[str, Any], tmp_path: Path) -> None:
     words = ["--lpai-arch", "v6", "--htp-arch", "v81", "--direct-mode", "--op-package-dir", "op"]
     words += ["--qnn-sdk", "q", "--hexagon-sdk", "h", "--hexagon-tools", "t", "--build-dir", "b"]
     words += ["--out", "o", "--signer", "mine", "--signer-python", "py", "--timeout", "7"]
@@ -76,7 +76,7 @@ def test_each_option_is_asked_for(asked: dict[str, Any], tmp_path: Path) -> None
     assert asked["needed"] == {"qnn_sdk", "hexagon_tools"}
 
 
-def test_a_device_is_asked_only_for_a_signature_that_is_made(
+def test_the_device_serial_is_read_only_for_a_real_signature(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {name: Verification(size) for name, size in (("a.so", 7), ("b.so", 9))}
@@ -96,7 +96,7 @@ def test_a_device_is_asked_only_for_a_signature_that_is_made(
     assert data["reports"] == {name: one.as_data() for name, one in made.items()}
 
 
-def test_a_dry_run_tells_every_library_and_no_secret(
+def test_a_sign_dry_run_lists_every_library_and_masks_secrets(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SIGNING_TOKEN", "K3Y-of-ours")

@@ -136,7 +136,9 @@ def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> Non
     assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
 
 
-def test_results_depend_on_tools_and_the_source(suite: Suite, tmp_path: Path) -> None:
+def test_the_identity_of_a_suite_run_depends_on_its_tools_and_source(
+    suite: Suite, tmp_path: Path
+) -> None:
     places = []
     for name in ("", "one", "two"):
         for one in SUITES["upstream"].places:

@@ -92,7 +92,9 @@ def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(
         ("executorch", ["16a4w", "8a8w", "16a4w"], ["16a4w", "8a8w"]),
     ],
 )
-def test_schemes_of_a_front_end(frontend: Any, asked: list[str], chosen: list[str]) -> None:
+def test_the_schemes_of_a_trial_depend_on_the_front_end(
+    frontend: Any, asked: list[str], chosen: list[str]
+) -> None:
     assert [one.value for one in trials.choose_schemes(frontend, asked)] == chosen
     for word in ("8a8w", "asis"):
         told = rf"--scheme {word} is not supported by onnx(.|\n)*u16a8w"
@@ -100,7 +102,7 @@ def test_schemes_of_a_front_end(frontend: Any, asked: list[str], chosen: list[st
             trials.choose_schemes("onnx", ["u8", word])
 
 
-def test_a_matrix_of_known_results_runs_nothing(
+def test_versions_matrix_with_known_shows_recorded_results_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -124,7 +124,7 @@ def test_a_run_without_a_report_is_a_difference_that_names_its_log(
     assert one.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
 
 
-def test_a_side_s_qnn_is_that_of_its_libraries_else_of_its_report(place: Path) -> None:
+def test_qnn_version_of_a_side_is_read_from_its_libraries_or_else_its_report(place: Path) -> None:
     named = make_report([], toolchain=(Tool(name="x", version="1"), Tool(name=HTP, version=BUILD)))
     path = place / LIBRARIES / HTP
     tree = Side("a", tree=place)
@@ -282,7 +282,7 @@ def test_nothing_is_fetched_unless_both_arguments_and_the_directory_can_be_used(
         (("2.49.0", "report"), [], ["torch", "executorch"]),
     ],
 )
-def test_what_a_run_needs_is_looked_for_before_anything_is_fetched(
+def test_required_packages_are_checked_before_anything_is_fetched(
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, str],

@@ -126,12 +126,12 @@ def refusal(data: bytes) -> str:
         (header(mode=b"0004755\0"), Member("a", 0, 0o755)),
     ],
 )
-def test_what_a_header_says(block: bytes, member: Member) -> None:
+def test_a_tar_header_is_read_as_its_member(block: bytes, member: Member) -> None:
     assert read(block + END) == [(member, b"")]
 
 
 @pytest.mark.parametrize("name", [b".", b"./", b""])
-def test_the_root_itself_is_no_member(name: bytes) -> None:
+def test_the_root_directory_of_a_tarball_is_skipped(name: bytes) -> None:
     assert names(header(name, kind=b"5") + file(b"b") + END) == ["b"]
 
 
@@ -143,7 +143,7 @@ def test_the_root_itself_is_no_member(name: bytes) -> None:
         (b"1274\0\0\0\0\0\0\0\0", 700),
     ],
 )
-def test_a_size_is_octal_or_of_base_256(size: bytes, count: int) -> None:
+def test_the_size_in_a_tar_header_is_octal_or_base_256(size: bytes, count: int) -> None:
     data = header(size=size) + padded(b"x" * count)
     assert [(member.size, len(one)) for member, one in read(data + file(b"b") + END)] == [
         (count, count),
@@ -206,14 +206,14 @@ def signed(blank: bytes) -> bytes:
         ),
     ],
 )
-def test_a_stream_that_is_refused(stream: bytes, why: str) -> None:
+def test_a_malformed_tar_stream_is_refused_with_the_reason(stream: bytes, why: str) -> None:
     assert refusal(stream).startswith(why)
 
 
 LONG = b"d/" * 80 + b"XnameX"
 
 
-def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
+def test_gnu_and_pax_headers_apply_only_to_the_next_member() -> None:
     stream = extra(b"L", LONG + b"\0") + file(prefix=b"p")
     stream += extra(b"K", b"end/" * 40 + b"X\0") + header(b"l", kind=b"2", link=b"x")
     stream += extra(b"x", record(b"path", b"pax/name") + record(b"mtime", b"1.5")) + file(
@@ -239,13 +239,13 @@ def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
     assert found[5][1] == b"y" * 700
 
 
-def test_a_header_of_sparse_data_makes_its_member_one() -> None:
+def test_a_pax_header_of_sparse_data_makes_its_member_a_sparse_file() -> None:
     sparse = extra(b"x", record(b"GNU.sparse.major", b"1")) + header(b"a")
     plain = extra(b"x", record(b"GNU.sparsely", b"1")) + header(b"b")
     assert [member.kind for member, _ in read(sparse + plain + END)] == ["sparse file", "file"]
 
 
-def test_headers_before_a_member_have_a_limit_together() -> None:
+def test_the_extension_headers_of_a_member_have_a_common_size_limit() -> None:
     half = extra(b"L", b"n" * (MAX_HEADER_BYTES // 2 - 1))
     assert len(names(half + half + file() + END)[0]) == MAX_HEADER_BYTES // 2 - 1
     more = extra(b"K", b"n" * (MAX_HEADER_BYTES // 2))
@@ -310,7 +310,7 @@ def why_not(tmp_path: Path, data: bytes, *rules: tuple[str, str], **ways: object
 
 
 @pytest.mark.parametrize("name", PACK)
-def test_a_tarball_is_unpacked_by_what_its_name_says(tmp_path: Path, name: str) -> None:
+def test_the_suffix_of_a_tarball_chooses_its_decompressor(tmp_path: Path, name: str) -> None:
     data = file(b"d/a") + header(b"d/l", kind=b"2", link=b"a") + header(b"e", kind=b"5") + END
     assert extract(tmp_path, data, name=name) == ({"d/a": "data", "e/": ""}, {"d/l": "a"})
     assert is_tarball(name)
@@ -324,7 +324,7 @@ def test_an_error_of_the_disk_is_not_the_archives(tmp_path: Path) -> None:
         extract_tar(tmp_path / "a.tar", Path("/proc/none"), Layout(), ANY)
 
 
-def test_files_are_taken_once(tmp_path: Path) -> None:
+def test_two_tar_members_at_one_path_are_refused(tmp_path: Path) -> None:
     rules = (("a/*", "lib/"), ("b/*", "lib/"))
     for second in (
         file(b"b/x"),
@@ -344,7 +344,7 @@ def test_files_are_taken_once(tmp_path: Path) -> None:
     assert list((tmp_path / "root/lib").iterdir()) == []
 
 
-def test_a_file_that_another_is_in_the_way_of_is_refused(tmp_path: Path) -> None:
+def test_a_member_below_a_file_is_refused(tmp_path: Path) -> None:
     assert why_not(tmp_path, file(b"a") + file(b"a/b") + END) == "member 'a/b' clashes with another"
 
 
@@ -359,7 +359,7 @@ def test_the_total_is_compared_before_a_file_is_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["a", "b"]
 
 
-def test_what_a_layout_leaves_out_counts_and_is_judged(tmp_path: Path) -> None:
+def test_members_outside_the_layout_count_and_are_checked_too(tmp_path: Path) -> None:
     data = file(b"in/a", b"1234") + file(b"out/b", b"56789") + END
     rules = ("in/*", "")
     limits = Limits(unpacked_bytes=8)
@@ -394,7 +394,7 @@ def test_hard_links_are_files_of_their_own_name(tmp_path: Path) -> None:
     assert (tmp_path / "root/a").stat().st_nlink == 3
 
 
-def test_a_hard_link_to_what_a_layout_leaves_out_gets_its_bytes(tmp_path: Path) -> None:
+def test_a_hard_link_to_a_member_outside_the_layout_gets_its_bytes(tmp_path: Path) -> None:
     data = file(b"pkg/big", b"12345") + file(b"pkg/other", b"x")
     data += b"".join(header(b"lib/" + name, kind=b"1", link=b"pkg/big") for name in (b"b", b"a"))
     data += header(b"lib/c", kind=b"1", link=b"pkg/other") + END
@@ -404,7 +404,7 @@ def test_a_hard_link_to_what_a_layout_leaves_out_gets_its_bytes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tar.xz"])
-def test_a_small_tarball_has_no_huge_file(tmp_path: Path, name: str) -> None:
+def test_a_small_tarball_that_declares_a_huge_file_is_refused(tmp_path: Path, name: str) -> None:
     archive = tmp_path / name
     archive.write_bytes(PACK[name](header(size=2 << 30) + END))
     for read_it in (
@@ -425,7 +425,7 @@ def test_a_small_tarball_has_no_huge_file(tmp_path: Path, name: str) -> None:
         ("MAX_NAMES", 19, b"f%d", "it has more than 19 characters in names"),
     ],
 )
-def test_more_of_anything_than_an_archive_has_is_refused_as_it_comes(
+def test_a_tarball_beyond_a_limit_is_refused_while_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: str, most: int, path: bytes,
     words: str,
 ) -> None:  # fmt: skip

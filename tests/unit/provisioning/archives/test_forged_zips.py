@@ -234,7 +234,7 @@ def good(**change: Any) -> Entry:
         ),
     ],
 )
-def test_a_directory_is_read_as_values(data: bytes, members: list[Member]) -> None:
+def test_a_zip_directory_is_read_as_its_members(data: bytes, members: list[Member]) -> None:
     assert outcome(lambda: read_directory(Archive(data))) == members
 
 
@@ -300,7 +300,7 @@ def ended(**change: Any) -> bytes:
         ),
     ],
 )
-def test_a_directory_that_is_not_what_it_says_is_refused(data: bytes, why: str) -> None:
+def test_a_malformed_zip_directory_is_refused_with_the_reason(data: bytes, why: str) -> None:
     said = outcome(lambda: read_directory(Archive(data)))
     assert said == why or (why.startswith(CUT) and said.startswith(why))
 
@@ -308,7 +308,7 @@ def test_a_directory_that_is_not_what_it_says_is_refused(data: bytes, why: str) 
 @pytest.mark.parametrize(
     ("members", "spare", "fits"), [(2, 0, True), (1, 0, False), (2, -1, False)]
 )
-def test_a_directory_has_a_limit(
+def test_a_zip_directory_has_limits_of_members_and_bytes(
     monkeypatch: pytest.MonkeyPatch, members: int, spare: int, fits: bool
 ) -> None:
     monkeypatch.setattr(zipfiles, "MAX_MEMBERS", members)
@@ -344,7 +344,7 @@ FLAT = replace(MEMBER, compressed=36, method=0)
         ),
     ],
 )
-def test_a_member_is_what_its_directory_says_or_it_is_refused(
+def test_a_zip_member_that_contradicts_its_directory_is_refused(
     entry: Entry, declared: dict[str, Any], wanted: bytes | str
 ) -> None:
     """It begins after a byte."""
@@ -368,7 +368,7 @@ def test_a_member_is_what_its_directory_says_or_it_is_refused(
         (b"\xff", "the target of link 'l' is not UTF-8"),
     ],
 )
-def test_the_target_of_a_link_has_a_limit(target: bytes, wanted: str) -> None:
+def test_target_of_a_zip_link_has_a_length_limit_and_is_utf8(target: bytes, wanted: str) -> None:
     entry = replace(LINKED, data=target)
     crc, packed = zlib.crc32(target), len(entry.bytes_in_file)
     member = Member("l", len(target), kind="symlink", compressed=packed, crc=crc, method=8)
@@ -383,7 +383,7 @@ def placed_in(entries: Sequence[Entry]) -> tuple[Archive, list[tuple[str, Member
 FOLDER = Entry(b"d/", b"", method=0)
 
 
-def test_members_are_written_and_links_are_told(tmp_path: Path) -> None:
+def test_zip_members_are_written_and_links_returned(tmp_path: Path) -> None:
     program = replace(GOOD, name=b"b", mode=stat.S_IFREG | 0o750, data=b"x" * 50)
     source, placed = placed_in([GOOD, LINKED, FOLDER, program])
     root = tmp_path / "root"
@@ -416,7 +416,7 @@ def test_programs_of_a_zip_without_modes_can_be_run(
     assert (tmp_path / path).read_bytes() == data
 
 
-def test_one_path_is_not_for_two_members(tmp_path: Path) -> None:
+def test_a_layout_that_puts_two_zip_members_at_one_path_is_refused(tmp_path: Path) -> None:
     source, placed = placed_in([GOOD, LINKED])
     twice = [("y", placed[0][1]), *(("x", member) for _, member in placed)]
     with pytest.raises(IntegrityError, match=r"a\.zip is refused") as caught:
@@ -428,9 +428,7 @@ def test_one_path_is_not_for_two_members(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_told"), [("a.tar.bz2", True), ("a.7z", True), ("a.ZIP", False)]
 )
-def test_what_is_neither_a_zip_nor_a_tarball_that_can_be_read(
-    tmp_path: Path, name: str, is_told: bool
-) -> None:
+def test_archive_of_unsupported_format_is_refused(tmp_path: Path, name: str, is_told: bool) -> None:
     (tmp_path / name).write_bytes(b"BZh9" * 20)
     source = FileSource(tmp_path / name)
     with pytest.raises(IntegrityError) as caught:

@@ -170,7 +170,7 @@ def test_a_wrong_or_missing_trailer_is_refused(
         unpack(archive, tmp_path / "root")
 
 
-def test_a_dictionary_of_xz_has_a_limit(tmp_path: Path) -> None:
+def test_an_xz_archive_with_a_huge_dictionary_is_refused(tmp_path: Path) -> None:
     """One of 1.5 GiB, as its block header (xz file format, 3.1) says."""
     data = bytearray(lzma.compress(plain_tar()))
     size = (data[12] + 1) * 4

@@ -60,7 +60,7 @@ def refusal(*members: Member, limits: Limits = FREE) -> str:
         (Member("a", 0, kind="symlink", link="é" * 2048), LONG_LINK),
     ],
 )
-def test_a_name_that_is_refused(member: Member, problem: str) -> None:
+def test_a_member_with_an_unsafe_name_is_refused(member: Member, problem: str) -> None:
     assert refusal(member) == f"member {member.name[:200]!r} {problem}"
     with pytest.raises(IntegrityError) as caught:
         check_name("a.zip", member)
@@ -108,7 +108,7 @@ def test_a_name_that_is_refused(member: Member, problem: str) -> None:
         ),
     ],
 )
-def test_members_are_judged_together(members: tuple[Member, ...], why: str) -> None:
+def test_members_whose_names_clash_are_refused(members: tuple[Member, ...], why: str) -> None:
     assert refusal(*members) == why
 
 
@@ -140,7 +140,7 @@ LINKS = [Member("a", 40), *(Member(one, 0, kind="hardlink", link="a") for one in
         ),
     ],
 )
-def test_sizes_and_characters_are_added_up(
+def test_the_total_size_and_name_length_of_members_are_limited(
     monkeypatch: pytest.MonkeyPatch, members: list[Member], most: int, why: str
 ) -> None:
     monkeypatch.setattr(layout, "MAX_NAMES", 12)
@@ -162,7 +162,9 @@ def test_sizes_and_characters_are_added_up(
         ("lm", {"l": "x"}, "lm"),
     ],
 )
-def test_where_a_path_leads(name: str, links: dict[str, str], end: str | None) -> None:
+def test_a_path_is_resolved_through_the_links_of_an_archive(
+    name: str, links: dict[str, str], end: str | None
+) -> None:
     assert LinkResolver(links).resolve(name) == end
 
 
@@ -185,7 +187,7 @@ def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry
         writer.close()
 
 
-def test_nothing_that_is_there_is_written_to(tmp_path: Path) -> None:
+def test_an_existing_file_or_link_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"mine")
     (tmp_path / "a.so").symlink_to("other")
     for path in (tmp_path / "a.so", tmp_path / "none"):
@@ -219,11 +221,11 @@ RULES = [
         ("other", ""),
     ],
 )
-def test_a_layout_says_where_a_member_goes(name: str, path: str) -> None:
+def test_a_layout_maps_each_member_to_its_path(name: str, path: str) -> None:
     assert Layout(RULES).place(name) == path
 
 
-def test_without_rules_all_is_taken_and_components_choose() -> None:
+def test_a_layout_without_rules_takes_all_members_and_components_restrict_it() -> None:
     assert Layout().place("a/b") == "a/b"
     chosen = Layout(RULES, ["lib/a*", "docs/**"])
     assert chosen.place("pkg/lib/a.so") == "lib/a.so"
@@ -251,7 +253,9 @@ def test_without_rules_all_is_taken_and_components_choose() -> None:
         ("a[b]+.\\*", ("a[b]+.\\c",), ("ab.\\c", "a[b]+x\\c")),
     ],
 )
-def test_what_a_glob_matches(pattern: str, yes: tuple[str, ...], no: tuple[str, ...]) -> None:
+def test_a_component_glob_matches_only_its_paths(
+    pattern: str, yes: tuple[str, ...], no: tuple[str, ...]
+) -> None:
     layout = Layout([], [pattern])
     assert [name for name in (*yes, *no) if layout.wants(name)] == list(yes)
 

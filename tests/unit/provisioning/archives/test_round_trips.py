@@ -92,7 +92,7 @@ def write_tar(members: list[Given], form: int) -> bytes:
 
 @settings(max_examples=40, deadline=None)
 @given(members=MEMBERS, form=st.sampled_from(FORMATS), pack=st.sampled_from(sorted(PACK)))
-def test_a_tarball_holds_what_tarfile_wrote(
+def test_a_tarball_is_read_as_tarfile_wrote_it(
     tmp_path_factory: pytest.TempPathFactory, members: list[Given], form: int, pack: str
 ) -> None:
     try:
@@ -143,7 +143,7 @@ class Pipe(io.BytesIO):
     kind_of_file=st.sampled_from([io.BytesIO, Pipe]),
     comment=st.binary(max_size=40),
 )
-def test_a_zip_holds_what_zipfile_wrote(
+def test_a_zip_is_read_as_zipfile_wrote_it(
     tmp_path_factory: pytest.TempPathFactory,
     members: list[Given],
     method: int,

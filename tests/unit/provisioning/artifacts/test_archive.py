@@ -220,7 +220,7 @@ def test_archive_is_unpacked_within_the_limits_of_its_release(
     assert sdk.provision(trust=True).fetched
 
 
-def test_link_out_of_a_component_is_left_out_however_it_comes(
+def test_link_out_of_a_component_is_skipped_in_whole_and_partial_downloads(
     sdk: Workspace, server: BadServer
 ) -> None:
     server.files["good"] = pack_zip(FILES, links={"lib/out": "../a.txt", "lib/also": "../a.txt"})
@@ -278,7 +278,7 @@ def test_small_body_that_is_no_archive_is_tried_again(
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_host_that_has_something_else_is_left_for_the_next(
+def test_host_that_serves_another_file_is_skipped_for_the_next_host(
     sdk: Workspace, server: BadServer, name: str, kind: str
 ) -> None:
     server.files["first"] = OTHERS[kind](PACKERS[name])
@@ -299,7 +299,7 @@ def endless(handler: bad.Handler, data: bytes) -> None:
         handler.body(bytes(100_000))
 
 
-def test_no_more_is_read_than_the_archive_may_have(
+def test_download_reads_no_more_than_the_archive_or_the_disk_may_hold(
     sdk: Workspace, server: BadServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for fault in (endless, bad.whole(b"PK", length=MOST_BYTES * 900)):

@@ -129,7 +129,7 @@ def test_damaged_record_of_licences_accepts_nothing(licensed: Workspace, text: s
 # -- first uses -----------------------------------------------------------------------------------
 
 
-def test_first_use_is_recorded_without_a_login_and_binds(
+def test_first_use_is_recorded_without_credentials_and_pins_later_downloads(
     sdk: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sdk.describe("https://me:secret@vendor.invalid/sdk.zip?key=secret", pinned=False)
@@ -187,7 +187,7 @@ def test_archive_that_contradicts_its_manifest_is_forgotten_unless_it_is_pinned(
         (True, True, "sdk:headers other --accept-licence --trust-first-use`"),
     ],
 )
-def test_one_command_agrees_to_everything(
+def test_one_suggested_command_gives_every_missing_consent(
     licensed: Workspace,
     monkeypatch: pytest.MonkeyPatch,
     ci: str,

@@ -123,7 +123,7 @@ def test_choice_that_does_not_exist_is_refused(
         monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
 
 
-def test_profiles_that_push_qnn_tell_the_version_that_a_device_gets(
+def test_profiles_that_push_qnn_state_the_version_for_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qnn, maven = read_toolchain("qnn-sdk").default, read_toolchain("qnn-android").default
@@ -295,7 +295,9 @@ def test_variables_name_roots_and_what_the_caller_names_comes_first(
         ),
     ],
 )
-def test_environment_holds_no_other_qnn(base: dict[str, str], left: dict[str, str]) -> None:
+def test_environment_removes_variables_of_other_qnn_versions(
+    base: dict[str, str], left: dict[str, str]
+) -> None:
     ours = {"QNN_SDK_ROOT": "/ours", "NEW": "1"}
     assert Environment("p", (), ours).apply(base) == {**left, **ours}
 

@@ -126,7 +126,9 @@ def test_refusals_say_what_why_and_what_to_do(sdk: Workspace) -> None:
     check_snapshot(SNAPSHOTS / "refusals.txt", shown)
 
 
-def test_steps_are_printed(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provisioning_progress_reads_as_its_snapshot(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = ""
 
     def step(name: str, call: Callable[[], object], *, parallel: bool = False) -> None:

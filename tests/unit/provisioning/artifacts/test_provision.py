@@ -147,7 +147,7 @@ def test_key_of_a_tree_holds_everything_that_makes_it(
     assert request.key().directory == keys[1]  # an installation is no part of what is fetched
 
 
-def test_words_select_profiles_and_artifacts_once(sdk: Workspace) -> None:
+def test_arguments_select_each_profile_and_artifact_once(sdk: Workspace) -> None:
     sdk.add_artifact("other")
     sdk.edit('version = "1.2.3"', 'version = "1.2.2"\nsource = "git"\nurl = "u"\ncommit = '
              f'"{"a" * 40}"\n[[releases]]\nversion = "1.2.3"')  # fmt: skip

@@ -56,7 +56,7 @@ def obtain(job: FillJob, request: ArtifactRequest | None = None) -> Path:
         ({}, DownloadError, "pip downloaded nothing"),
     ],
 )
-def test_anything_else_that_pip_brings_is_refused(
+def test_wheel_from_pip_that_is_not_the_pinned_one_is_refused(
     job: FillJob, pip: Pip, brings: Mapping[str, bytes], error: type[QnnCiError], why: str
 ) -> None:
     pip.brings = brings
@@ -221,7 +221,7 @@ def test_older_wheel_is_taken_only_if_it_was_asked_for(
     assert (new.version, new.sha256) == (found, hashlib.sha256(data).hexdigest())
 
 
-def test_link_follows_the_one_file_that_fits() -> None:
+def test_library_link_follows_the_only_matching_file_of_a_wheel() -> None:
     links = {"lib/libc++.so.1": "libc++-1a.so.1.0"}
     one = ["lib/libc++-9f.so.1.0", "lib/libc++abi-9f.so.1.0", "other/libc++-77.so.1.0"]
     assert wheel.follow_links(links, one) == {"lib/libc++.so.1": "libc++-9f.so.1.0"}

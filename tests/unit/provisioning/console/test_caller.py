@@ -42,7 +42,9 @@ SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
         ),
     ],
 )
-def test_a_hint_is_what_the_caller_would_type(caller: Caller, hint: str, shown: str) -> None:
+def test_a_command_in_a_message_is_rewritten_as_the_caller_would_type_it(
+    caller: Caller, hint: str, shown: str
+) -> None:
     assert caller.translate(f"run `{hint}`, or not") == f"run `{shown}`, or not"
 
 
@@ -54,14 +56,14 @@ def test_a_hint_is_what_the_caller_would_type(caller: Caller, hint: str, shown: 
         ("env", "./nox -s qnn_ci -- env aot"),
     ],
 )
-def test_a_verb_has_the_session_that_runs_it(verb: str, shown: str) -> None:
+def test_a_command_in_a_message_names_the_nox_session_of_its_verb(verb: str, shown: str) -> None:
     sessions = {name: one.session for name, one in VERBS.items()}
     assert Caller("", sessions, (), "./nox").translate(f"`qnn-ci {verb} aot`") == f"`{shown}`"
     session = shown.split()[2]
     assert find_verb(VERBS, session) == (verb if session != "qnn_ci" else "")
 
 
-def test_labels_are_what_was_typed() -> None:
+def test_the_label_of_a_command_is_what_the_user_typed() -> None:
     assert Caller("python -m ci", SESSIONS, ("fetch", "x")).label("fetch") == "python -m ci fetch"
     nox = Caller("python -m ci", SESSIONS, ("build", "android"), "./nox")
     assert nox.label("build") == "./nox -s build_android"
@@ -69,7 +71,7 @@ def test_labels_are_what_was_typed() -> None:
     assert nox.label("gc") == "./nox -s qnn_ci -- gc"
 
 
-def test_paths_hold_from_where_the_caller_stands(
+def test_shown_paths_are_relative_to_the_callers_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = tmp_path / "checkout"
@@ -84,7 +86,9 @@ def test_paths_hold_from_where_the_caller_stands(
     assert shown_path(Path("reports")) == f"{checkout}/reports"
 
 
-def test_a_cause_is_kept_for_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_of_a_failure_is_written_to_the_file_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_cause("nobody asks")
     monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "cause"))
     keep_cause("a model failed")

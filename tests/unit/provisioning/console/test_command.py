@@ -48,7 +48,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     return {"show": Verb("a_verb", "shows")}
 
 
-def test_text_for_a_person_and_json_for_a_machine(verbs: dict[str, Verb]) -> None:
+def test_a_verb_prints_text_or_with_json_only_json(verbs: dict[str, Verb]) -> None:
     assert run_command("p", verbs, ["show"]) == (0, "a table\n")
     code, text = run_command("p", verbs, ["show", "--json"])
     assert (code, json.loads(text)) == (0, {"rows": 1})
@@ -63,7 +63,7 @@ def test_an_error_of_the_tree_has_a_message_and_an_exit_code(
     assert "no libc++\n  why: it is not there\n  fix: provision it" in capsys.readouterr().err
 
 
-def test_what_is_printed_has_the_commands_of_the_caller(
+def test_all_output_names_commands_as_the_caller_types_them(
     verbs: dict[str, Verb],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -136,7 +136,7 @@ def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_pat
     )
 
 
-def test_what_ends_well_after_its_time_has_failed() -> None:
+def test_a_process_that_exits_with_0_after_its_time_limit_has_failed() -> None:
     words = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]
     with pytest.raises(ToolError, match="did not end within"):
         process.run_process(words, timeout_s=0.4)

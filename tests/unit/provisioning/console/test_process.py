@@ -62,7 +62,7 @@ def test_a_hang_is_ended_with_its_children() -> None:
     assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
-def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) -> None:
+def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(tmp_path: Path) -> None:
     said = tmp_path / "said"
     child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
     code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
@@ -91,7 +91,7 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_starts_other_programs_all_the_time_is_ended() -> None:
+def test_a_process_that_keeps_replacing_itself_is_ended() -> None:
     again = 'exec /bin/sh -c "$AGAIN"'
     for number in range(60):
         mark = f"TEST_END_MARKED={os.getpid()}-{number}"
@@ -104,13 +104,13 @@ def test_what_starts_other_programs_all_the_time_is_ended() -> None:
                 child.kill()
 
 
-def test_all_that_was_printed_before_the_end_is_there() -> None:
+def test_all_output_before_the_end_of_a_process_is_returned() -> None:
     code = "import os; [os.write(1, b'%07d\\n' % n) for n in range(100_000)]"
     ended = run_process([sys.executable, "-c", code])
     assert ended.output.splitlines() == [f"{n:07}" for n in range(100_000)]
 
 
-def test_what_threads_run_and_what_they_yet_start_is_ended() -> None:
+def test_processes_of_all_threads_including_later_ones_are_ended() -> None:
     def start(after_s: float) -> Completed:
         time.sleep(after_s)
         return run_process([sys.executable, "-c", "import time; time.sleep(60)"], check=False)
@@ -145,7 +145,7 @@ def test_the_files_of_a_module_have_a_limit(tmp_path: Path, most_bytes: int) -> 
     assert (tmp_path / "out").stat().st_size == (most_bytes if ended.returncode else 200_000)
 
 
-def test_a_process_does_not_read_what_is_typed_into_ours() -> None:
+def test_a_child_process_has_no_access_to_our_standard_input() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"typed")
     os.close(writing)
@@ -179,7 +179,7 @@ def test_a_signal_that_another_thread_received_is_acted_on() -> None:
             signal.signal(number, handler)
 
 
-def test_what_one_task_raises_ends_the_others_and_aborts() -> None:
+def test_an_exception_in_one_task_ends_the_processes_of_the_others() -> None:
     aborted = threading.Event()
 
     def fail() -> Completed:
@@ -215,14 +215,14 @@ def test_memory_is_bounded_however_much_a_program_prints(
     assert streams.describe() == told
 
 
-def test_a_silent_program_is_ended_but_not_one_that_speaks() -> None:
+def test_a_program_without_output_for_too_long_is_ended() -> None:
     ended = run_process(["sh", "-c", "echo a; sleep 60"], silence_s=0.4, check=False)
     assert (ended.output, ended.describe()) == ("a\n", "printed nothing for 0 s")
     slow = "for n in 1 2 3 4 5 6; do echo $n; sleep 0.2; done"
     assert run_process(["sh", "-c", slow], silence_s=0.8).is_good
 
 
-def test_what_was_started_ends_with_a_process_that_is_killed() -> None:
+def test_child_processes_end_when_their_parent_is_killed() -> None:
     """With all of its group, at whatever instant the kill comes."""
     mark = f"# {secrets.token_hex()}"
     command = ["sh", "-c", f"sleep 600 & sleep 600 {mark}; wait {mark}"]

@@ -65,7 +65,7 @@ def lines_of(screen: StringIO) -> list[str]:
         ("B", 2048, 4096, 0, 20, "  x 100% 4.0 KiB of 2.0 KiB, 410 B/s, 10 s, 0 s left"),
     ],
 )
-def test_a_bar_shows_what_it_knows(
+def test_a_progress_bar_shows_the_known_figures(
     unit: str, total: int, done: int, resumed: int, columns: int | None, line: str
 ) -> None:
     bar = Bar("x", total, unit, None, live=True, columns=columns)
@@ -74,7 +74,7 @@ def test_a_bar_shows_what_it_knows(
     assert bar.describe(bar._started + 10) == line
 
 
-def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_names_running_tasks(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH_S", 0.02)
     progress = Progress(screen, live=True)
     with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
@@ -95,7 +95,7 @@ def test_bars_are_live_on_a_terminal_outside_ci(
     assert not Progress.to_stderr().live
 
 
-def test_a_silence_is_broken_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_prints_progress_lines_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
     pipe = StringIO()
     with Progress(pipe).waiting("lowering"):
@@ -119,7 +119,7 @@ def test_a_path_is_never_broken() -> None:
     assert fit_lines(path, None) == path
 
 
-def test_columns_of_a_real_terminal(terminal: TextIO) -> None:
+def test_the_width_of_a_real_terminal_is_read(terminal: TextIO) -> None:
     assert count_columns(terminal) == 132
 
 

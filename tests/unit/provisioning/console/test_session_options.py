@@ -49,7 +49,7 @@ EMULATE = make_parser(
         ("--quick aot", "aot", "--quick"),
     ],
 )
-def test_a_session_takes_what_it_knows_and_leaves_what_another_knows(
+def test_a_session_keeps_its_own_options_and_ignores_those_of_others(
     words: str, kept: str, left: str
 ) -> None:
     assert keep_own(words.split(), BUILD, [EMULATE]) == (kept.split(), left.split())
@@ -73,7 +73,7 @@ def test_the_other_verbs_of_a_call_are_those_of_its_sessions(
     ("words", "code"),
     [(["--list", "--no-doctor", "--with", "llama"], 0), (["--list", "--no-doctors"], 2)],
 )
-def test_a_combination_says_what_it_leaves_to_others_and_refuses_what_none_knows(
+def test_options_of_other_sessions_are_reported_as_ignored_and_unknown_ones_refused(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
 ) -> None:
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")

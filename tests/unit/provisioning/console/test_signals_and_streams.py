@@ -23,7 +23,7 @@ from provisioning.errors import ToolError, UsageError
 # -- commands ------------------------------------------------------------------------------------
 
 
-def test_a_users_command_may_be_started_anywhere(
+def test_relative_paths_in_a_users_command_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "tool"
@@ -43,7 +43,7 @@ def test_a_users_command_may_be_started_anywhere(
     assert command.user_command(["link"]) == [str(link)]
 
 
-def test_what_may_be_read_and_not_written_is_a_refused_write(tmp_path: Path) -> None:
+def test_a_full_read_only_or_forbidden_place_is_a_refused_write(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     def refused(number: int, name: str | None = None) -> bool:
@@ -140,7 +140,7 @@ def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
 # -- processes -----------------------------------------------------------------------------------
 
 
-def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> None:
+def test_a_process_is_run_with_binary_input_and_output(tmp_path: Path) -> None:
     assert process.run_bytes(["cat"], data=b"\xff\0") == b"\xff\0"
     (tmp_path / "given").write_bytes(b"\xfe\n")
     assert process.run_streams(["cat"], data=tmp_path / "given").stdout == b"\xfe\n"

@@ -67,7 +67,9 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
         ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),
     ],
 )
-def test_streams_that_are_closed_gone_or_full(words: str, code: int, said: bytes) -> None:
+def test_closed_broken_or_full_streams_give_no_traceback(
+    words: str, code: int, said: bytes
+) -> None:
     ended = run_shell(words)
     assert ended.returncode == code
     assert said in ended.stderr
@@ -76,7 +78,7 @@ def test_streams_that_are_closed_gone_or_full(words: str, code: int, said: bytes
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "nonsense"])
-def test_a_home_in_any_bytes_and_any_locale(locale: str, tmp_path: Path) -> None:
+def test_a_home_path_of_any_bytes_is_printed_in_any_locale(locale: str, tmp_path: Path) -> None:
     home = os.fsencode(tmp_path) + b"/h\xf6me \xe6\xa8\xa1"
     variables = {"QNN_CI_HOME": os.fsdecode(home), "LC_ALL": locale, "PYTHONUTF8": "0"}
     shown = run_shell("PROGRAM verify", **variables)

@@ -310,5 +310,5 @@ STAGED = [
 ROWS = [*MACHINES, *BUILDING, *SDKS, *ELVES, *FAMILIES, *STAGED]
 
 
-def test_what_a_check_tells_at_its_edge() -> None:
+def test_checks_at_their_limits_read_as_their_snapshot() -> None:
     assert list(tell(ROWS)) == read_snapshot("edges.txt")

@@ -26,12 +26,12 @@ def judge(code: str, subject: object) -> list[Finding]:
     return [found for one in subjects_of(code) for found in one.judge(subject) if found.id == code]
 
 
-def test_every_check_has_its_pair() -> None:
+def test_every_check_has_a_faulty_and_a_good_example() -> None:
     assert PAIRS.keys() == {check.id for check in list_checks()}
 
 
 @pytest.mark.parametrize("code", PAIRS)
-def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str) -> None:
+def test_a_check_finds_its_faulty_example_and_not_the_good_one(code: str) -> None:
     seen, not_seen = PAIRS[code]
     (finding,) = judge(code, seen)
     assert all(msgspec.to_builtins(finding).values())
@@ -39,7 +39,7 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str) -> None:
     assert judge(code, not_seen) == []
 
 
-def test_what_each_check_tells() -> None:
+def test_findings_of_every_check_read_as_their_snapshot() -> None:
     heads = {code: " ".join([row.severity.value, *row.after]) for code, row in read_rows().items()}
     told = [
         f"{code} {heads[code]} | {line}"
@@ -66,7 +66,7 @@ def library(name: str, *needed: str) -> FileFacts:
     return FileFacts(name, path, 1, facts)
 
 
-def test_needs_in_a_circle_end() -> None:
+def test_circular_library_needs_are_followed_once() -> None:
     files = [library("libA.so", "libB.so", "libX.so"), library("libB.so", "libA.so")]
     assert ids(judge_needs(files, {"libA.so", "libB.so"}, {})) == ["QNN216"]
     files = [

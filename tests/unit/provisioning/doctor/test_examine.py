@@ -47,7 +47,7 @@ def pins_of(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
     return find_pins(wanted_requests(profile), roots)
 
 
-def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of(
+def test_a_changed_profile_uses_its_base_profiles_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for changes in ("+qnn-runtime@2.49.40", "+qnn-runtime@2.49.40+libcxx@14"):
@@ -74,7 +74,9 @@ def test_the_pin_of_a_checkout_is_the_commit_of_its_own_version(tmp_path: Path) 
         assert pins_of("linux", {"executorch": tmp_path})[CHECKOUT_COMMIT] == commit
 
 
-def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_sdk_directory_that_the_user_chose_has_no_pin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("QNN_CI_SDK", raising=False)
     assert pins_of("emulator-sdk", {})["qnn-sdk"] == read_toolchain("qnn-sdk").default
     monkeypatch.setenv("QNN_CI_SDK", "pinned")
@@ -151,7 +153,7 @@ def place(environment: Environment, name: str) -> Path:
     return environment.root("qnn-sdk").parent / "builds" / f"aot-{name}" / "overlay"
 
 
-def test_which_adaptors_a_choice_allows(
+def test_the_sdk_and_adaptor_choice_restricts_the_candidate_adaptors(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = [place(environment, "newest"), place(environment, "fit")]

@@ -91,7 +91,7 @@ def test_stubs_without_skels_are_a_warning_if_the_device_may_have_them() -> None
     assert find_ids(staged(*stubs, dsp("")), ("SM8750", 79)) == []
 
 
-def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
+def test_a_missing_fastrpc_library_is_one_finding_per_set() -> None:
     needs = ("libcdsprpc.so", "libc.so.6")
     stubs = [file(f"libQnnHtpV{one}Stub.so", machine=EM_AARCH64, needed=needs) for one in (75, 79)]
     case = within(trees={STAGING: staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))})
@@ -119,7 +119,7 @@ def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
         (("libcdsprpc.so.1",), EM_X86_64, ("libcdsprpc.so", "libc.so.6")),
     ],
 )
-def test_a_system_that_is_not_staged_or_has_the_library_is_not_blamed(
+def test_missing_fastrpc_is_no_finding_if_staged_or_not_needed(
     staged_too: tuple[str, ...], machine: int, needed: tuple[str, ...]
 ) -> None:
     stub = file("libQnnHtpV75Stub.so", machine=machine, needed=needed)
@@ -179,7 +179,7 @@ def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
         assert list(find_groups(case)) == []
 
 
-def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> None:
+def test_links_out_of_a_staged_tree_are_read_as_their_targets(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "libQnnHtp.so").symlink_to(LIBRARIES / "libx86.so")
@@ -215,7 +215,7 @@ HEXAGON = read_elf(LIBRARIES / "libhexagon.so")
         (HEXAGON, "lpai"),
     ],
 )
-def test_a_library_fits_its_own_directory(facts: ElfFacts, kind: str) -> None:
+def test_a_library_fits_the_elf_policy_of_its_own_directory(facts: ElfFacts, kind: str) -> None:
     assert judge(facts, elf_policy(kind)) == []
 
 
@@ -234,7 +234,7 @@ def test_a_library_fits_its_own_directory(facts: ElfFacts, kind: str) -> None:
         ("lib", None),
     ],
 )
-def test_a_directory_has_a_kind(directory: str, kind: str | None) -> None:
+def test_directory_of_a_library_determines_its_elf_policy(directory: str, kind: str | None) -> None:
     chosen = choose_policy(directory, read_elf_policies())
     assert (chosen[0] if chosen else None) == kind
 
@@ -251,7 +251,7 @@ def test_a_directory_has_a_kind(directory: str, kind: str | None) -> None:
         *((name, None) for name in ("libQnnGpu.so", "libQnnHtpV75Skel.so.1", "QnnHtp.so")),
     ],
 )
-def test_the_parts_of_a_library_s_name(name: str, parts: tuple[str, ...] | None) -> None:
+def test_the_name_of_a_qnn_library_is_parsed(name: str, parts: tuple[str, ...] | None) -> None:
     found = parse_qnn_name(name)
     assert (found and tuple(found)) == parts
 

@@ -68,7 +68,7 @@ def test_a_checkout_is_judged_for_the_machine_that_it_is_built_for() -> None:
     assert list(CHECKOUTS.find(ask())) == []
 
 
-def test_what_follows_from_a_fault_is_not_told_however_far_it_follows() -> None:
+def test_consequences_of_a_fault_are_not_reported() -> None:
     missing = cases.module("third-party/json", "missing")
     for change, told in (
         ({}, ["QNN704", "QNN705"]),
@@ -96,7 +96,7 @@ def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
     ]
 
 
-def test_a_device_is_judged_with_what_would_be_pushed() -> None:
+def test_a_device_is_compared_with_the_libraries_that_would_be_pushed() -> None:
     phone = replace(cases.PHONE, libraries={"libA.so": OTHER.text})
     tree = tree_of(*FILES, device_file("libD.so", 8192), device_file("libE.so", 4096))
     case = ask(devices=(phone, replace(phone, serial="def")), trees={"qnn-sdk": tree})
@@ -144,7 +144,7 @@ def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
         assert [one.qnn for one in PYTHON.find(ask(**facts))] == [qnn]
 
 
-def test_of_sdks_that_serve_the_first_is_wanted() -> None:
+def test_the_first_suitable_sdk_is_named_as_missing() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
     assert [one["subject"] for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
@@ -251,7 +251,7 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
         ((), ANDROID),
     ],
 )
-def test_what_is_staged_is_judged_as_its_device_has_it(kinds: tuple[str, ...], target: str) -> None:
+def test_staged_files_are_grouped_by_their_loader(kinds: tuple[str, ...], target: str) -> None:
     skel, more = cases.skel("libS.so", 0x79), cases.skel("libT.so", 0x8075)
     core, broken = file("libA.so", machine=EM_AARCH64), replace(file("libB.so"), elf=None)
     case = ask(
@@ -268,7 +268,7 @@ def ids(findings: Iterator[Finding]) -> list[tuple[str, str]]:
     return [(one.id, one.subject) for one in findings]
 
 
-def test_of_a_group_each_file_is_judged_and_what_those_that_fit_need() -> None:
+def test_files_of_a_group_and_the_needs_of_fitting_ones_are_checked() -> None:
     policy = msgspec.structs.replace(KINDS[HOST], unused=("libU*",))
     files = (
         file("libA.so", soname="libA.so", needed=("libB.so", "libc.so.6", "libX.so", "libN.so")),
@@ -290,7 +290,7 @@ def test_of_a_group_each_file_is_judged_and_what_those_that_fit_need() -> None:
     assert ids(judge_group(elsewhere)) == [*found[:2], ("QNN216", "libH.so"), found[3]]
 
 
-def test_glibc_of_the_machine_is_the_one_that_counts() -> None:
+def test_the_glibc_of_the_machine_is_compared_with_what_libraries_need() -> None:
     own = needing("libA.so", "GLIBC_2.35", place=f"lib/{HOST}", soname="libA.so")
     trees = {"qnn-sdk": tree_of(own)}
     for glibc, found in (("2.34", ["QNN219"]), ("2.35", []), (None, ["QNN002", "QNN219"])):

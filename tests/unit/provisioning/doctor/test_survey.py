@@ -53,7 +53,7 @@ def program(path: Path, text: str) -> Path:
     ("limits", "memory_gb"),
     [(("max\n", "3000000000\n"), 3.0), (("2000000000\n", "9" * 19), 2.0), (("0\n",), 0)],
 )
-def test_memory_is_what_is_allowed(
+def test_the_memory_of_a_host_is_limited_by_its_cgroup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, ...], memory_gb: float
 ) -> None:
     monkeypatch.setattr(usage, "GROUP_ROOT", tmp_path)
@@ -84,7 +84,7 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
     assert (bare.tools, bare.cpu_flags, bare.glibc, bare.memory_gb) == ((), set(), None, 0)
 
 
-def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
+def test_a_tool_is_found_on_the_given_path_and_must_exit_with_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "a" / "cmake", "echo cmake 3.28.1 of 2024.1; echo 9.9")
@@ -106,7 +106,7 @@ def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(
     assert ask_version("c", late).version is None
 
 
-def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
+def test_qnn_libraries_and_runtimes_on_the_library_path_are_found(tmp_path: Path) -> None:
     wanted = ("libQnnHtp.so", "libHtpPrepare.so", "libGenie.so", "libc++.so.1", "libunwind.so.1")
     runtimes = ("libatomic.so.1", "libgcc_s.so.1", "libstdc++.so.6")
     beside = ("libstdc++.so.6.0.30", "libQnnHtp.so.txt", "myQnn.so", "libstdc++.so.60")
@@ -201,7 +201,7 @@ def test_what_is_asked_of_a_device_is_run_by_its_shell(
     )
 
 
-def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
+def test_creating_a_qnn_device_is_tried_once_per_adaptor_and_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = tmp_path / "says"
@@ -231,7 +231,7 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     assert ask()[0].startswith("the process exited")
 
 
-def test_what_one_backend_does_is_not_remembered_of_another(tmp_path: Path) -> None:
+def test_creating_a_qnn_device_is_remembered_per_backend(tmp_path: Path) -> None:
     python = program(tmp_path / "python", '[ "$2" = htp ] && echo device ok || echo device no')
     for name in ("P.so", "lib.so"):
         (tmp_path / name).touch()
@@ -240,7 +240,9 @@ def test_what_one_backend_does_is_not_remembered_of_another(tmp_path: Path) -> N
     assert found == {Backend.HTP: "", Backend.GPU: "no"}
 
 
-def test_the_parts_of_an_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its library is loaded only if that is asked for."""
     monkeypatch.setattr(host, "run_process", None)
     for name in ("lib/hexagon-v75/unsigned", "lib/hexagon-v75/other", "bin/x", "include/QNN"):
@@ -326,7 +328,7 @@ def answer(tmp_path: Path, **change: object) -> Path:
         ("numpy", "1", False),
     ],
 )
-def test_what_executorch_asks_for_on_this_python(
+def test_unmet_requirements_of_executorch_on_this_python_are_found(
     tmp_path: Path, line: str, installed: str, is_unmet: bool
 ) -> None:
     facts = survey_python(answer(tmp_path, asked=[[line, installed]]), (), (), {})

@@ -55,7 +55,7 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "is_damaged"), [(1, False), (2, True), (3, True)])
-def test_only_what_is_loaded_needs_program_headers(
+def test_loadable_elf_files_need_program_headers(
     tmp_path: Path, kind: int, is_damaged: bool
 ) -> None:
     """An object file has none."""
@@ -67,7 +67,7 @@ def test_only_what_is_loaded_needs_program_headers(
     assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
 
 
-def test_what_has_not_changed_is_not_read_again(
+def test_unchanged_libraries_are_not_read_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = survey_tree(root)
@@ -88,7 +88,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -
     assert file.elf.machine == 40
 
 
-def test_a_missing_root_is_empty(tmp_path: Path) -> None:
+def test_a_missing_root_has_no_files(tmp_path: Path) -> None:
     none = tmp_path / "none"
     assert survey_tree(none) == TreeFacts(none, (), is_directory=False)
     none.mkdir()
@@ -144,7 +144,7 @@ def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
     assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
 
 
-def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
+def test_a_sparse_file_of_1_tib_is_surveyed_in_bounded_time(root: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     data = path.read_bytes().replace(b"v2.49.40", b"x2.49.40")
     with path.open("wb") as file:

@@ -44,7 +44,7 @@ def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
         ((909, 999), None),
     ],
 )
-def test_only_a_missing_library_alone_is_what_a_machine_lacks(
+def test_a_machine_lacks_a_library_only_if_that_is_the_only_error(
     errors: tuple[int, ...], lacks: str | None
 ) -> None:
     findings = (make(100, Severity.WARNING), *map(make, errors), make(998, Severity.NOTE))
@@ -89,7 +89,9 @@ def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
         ((3, 2, 1), "(and 2 more: `qnn-ci doctor p`)"),
     ],
 )
-def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: str) -> None:
+def test_an_unfit_error_names_the_first_finding_and_counts_the_rest(
+    numbers: tuple[int, ...], told: str
+) -> None:
     findings = (*map(make, numbers), make(8, Severity.WARNING), make(9, Severity.NOTE))
     verdict = Verdict("p", findings, {"a": 1})
     with pytest.raises(UnfitError) as caught:
@@ -109,7 +111,7 @@ def test_the_rest_of_several_errors_is_counted(numbers: tuple[int, ...], told: s
 
 @pytest.mark.parametrize(("why", "room"), [("later", 8), ("later " * 20, 7)], ids=["even", "odd"])
 @pytest.mark.parametrize("kinds", [7, 8, 9, 40])
-def test_what_does_not_fit_a_screen_is_counted(kinds: int, why: str, room: int) -> None:
+def test_findings_beyond_one_screen_are_counted(kinds: int, why: str, room: int) -> None:
     findings = tuple(
         Finding(f"QNN{number}", "it", "a fault", "here", why, "repair")
         for number in range(200, 200 + kinds)
@@ -145,7 +147,7 @@ def test_faults_of_one_kind_are_one_entry() -> None:
     assert "4 errors" in text.splitlines()[0]
 
 
-def test_roots_are_name_and_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_option_is_name_equals_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
     monkeypatch.setenv("HOME", "/home/me")
     assert parse_roots(["qnn-sdk=/opt/q=1", "ndk=here", "executorch=~/e"]) == {
@@ -196,7 +198,7 @@ def test_a_given_sdk_may_bring_its_own_libraries_of_cxx(
     assert places == ["/opt/q/lib/x86_64-linux-clang", *([] if own else ["/opt/c/lib"])]
 
 
-def test_a_given_sdk_is_meant_although_the_store_has_another(
+def test_a_given_sdk_is_examined_instead_of_that_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "find", lambda store, key: Published(tmp_path, key.artifact))
@@ -221,7 +223,7 @@ def test_every_profile_has_a_policy() -> None:
     assert read_profiles().keys() == read_doctor_policy().profiles.keys()
 
 
-def test_the_pinned_pair_is_the_one_that_is_installed() -> None:
+def test_the_doctors_pinned_torch_and_executorch_are_those_of_pyproject() -> None:
     groups = tomllib.loads(PYPROJECT.read_text())["dependency-groups"]["lowering"]
     policy = read_doctor_policy().python
     assert f"torch=={policy.torch}" in groups
@@ -255,7 +257,9 @@ def test_the_exit_code_of_a_verdict(
     assert ("not fit" in outcome.text) is (code is not ExitCode.OK)
 
 
-def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_option_of_doctor_reaches_the_survey_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
     asked: list[SurveyRequest] = []

@@ -38,7 +38,9 @@ def list_loads(data: bytes | bytearray) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
+def test_good_hexagon_library_matches_its_embedded_checksum(
+    sealed: bytearray, tmp_path: Path
+) -> None:
     checksum = parse_checksum(bytes(sealed))
     assert checksum
     assert not checksum.is_wrong
@@ -46,7 +48,7 @@ def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
     assert read_elf(tmp_path / "lib.so").checksum == checksum
 
 
-def test_flipped_bit_of_any_segment_is_seen(sealed: bytearray) -> None:
+def test_flipped_bit_of_any_segment_breaks_the_checksum(sealed: bytearray) -> None:
     for _, offset, size, _ in list_loads(sealed):
         for position in (offset, offset + size // 2, offset + size - 1) if size else ():
             if position < PROGRAM_HEADERS + 32 * sealed[44]:
@@ -118,7 +120,7 @@ def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path
     assert (damaged.is_wrong, damaged.is_stripped) == (True, False)
 
 
-def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> None:
+def test_checksum_is_not_read_from_signed_or_non_hexagon_libraries(sealed: bytearray) -> None:
     signed = bytearray(sign_elf(bytes(sealed), make_key()))
     assert parse_checksum(bytes(signed)) is None
     sealed[0x400] ^= 1
@@ -126,7 +128,9 @@ def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> No
     assert parse_checksum(bytes(sealed)) is None
 
 
-def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path) -> None:
+def test_first_use_of_an_archive_compares_embedded_checksums(
+    sealed: bytearray, tmp_path: Path
+) -> None:
     path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"
     path.parent.mkdir(parents=True)
     for name in ("libA.so", "libB.so", path.name):
@@ -147,7 +151,7 @@ def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path
     assert check_machines(tmp_path) == ["1 libraries are hexagon"]
 
 
-def test_a_stripped_skel_is_no_reason_to_trust_an_archive(
+def test_archive_with_a_stripped_skel_is_refused_on_first_use(
     sealed: bytearray, tmp_path: Path
 ) -> None:
     path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"

@@ -27,7 +27,7 @@ from provisioning.errors import ExitCode
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 
 
-def test_an_x86_library() -> None:
+def test_the_facts_of_an_x86_library_are_read() -> None:
     facts = read_elf(LIBRARIES / "libx86.so")
     assert (facts.bits, facts.little_endian, facts.machine) == (64, True, EM_X86_64)
     assert (facts.path.name, facts.interpreter) == ("libx86.so", None)
@@ -58,7 +58,7 @@ def edit_library(path: Path, tag: int, value: int) -> ElfFacts:
 @pytest.mark.parametrize(
     ("tag", "value", "moves"), [(22, 0, True), (30, 4, True), (30, 8, False), (21, 0, False)]
 )
-def test_relocations_of_code_are_told_by_a_tag_or_a_flag(
+def test_text_relocations_are_found_by_dt_textrel_or_df_textrel(
     tmp_path: Path, tag: int, value: int, moves: bool
 ) -> None:
     assert edit_library(tmp_path / "lib.so", tag, value).textrel is moves
@@ -81,7 +81,7 @@ NAMES, LARGE = 1592 + 64, 1 << 40  # the first section header that is none of ze
         (DYNAMIC + 32, 8, 16, "its dynamic section has no end"),
     ],
 )
-def test_a_header_that_cannot_be_right_is_damage(
+def test_impossible_header_is_damage(
     tmp_path: Path, at: int, size: int, value: int, why: str
 ) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
@@ -93,7 +93,7 @@ def test_a_header_that_cannot_be_right_is_damage(
     assert (caught.value.defect is Defect.TRUNCATED) == (" should be at bytes " in why)
 
 
-def test_an_address_is_that_of_a_segment(tmp_path: Path) -> None:
+def test_an_address_outside_every_segment_is_damage(tmp_path: Path) -> None:
     for value in (1060, 2_000_000):  # of DT_RUNPATH in the table of strings: behind its segment
         with pytest.raises(ElfError, match="no segment contains address"):
             edit_library(tmp_path / "lib.so", 29, value)
@@ -111,7 +111,7 @@ FACTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_each_library_has_its_facts(name: str) -> None:
+def test_the_facts_of_each_sample_library_are_read(name: str) -> None:
     facts = read_elf(LIBRARIES / f"lib{name}.so")
     assert {key: getattr(facts, key) for key in FACTS[name]} == FACTS[name]
 
@@ -164,7 +164,7 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
         ("the end", "its dynamic section contains only zeros"),
     ],
 )
-def test_a_part_that_is_all_zeros_is_damage(part: str, why: str, tmp_path: Path) -> None:
+def test_an_elf_table_of_only_zeros_is_damage(part: str, why: str, tmp_path: Path) -> None:
     """As in a file whose space was reserved, and whose download then broke."""
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     facts = read_elf(LIBRARIES / "libx86.so")
@@ -223,7 +223,7 @@ def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
         read_elf(path)
 
 
-def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
+def test_the_qnn_version_is_found_in_the_bytes_of_a_library(tmp_path: Path) -> None:
     build = QnnBuild("2.49.40", "260810104044", "v2.49.40.260810104044")
     assert find_qnn_build(LIBRARIES / "libhexagon.so") == build
     path = tmp_path / "libQnnSystem.so"
@@ -245,7 +245,7 @@ def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
         (b"v2.49.40.2608101040441", None),
     ],
 )
-def test_forms_of_the_version(
+def test_each_form_of_a_qnn_build_string_is_recognised(
     data: bytes, build: tuple[str | None, str | None] | None, tmp_path: Path
 ) -> None:
     found = search_build(data)
@@ -267,7 +267,7 @@ def test_the_hexagon_version_is_in_ten_bits_of_the_flags(flags: int, version: in
 
 
 @pytest.mark.parametrize(("align", "step"), [(4, 4), (8, 8), (1, 4)])
-def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> None:
+def test_elf_notes_are_read_with_the_alignment_of_their_segment(align: int, step: int) -> None:
     def note(name: bytes, desc: bytes, kind: int = 3) -> bytes:
         head = b"".join(number.to_bytes(4, "little") for number in (len(name), len(desc), kind))
         whole = (head + name).ljust(-(-(12 + len(name)) // step) * step, b"\0") + desc
@@ -277,7 +277,7 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
 
 
-def test_the_highest_version_counts() -> None:
+def test_the_highest_needed_symbol_version_counts() -> None:
     needs = (VersionNeed("libc.so.6", ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")),)
     facts = replace(read_elf(LIBRARIES / "libx86.so"), version_needs=needs)
     assert facts.highest_need("GLIBC") == (2, 36)
@@ -289,7 +289,7 @@ def test_the_highest_version_counts() -> None:
     assert replace(facts, version_defs=("A_B_1.2", "A_B")).highest_def("A_B") == (1, 2)
 
 
-def test_builds_agree_on_what_both_tell() -> None:
+def test_two_qnn_builds_agree_if_the_parts_that_both_have_are_equal() -> None:
     whole = QnnBuild("2.49.40", "260810104044", "")
     assert whole.agrees_with(QnnBuild("2.49.40", None, ""))
     assert whole.agrees_with(QnnBuild(None, "260810104044", ""))
@@ -297,7 +297,7 @@ def test_builds_agree_on_what_both_tell() -> None:
     assert not whole.agrees_with(QnnBuild("2.49.40", "260810104045", ""))
 
 
-def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
+def test_the_qnn_build_is_found_in_an_8_gib_file_without_copying_it(tmp_path: Path) -> None:
     path = tmp_path / "libQnnHtp.so"
     with path.open("wb") as file:
         file.truncate(1 << 33)
@@ -347,7 +347,7 @@ API = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
     ("minors", "version"),
     [([], ""), ([37], "2.37"), ([37, 37], "2.37"), ([37, 40], ""), ([10], "2.10")],
 )
-def test_an_adaptor_tells_by_which_headers_it_was_compiled(
+def test_the_qnn_header_version_of_an_adaptor_is_read_from_its_bytes(
     tmp_path: Path, minors: list[int], version: str
 ) -> None:
     file = tmp_path / "lib.so"

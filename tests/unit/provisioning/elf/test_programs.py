@@ -51,7 +51,7 @@ def make_segmented(start: int, size: int = 64) -> bytes:
 PROGRAMS = {"now": make_program(), "before": make_program(is_short=True)}
 
 
-def test_a_context_tells_what_it_was_compiled_for() -> None:
+def test_the_target_socs_of_a_context_binary_are_read() -> None:
     assert find_targets(make_context()) == (Target("SM8650", 75, 8),)
     assert find_targets(b"soc_type=SM8650;arch=75;") == ()
     large = b"soc_type=X;arch=100;x=1;vtcm_size=67108864;"
@@ -62,7 +62,7 @@ def test_a_context_tells_what_it_was_compiled_for() -> None:
     )
 
 
-def test_a_whole_context_is_as_long_as_it_says() -> None:
+def test_a_context_of_another_length_than_declared_is_damaged() -> None:
     data = make_context()
     assert not find_context_damage(data)
     for size in range(len(data)):
@@ -71,7 +71,7 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
+def test_a_program_shorter_than_it_declares_is_damaged(kind: str) -> None:
     data = PROGRAMS[kind]
     assert not find_program_damage(data)
     for size in range(len(data)):
@@ -86,7 +86,7 @@ def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
     assert find_program_damage(head[:-1]) == ""  # of whose segments it does not tell
 
 
-def test_segments_are_where_they_can_be_mapped() -> None:
+def test_segments_of_a_program_that_cannot_be_mapped_are_found() -> None:
     assert not find_misplaced(make_segmented(128))
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
     assert "ends at byte 584" in find_misplaced(make_segmented(128, 200))
@@ -102,7 +102,7 @@ def test_segments_are_where_they_can_be_mapped() -> None:
     assert "cannot be read" in find_misplaced(b"\xff" * 4 + make_segmented(128)[4:])
 
 
-def test_a_tree_tells_which_programs_are_misplaced(tmp_path: Path) -> None:
+def test_a_survey_finds_programs_with_misplaced_segments(tmp_path: Path) -> None:
     for name, start in (("right.pte", 128), ("wrong.pte", 100)):
         (tmp_path / name).write_bytes(make_segmented(start))
     (tmp_path / "cut.pte").write_bytes(make_segmented(100)[:-1])  # which is told instead
@@ -110,7 +110,7 @@ def test_a_tree_tells_which_programs_are_misplaced(tmp_path: Path) -> None:
     assert {one.name for one in found.lowered if one.misplaced} == {"wrong.pte"}
 
 
-def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
+def test_a_survey_lists_programs_with_their_damage(tmp_path: Path) -> None:
     files = {
         "whole.pte": make_program(),
         "cut.pte": make_program()[:-1],
@@ -130,7 +130,7 @@ def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
     assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
 
 
-def test_a_tree_tells_targets_that_only_the_description_names(tmp_path: Path) -> None:
+def test_a_survey_reads_targets_that_only_the_context_description_names(tmp_path: Path) -> None:
     """The options of a program that the SDK 2.37 compiled are not in one piece."""
     binary = lowered.make_binary().replace(b"soc_type=", b"soc_kind=")
     (tmp_path / "context.bin").write_bytes(binary)

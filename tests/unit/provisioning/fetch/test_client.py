@@ -29,7 +29,7 @@ def read(client: Client, url: str) -> bytes:
         return b"".join(body)
 
 
-def test_request_has_its_headers_and_the_next_has_its_connection(
+def test_request_sends_its_headers_and_the_next_reuses_its_connection(
     client: Client, server: BadServer
 ) -> None:
     server.files["a"] = DATA
@@ -78,7 +78,7 @@ def test_a_token_comes_before_the_machines_netrc(
         (bad.whole(DATA, Content_Encoding="identity"), DATA),
     ],
 )
-def test_answer_is_followed_taken_or_refused(
+def test_response_is_followed_accepted_or_refused(
     client: Client, server: BadServer, fault: Fault, wanted: bytes | str
 ) -> None:
     """Over one connection; and no timer is left of it."""
@@ -115,9 +115,7 @@ def test_ten_redirects_are_followed_and_eleven_are_not(client: Client, server: B
         ("http://h/a", "https:///c", "to a URL without a host"),
     ],
 )
-def test_redirect_leads_to_a_host_that_is_no_less_safe(
-    url: str, location: str, wanted: str
-) -> None:
+def test_redirect_to_a_less_secure_scheme_is_refused(url: str, location: str, wanted: str) -> None:
     good = f"PermanentError: the server redirects {wanted}" if " " in wanted else wanted
     assert outcome(lambda: judge_redirect(url, location)) == good
 
@@ -137,7 +135,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["an extension of a chunk", "headers after the last chunk", "a head"],
 )
-def test_answer_may_not_go_on_without_data(server: BadServer, fault: Fault, words: str) -> None:
+def test_response_that_sends_no_data_times_out(server: BadServer, fault: Fault, words: str) -> None:
     client = Client(TransferPolicy(connect_timeout_s=0.3, read_timeout_s=0.1))
     server.faults["a"] = [fault]
     began = time.monotonic()
@@ -147,7 +145,7 @@ def test_answer_may_not_go_on_without_data(server: BadServer, fault: Fault, word
     client.close()
 
 
-def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
+def test_running_transfers_end_and_no_new_one_starts_within_the_block(
     client: Client, server: BadServer
 ) -> None:
     server.files["a"] = DATA
@@ -175,7 +173,7 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
     assert read(client, server.url("a")) == DATA
 
 
-def test_a_proxy_is_asked_and_its_connection_can_be_ended(
+def test_requests_go_through_the_proxy_of_the_environment(
     client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("no_proxy", "NO_PROXY"):

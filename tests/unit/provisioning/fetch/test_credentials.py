@@ -55,7 +55,7 @@ def test_a_token_goes_to_its_host_alone(
         *((text, None) for text in ("a", "a=", "=b", "a=b c", "a=\u00e9", "a=b\x7f")),
     ],
 )
-def test_tokens_are_words(text: str, tokens: dict[str, str] | None) -> None:
+def test_malformed_bearer_token_entry_is_refused(text: str, tokens: dict[str, str] | None) -> None:
     if tokens is not None:
         assert parse_tokens(text) == tokens
         return
@@ -79,7 +79,9 @@ def helper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     return make
 
 
-def test_a_helper_is_asked_once_and_told_no_secret(helper: Make, tmp_path: Path) -> None:
+def test_a_credential_helper_is_called_once_and_gets_no_secrets_of_the_url(
+    helper: Make, tmp_path: Path
+) -> None:
     asked = tmp_path / "asked"
     answer = '{"headers": {"X-One": ["a", "b ~"], "X-Two": ["c"]}}'
     helper(f"cat >> {asked}; echo \"$@\" >> {asked}; echo '{answer}'")
@@ -90,7 +92,7 @@ def test_a_helper_is_asked_once_and_told_no_secret(helper: Make, tmp_path: Path)
     assert find_headers("http://host/a") == {}
 
 
-def test_a_helper_may_have_nothing_and_comes_after_a_token(
+def test_a_credential_helper_may_return_nothing_and_a_token_takes_precedence(
     helper: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper("echo '{}'")
@@ -117,7 +119,7 @@ CHARACTERS = "one of its headers has characters that HTTP does not allow"
         (r"""echo '{"headers": {"a\\u0000": ["x"]}}'""", CHARACTERS),
     ],
 )
-def test_a_helper_that_fails_is_said(
+def test_a_failing_credential_helper_is_an_error_with_the_reason(
     helper: Make, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     monkeypatch.setattr(client, "MAX_CHARACTERS", 4096)

@@ -103,7 +103,7 @@ STORIES = {
 }
 
 
-def test_what_is_seen_of_each_download(
+def test_each_download_reads_as_its_snapshot(
     server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "free_bytes", lambda _: 1 << 40)
@@ -145,7 +145,7 @@ SAID, SHORT = "the server sent an error page with status 200", "the body ended a
         ('{"error"', 1, "", SAID, "ok"),
     ],
 )
-def test_page_is_not_taken_for_the_file(
+def test_an_html_page_is_not_accepted_as_the_file(
     server: BadServer, tmp_path: Path, start: str, extra: int, kind: str, pinned: str, unknown: str
 ) -> None:
     """What a person reads, where nothing is known; and what a machine says, too, where the size
@@ -240,7 +240,7 @@ def make_local(path: Path, kind: str) -> str:
         ("other", "its SHA-256 is"),
     ],
 )
-def test_what_is_no_such_file_of_this_machine_is_left_at_once(
+def test_a_local_url_that_is_no_readable_file_is_skipped_without_retries(
     tmp_path: Path, kind: str, words: str
 ) -> None:
     url, target = make_local(tmp_path / "from", kind), tmp_path / "to"
@@ -302,7 +302,9 @@ def test_a_mirror_is_a_directory_a_url_or_a_template(
         ("https://[::1/x", "Invalid IPv6 URL"),
     ],
 )
-def test_what_is_no_mirror_is_said(monkeypatch: pytest.MonkeyPatch, mirror: str, why: str) -> None:
+def test_an_invalid_mirror_variable_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, mirror: str, why: str
+) -> None:
     monkeypatch.setenv("QNN_CI_MIRROR", mirror)
     fix = "a directory that `qnn-ci fetch NAME --to DIR` filled, or to its URL, or unset it"
     assert str(outcome(lambda: mirror_urls("a.zip"))).splitlines() == [

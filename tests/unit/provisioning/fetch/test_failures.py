@@ -80,7 +80,7 @@ FAILURES: dict[str, BaseException] = {
 }
 
 
-def test_each_failure_is_transient_or_permanent_in_words() -> None:
+def test_each_network_failure_is_transient_or_permanent_with_a_message() -> None:
     told = "".join(f"{name}: {explain(error)}\n" for name, error in FAILURES.items())
     check_snapshot(Path(__file__).parent / "snapshots/failures.txt", told)
 
@@ -94,7 +94,7 @@ def test_each_failure_is_transient_or_permanent_in_words() -> None:
     ],
     ids=["empty", "truncated", "damaged"],
 )
-def test_a_bad_bundle_is_named_before_anything_is_sent(
+def test_a_damaged_ca_bundle_is_refused_before_any_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, edit: Callable[[bytes], bytes], end: str
 ) -> None:
     bundle, raw = tmp_path / "bundle.pem", Path(certifi.where()).read_bytes()

@@ -42,7 +42,7 @@ def state(part: PartFile) -> tuple[bytes, str, int, bool]:
     return data, part.validator, part.restarts, part.was_resumed
 
 
-def test_its_names_follow_the_url_without_its_query(target: Path) -> None:
+def test_the_name_of_a_part_file_depends_on_the_url_without_its_query(target: Path) -> None:
     part = PartFile(target, URL)
     short = hashlib.sha256(b"https://host/a.zip").hexdigest()[:8]
     assert part.path == target.with_name(f".a.zip.{short}.part")
@@ -52,9 +52,7 @@ def test_its_names_follow_the_url_without_its_query(target: Path) -> None:
     assert state(part) == (b"", "", 0, False)
 
 
-def test_what_came_is_read_back_and_gone_on_with(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_file_is_read_and_appended_to(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(target, b"abc", b"", b"de")
     monkeypatch.setattr(files, "READ_BYTES", 2)
     part = PartFile(target, URL)
@@ -79,7 +77,7 @@ GOOD = b'{"validator": "v"}'
         (None, False),
     ],
 )
-def test_without_a_usable_record_it_begins_anew(
+def test_a_part_file_without_a_valid_record_starts_anew(
     target: Path, record: bytes | None, is_kept: bool
 ) -> None:
     """None is a pipe in its place."""
@@ -105,7 +103,7 @@ STEPS = st.lists(st.one_of(st.binary(max_size=9), st.text('v"~ ', max_size=9)), 
 
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS, most=st.integers(1, 4))
-def test_it_is_what_came_after_the_last_restart(
+def test_a_part_file_contains_the_bytes_since_the_last_restart(
     tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], most: int
 ) -> None:
     """Bytes come, or it restarts with a validator; each write takes at most some bytes."""
@@ -138,7 +136,7 @@ def test_it_is_what_came_after_the_last_restart(
     ],
     ids=["a link", "a second name", "a pipe"],
 )
-def test_what_is_not_a_file_of_ours_loses_the_name(
+def test_a_link_or_foreign_file_in_place_of_a_part_file_is_replaced(
     tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
     path, mine = tmp_path / "own", tmp_path / "mine"

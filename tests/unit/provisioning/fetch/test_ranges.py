@@ -66,7 +66,7 @@ SLOW = every(1_000_000, 10, 1000)  # 10 round trips of 1 s, and 10,000 bytes at 
         (SLOW, 22_222, 1, 1000, [(0, 22_222)]),
     ],
 )
-def test_parts_are_asked_for_where_they_cost_less_than_the_whole(
+def test_ranges_are_requested_only_if_cheaper_than_the_whole_file(
     spans: Sequence[Span], size: int, round_trip_s: float, bytes_s: float, planned: Sequence[Span]
 ) -> None:
     assert plan_spans(spans, size, round_trip_s, bytes_s) == planned
@@ -88,7 +88,9 @@ def asked(server: BadServer) -> list[str]:
 
 
 @pytest.mark.parametrize("tail", [1000, SIZE, 2 * SIZE])
-def test_a_tail_tells_the_size(server: BadServer, tmp_path: Path, tail: int) -> None:
+def test_reading_the_tail_of_a_remote_file_determines_its_size(
+    server: BadServer, tmp_path: Path, tail: int
+) -> None:
     """What an earlier process left in the scratch file is not read, and gc may remove it."""
     server.files["a"] = DATA
     scratch = tmp_path / ".a.parts"
@@ -151,7 +153,7 @@ def test_a_tail_is_tried_twice_unless_the_server_has_none(
     assert remote.spans == ([] if wanted else [(SIZE - 10, SIZE)])
 
 
-def test_parts_are_brought_once(remote: RemoteFile, server: BadServer) -> None:
+def test_each_byte_range_is_fetched_only_once(remote: RemoteFile, server: BadServer) -> None:
     fetch = remote.fetch
     steps = [
         (lambda: fetch([(0, 100), (20_000, 20_100)]), ["0-99", "20000-20099"]),
@@ -182,7 +184,9 @@ def test_parts_are_brought_once(remote: RemoteFile, server: BadServer) -> None:
     ]
 
 
-def test_parts_that_cost_too_much_are_not_brought(remote: RemoteFile, server: BadServer) -> None:
+def test_byte_ranges_slower_than_the_whole_file_are_not_fetched(
+    remote: RemoteFile, server: BadServer
+) -> None:
     remote.round_trip_s = 10.0
     with pytest.raises(CostlyError, match=r"^9 parts would take longer than the whole file$"):
         remote.fetch(every(5000))
@@ -210,7 +214,7 @@ CHANGED = "PermanentError: the file changed during the download"
         ),
     ],
 )
-def test_a_part_is_that_of_the_file_or_it_is_not_taken(
+def test_a_range_of_a_changed_file_is_refused(
     remote: RemoteFile,
     server: BadServer,
     faults: list[Fault],
@@ -225,7 +229,9 @@ def test_a_part_is_that_of_the_file_or_it_is_not_taken(
     assert remote.read_at(100, 100) == DATA[100:200]
 
 
-def test_a_part_is_asked_for_by_its_validator(remote: RemoteFile, server: BadServer) -> None:
+def test_a_range_is_requested_with_the_files_validator(
+    remote: RemoteFile, server: BadServer
+) -> None:
     """And the shortest round trip counts."""
     seen: list[dict[str, str]] = []
     remote.round_trip_s = 0.0

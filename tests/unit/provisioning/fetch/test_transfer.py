@@ -53,7 +53,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         ((9.5,), 3, 0, BUSY, []),
     ],
 )
-def test_work_is_tried_again_while_it_goes_forward(
+def test_a_transfer_is_retried_as_long_as_it_makes_progress(
     waits: list[float],
     steps: tuple[float, ...],
     attempts: int,
@@ -126,7 +126,7 @@ WANTED: dict[int, str | None] = {
 }
 
 
-def test_each_status_passes_is_tried_again_or_is_said() -> None:
+def test_each_http_status_is_accepted_retried_or_refused() -> None:
     asked = {"Retry-After": "5"}
     assert {status: outcome(partial(check_status, status, asked)) for status in WANTED} == WANTED
 
@@ -140,7 +140,7 @@ def test_each_status_passes_is_tried_again_or_is_said() -> None:
         *((text, 0) for text in ("soon", "\u00b2", "-5", "9" * 5000, "Mon, 99 Foo 99999 99:99:99")),
     ],
 )
-def test_server_may_ask_for_some_seconds_or_a_time(
+def test_retry_after_is_read_as_seconds_or_date(
     monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1000.0)
@@ -171,7 +171,9 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
         *(({"ETag": text}, NOTHING) for text in ("x" * 301, "a\x7f", "a\x1f", "a\n", "\u20ac")),
     ],
 )
-def test_head_says_what_is_well_formed(headers: Mapping[str, str], wanted: Head) -> None:
+def test_only_well_formed_response_headers_are_used(
+    headers: Mapping[str, str], wanted: Head
+) -> None:
     assert parse_head(206, headers) == wanted
 
 
@@ -184,7 +186,7 @@ def test_head_says_what_is_well_formed(headers: Mapping[str, str], wanted: Head)
         ("https://me:secret@host:8443/a/b.zip?token=x#y", "https://host:8443/a/b.zip"),
     ],
 )
-def test_a_url_is_shown_as_its_place(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_credentials_and_query(url: str, shown: str) -> None:
     assert redact_url(url) == shown
 
 

@@ -40,7 +40,7 @@ from provisioning.manifest.reader import (
 from provisioning.manifest.targets import find_soc, read_socs
 
 
-def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() -> None:
+def test_a_profile_overrides_the_profile_that_it_extends() -> None:
     base = Profile(
         "base",
         (ProfileArtifact("sdk", version="1"), ProfileArtifact("ndk", version="1")),
@@ -88,7 +88,7 @@ def test_an_installation_is_named_with_the_variable_that_points_to_it(
     assert adoption.find_named({"QNN_CI_SDK": choice, "QNN_SDK_ROOT": root}) == named
 
 
-def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_else() -> None:
+def test_a_profile_with_plus_artifact_at_version_changes_only_that_version() -> None:
     plain = read_profile("android")
     assert plain == read_profiles()["android"]
     changed = read_profile("android+android-ndk@r99+qnn-sdk@9.9")
@@ -154,7 +154,7 @@ for number in range(100):
 """
 
 
-def test_threads_may_be_the_first_to_decode_into_a_struct() -> None:
+def test_msgspec_structs_can_first_be_decoded_in_threads() -> None:
     assert subprocess.run([sys.executable, "-c", SCRIPT], check=False).returncode == 0
 
 
@@ -174,12 +174,12 @@ print("table", json.dumps(rows))
 """
 
 
-def test_ids_are_unique() -> None:
+def test_soc_ids_are_unique() -> None:
     assert len({soc.id for soc in read_socs().values()}) == len(read_socs())
 
 
 @pytest.mark.skipif(find_spec("executorch") is None, reason="executorch is not installed")
-def test_the_table_is_that_of_the_installed_executorch() -> None:
+def test_the_soc_table_is_that_of_the_installed_executorch() -> None:
     ended = run_process([sys.executable, "-c", PRINT_TABLE], timeout_s=300)
     line = next(line for line in ended.output.splitlines() if line.startswith("table "))
     ours = {name: [s.id, s.hexagon, s.vtcm_mb, s.lpai] for name, s in read_socs().items()}
@@ -189,7 +189,7 @@ def test_the_table_is_that_of_the_installed_executorch() -> None:
 @pytest.mark.parametrize(
     ("like", "is_wrong"), [("base", False), ("gone", True), ("second", True), ("third", True)]
 )
-def test_every_profile_is_like_one_that_stands_alone(
+def test_a_profile_can_only_extend_one_that_extends_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, like: str, is_wrong: bool
 ) -> None:
     rows = {"base": "", "second": "base", "third": like}
@@ -216,7 +216,7 @@ def test_every_profile_is_like_one_that_stands_alone(
         ("up", ""),  # too short for a part
     ],
 )
-def test_a_part_of_a_name_is_nearer_than_similar_letters(word: str, near: str) -> None:
+def test_a_suggestion_prefers_names_that_contain_the_word(word: str, near: str) -> None:
     names = ("android-ndk", "executorch", "hexagon-sdk", "qnn-sdk", "set-up")
     assert suggest_near(word, names) == (f"did you mean {near}? " if near else "")
     assert suggest_near("SM8651", ["SM8650", "QCS1"]) == "did you mean SM8650? "
@@ -253,7 +253,7 @@ soc = 4
     assert find_line(text, path) == line
 
 
-def test_manifests_are_those_of_the_variable_the_installation_or_the_checkout(
+def test_manifests_come_from_the_variable_the_installation_or_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(MANIFESTS_VARIABLE, raising=False)
@@ -341,7 +341,7 @@ def test_a_file_that_does_not_match_its_schema_is_named(
     assert "reference/policy" in caught.value.fix
 
 
-def test_a_public_cache_has_only_what_anyone_may_pass_on(
+def test_a_public_cache_leaves_out_artifacts_whose_licence_forbids_sharing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
@@ -359,7 +359,7 @@ def test_a_public_cache_has_only_what_anyone_may_pass_on(
     assert restricted.isdisjoint({"executorch", "libcxx", "libatomic"})
 
 
-def test_the_host_may_have_what_libcxx_has() -> None:
+def test_the_doctors_host_libraries_are_those_of_libcxx() -> None:
     adoption = read_toolchain("libcxx").adoption
     assert adoption
     wanted = {Path(one).name for one in adoption.markers}

@@ -77,9 +77,7 @@ def read(manifests: Path, **changes: str) -> object:
 
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("key", ["name", "version", "filename", "put", "link", "write", "output"])
-def test_a_path_that_leads_out_is_a_mistake_of_the_manifest(
-    manifests: Path, key: str, path: str
-) -> None:
+def test_a_manifest_path_outside_the_tree_is_refused(manifests: Path, key: str, path: str) -> None:
     with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
         read(manifests, **{key: path})
 
@@ -103,28 +101,32 @@ def test_no_path_of_a_repository_leads_out_either(manifests: Path, row: str, pat
 
 
 @pytest.mark.parametrize("path", INSIDE)
-def test_a_path_inside_is_one(manifests: Path, path: str) -> None:
+def test_a_manifest_path_inside_the_tree_is_accepted(manifests: Path, path: str) -> None:
     read(manifests, put=path, link=path, write=path, output=path)
     read(manifests, put="lib/")
 
 
 @pytest.mark.parametrize("text", ["a/b", "", ".", "-a", "a\\nb", "a\\u001bb"])
 @pytest.mark.parametrize("key", ["name", "version", "filename"])
-def test_a_name_of_a_file_is_no_path_and_no_option(manifests: Path, key: str, text: str) -> None:
+def test_a_manifest_file_name_is_no_path_and_no_option(
+    manifests: Path, key: str, text: str
+) -> None:
     with pytest.raises(ManifestError):
         read(manifests, **{key: text})
 
 
 @pytest.mark.parametrize("text", ["1 --extra-index-url x", "1\\n-e .", "-r x", "", "1; x", "x @ y"])
 @pytest.mark.parametrize("key", ["package", "package_version"])
-def test_a_package_brings_no_options_of_pip(manifests: Path, key: str, text: str) -> None:
+def test_a_package_name_in_a_manifest_cannot_contain_pip_options(
+    manifests: Path, key: str, text: str
+) -> None:
     read(manifests, **{key: "com.q-x_y"})
     with pytest.raises(ManifestError):
         read(manifests, **{key: text})
 
 
 @pytest.mark.parametrize("digits", [40, 64])  # git has SHA-1 and SHA-256
-def test_capitals_in_a_hash_are_no_other_hash(manifests: Path, digits: int) -> None:
+def test_a_hash_in_capitals_equals_the_same_in_small_letters(manifests: Path, digits: int) -> None:
     found = read(manifests, sha256=SHA256.upper(), commit="C" * digits)
     first, second = found.releases  # type: ignore[attr-defined]
     assert isinstance(first, FileRelease)
@@ -181,7 +183,7 @@ ADOPTION = (
 
 
 @pytest.mark.parametrize("pattern", ["(", "a+", "(a)(b)", ""])
-def test_a_pattern_of_a_version_has_one_group(manifests: Path, pattern: str) -> None:
+def test_a_version_pattern_needs_exactly_one_group(manifests: Path, pattern: str) -> None:
     file = manifests / "toolchains/sdk.toml"
     file.write_text(FILE.format(**GOOD) + ADOPTION.format("v(.+)"))
     read_toolchain("sdk")
@@ -216,7 +218,7 @@ def test_a_name_of_a_variable_cannot_be_a_command(manifests: Path, name: str) ->
         ("{sdk:>9}", None),
     ],
 )
-def test_a_variable_contains_roots_and_nothing_else(text: str, value: str | None) -> None:
+def test_a_profile_variable_can_only_refer_to_artifact_roots(text: str, value: str | None) -> None:
     profile = Profile("x", (ProfileArtifact("sdk"),), {"A": text})
     made = (Provisioned("sdk", "1", Path("/r")),)
     if value is not None:

@@ -75,7 +75,7 @@ def test_published_tree_is_kept_while_it_is_needed_or_used(store: Store) -> None
     assert collect_from(store, other)[1][name] == f"process {own} uses it"
 
 
-def test_directories_of_others_are_kept(store: Store, tmp_path: Path) -> None:
+def test_foreign_directories_in_the_store_are_kept(store: Store, tmp_path: Path) -> None:
     found, moved = publish(store), publish(store, "ndk").path
     digest = found.path.name[len("sdk-1.0-") :]
     touch(store.trees, "file")
@@ -92,7 +92,7 @@ def test_directories_of_others_are_kept(store: Store, tmp_path: Path) -> None:
     assert (list(garbage), kept) == ([found.path.name], dict.fromkeys(names, FOREIGN))
 
 
-def test_directory_is_ours_if_its_record_and_name_agree(store: Store) -> None:
+def test_store_directory_is_ours_if_its_record_and_name_agree(store: Store) -> None:
     found, other, plus = publish(store), publish(store, "ndk"), publish(store, "a+b", "1+2")
     (found.path / "another").mkdir()
     assert (made_by_us(found.path), made_by_us(plus.path)) == ("sdk", "a+b")
@@ -237,7 +237,7 @@ def test_removed_bytes_are_counted_and_links_are_not_followed(store: Store, tmp_
     assert names_in(store.trees) == {other.path.name}
 
 
-def test_tree_is_out_of_sight_before_it_is_removed(
+def test_tree_is_renamed_before_it_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a killed command leaves is swept by the next."""

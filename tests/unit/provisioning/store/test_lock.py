@@ -53,7 +53,7 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
 # -- processes ------------------------------------------------------------------------------------
 
 
-def test_process_is_known_by_its_number_and_its_start() -> None:
+def test_process_is_identified_by_its_number_and_start_time() -> None:
     start, own = start_of(os.getpid()), str(os.getpid())
     assert int(start) > 0
     for pid, when, alive in (

@@ -144,7 +144,7 @@ def test_published_directory_is_found_with_its_record(store: Store) -> None:
         *(b"", b"{}", None, os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")),
     ],
 )
-def test_record_of_something_else_is_none(
+def test_record_of_another_tree_is_ignored(
     store: Store, tree: Tree | bytes | Callable[[Path], None] | None
 ) -> None:
     found = publish(store)
@@ -181,7 +181,7 @@ def test_repair_replaces_what_was_published(store: Store, tmp_path: Path) -> Non
     assert (tmp_path / "before-z/sdk/a").read_text() == "y" * 1000
 
 
-def test_editions_are_those_of_one_artifact_and_version(store: Store) -> None:
+def test_editions_lists_the_trees_of_one_artifact_and_version(store: Store) -> None:
     found = [publish(store, recipe=number) for number in range(3)]
     (found[0].path / TREE_FILE).write_text("damaged")
     for artifact, version in (("sdk", "1.1"), ("sdk", "1.0.1"), ("sd", "1.0")):
@@ -344,7 +344,7 @@ def test_place_that_others_may_change_is_named(store: Store, place: str, mode: i
 
 
 @pytest.mark.parametrize("why", ["linked", "no links", "another user"])
-def test_file_gets_a_second_name_or_is_copied(
+def test_file_is_hard_linked_or_copied_if_links_are_impossible_or_unsafe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """Another user could change a file that has two names."""
@@ -373,7 +373,7 @@ def test_file_gets_a_second_name_or_is_copied(
 # -- uses -----------------------------------------------------------------------------------------
 
 
-def test_use_is_noted_for_as_long_as_the_shell_lives(store: Store, tmp_path: Path) -> None:
+def test_use_of_a_tree_is_noted_while_the_calling_shell_lives(store: Store, tmp_path: Path) -> None:
     found, other = publish(store), publish(store, "ndk")
     for root in (found.root, found.root / "deep", other.root, tmp_path / "elsewhere"):
         store.note_use(root)

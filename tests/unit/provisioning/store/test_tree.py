@@ -112,7 +112,9 @@ def test_each_difference_from_the_record_is_named(
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_touched_file_differs_only_in_the_quick_look(tmp_path: Path, shift: int) -> None:
+def test_changed_file_time_is_a_difference_only_in_the_quick_comparison(
+    tmp_path: Path, shift: int
+) -> None:
     entries = make_tree(tmp_path)
     os.utime(tmp_path / "c", (FILE_TIME_S, FILE_TIME_S + shift))
     assert compare_tree(tmp_path, entries) == []
@@ -129,7 +131,7 @@ def test_file_of_another_user_is_a_difference_whatever_its_group(
         assert [str(one) for one in differences] == found
 
 
-def test_everything_else_is_removed_with_directories_that_are_then_empty(tmp_path: Path) -> None:
+def test_files_not_in_the_list_and_empty_directories_are_removed(tmp_path: Path) -> None:
     make_tree(tmp_path)
     (tmp_path / "lib/also").mkdir()
     assert sorted(list_files(tmp_path)) == ["c", "lib/a", "lib/deep/er/b", "lib/link"]
@@ -170,7 +172,7 @@ def test_record_of_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
         {"schema_version": 2},
     ],
 )
-def test_record_that_is_none_is_refused(change: bytes | dict[str, Any]) -> None:
+def test_malformed_tree_record_is_refused(change: bytes | dict[str, Any]) -> None:
     whole = json.loads(encode_record(Tree("a", "1", "", (), ())))
     data = change if isinstance(change, bytes) else json.dumps({**whole, **change}).encode()
     with pytest.raises(ValueError, match=r"."):
@@ -221,7 +223,7 @@ def test_alternates_and_links_in_git_directories_are_looked_at(tmp_path: Path) -
         assert set(scan_tree(other, checkout=True)) == {".git", "elsewhere/"}
 
 
-def test_path_that_leads_out_is_no_entry() -> None:
+def test_tree_entry_outside_the_tree_is_refused() -> None:
     for path in ("../a", "/a", "a/../../b"):
         with pytest.raises(ValueError, match="is outside its tree"):
             TreeEntry(path)
