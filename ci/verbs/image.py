@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from docker.client import DockerClient
@@ -20,7 +19,7 @@ from ci.images.definition import (
 )
 from ci.images.engine import connect_engine
 from ci.images.shell import ShellRequest, run_shell
-from provisioning.console.command import Outcome, nonempty_word
+from provisioning.console.command import FLAG, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
 
@@ -29,18 +28,31 @@ DEFAULT = "emulator"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, action in ACTIONS.items():
-        own = actions.add_parser(
-            name, help=action.help, description=action.help, allow_abbrev=False
-        )
-        for words, settings in (JSON, BASE, *action.options):
-            own.add_argument(*words, **settings)
+    for name, (text, run) in ACTIONS.items():
+        own = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        own.set_defaults(run=run)
+        add = own.add_argument
+        add("--json", **FLAG, help="print the result as JSON")
+        add("--base", type=nonempty_word, help="a base listed in images.toml, or a local image")
+        if name in {"build", "lock"}:
+            add("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
+        if name == "build":
+            text = "build twice from scratch first, and fail if the builds differ"
+            add("--check", **FLAG, help=text)
+        if name == "shell":
+            add("--read-only-store", **FLAG, help="mount the store read-only")
+            words = "[IMAGE] [COMMAND ...]"
+            text = f"default: an interactive shell in {DEFAULT}"
+            add("words", nargs=argparse.REMAINDER, metavar=words, help=text)
+        if name == "lock":
+            add("--write", **FLAG, help="write the lock files")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with connect_engine() as client:
         args.base = choose_base(client, args.base or "", progress)
-        return ACTIONS[args.action].run(client, args, progress)
+        outcome: Outcome = args.run(client, args, progress)
+        return outcome
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
@@ -143,57 +155,9 @@ def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) ->
     return Outcome(text, {"diffs": diffs, "written": args.write})
 
 
-Argument = tuple[tuple[str, ...], dict[str, Any]]
-
-
-def _argument(*words: str, **settings: Any) -> Argument:
-    return words, settings
-
-
-def _switch(name: str, text: str) -> Argument:
-    return _argument(name, action="store_true", help=text)
-
-
-JSON = _switch("--json", "print the result as JSON")
-BASE = _argument(
-    "--base", type=nonempty_word, help="a base listed in images.toml, or a local image"
-)
-NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
-
-
-@dataclass(frozen=True)
-class Action:
-    """An action of ``image``: its help text, its function and its arguments."""
-
-    help: str
-    run: Callable[[DockerClient, argparse.Namespace, Progress], Outcome]
-    options: tuple[Argument, ...] = ()
-
-
-ACTIONS = {
-    "build": Action(
-        "build images",
-        _build,
-        (
-            NAMES,
-            _switch("--check", "build twice from scratch first, and fail if the builds differ"),
-        ),
-    ),
-    "shell": Action(
-        "run a command, or an interactive shell, in an image",
-        _shell,
-        (
-            _switch("--read-only-store", "mount the store read-only"),
-            _argument(
-                "words",
-                nargs=argparse.REMAINDER,
-                metavar="[IMAGE] [COMMAND ...]",
-                help=f"default: an interactive shell in {DEFAULT}",
-            ),
-        ),
-    ),
-    "list": Action("list the images, their tags and sizes", _list),
-    "lock": Action(
-        "pin the packages of an image", _lock, (NAMES, _switch("--write", "write the lock files"))
-    ),
+ACTIONS: Mapping[str, tuple[str, Callable[..., Outcome]]] = {
+    "build": ("build images", _build),
+    "shell": ("run a command, or an interactive shell, in an image", _shell),
+    "list": ("list the images, their tags and sizes", _list),
+    "lock": ("pin the packages of an image", _lock),
 }
