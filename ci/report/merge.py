@@ -107,7 +107,7 @@ def _compare_runs(shards: Shards) -> Iterator[str]:
         "sessions": {report.session for report, _ in shards},
         "backends": {report.backend for report, _ in shards},
         "toolchains": {report.toolchain for report, _ in shards},
-        "policies": {mark.policy for _, mark in shards},
+        "policies or options": {mark.policy for _, mark in shards},
         "numbers of shards": {mark.count for _, mark in shards},
         "lists of cases": {mark.whole for _, mark in shards},
     }

@@ -101,7 +101,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ([ONE, TWO, replace(THREE, toolchain=TOOL)], "they have different toolchains"),
         ([ONE, TWO, replace(THREE, backend="lpai")], "they have different backends"),
         ([ONE, TWO, replace(THREE, session="other")], "they have different sessions"),
-        ([ONE, TWO, with_mark(THREE, policy="1" * 64)], "they have different policies"),
+        ([ONE, TWO, with_mark(THREE, policy="1" * 64)], "they have different policies or options"),
         ([ONE, TWO, with_mark(THREE, whole="1" * 64)], "they have different lists of cases"),
         ([ONE, *make_shards(CASES, 2)], "they have different numbers of shards"),
         ([ONE, TWO, make_shards(CASES[:-1], 3)[2]], "they have different lists of cases"),
