@@ -19,13 +19,11 @@ def make_plan_document(plan: Plan) -> Document:
     few of the changed files."""
     rows = []
     for one in order(plan.sessions):
-        by_hand = f"{one.reason}; by hand: {one.by_hand}"
-        why = by_hand if one.run and one.by_hand else one.reason
         files = name_some(one.files, SHOWN_FILES)
-        rows.append(Row((one.name, show_fate(one, plan), show_reason(one), why, files)))
-    head, brief = ("session", "runs", "", "why", "files"), ("session", "runs", "why", "", "")
+        rows.append(Row((one.name, show_fate(one, plan), show_reason(one), files)))
+    head = ("session", "runs", "why", "files")
     notes = (describe_cases(plan.cases),) if plan.cases else ()
-    table = Table("Sessions", "", head, tuple(rows), brief=brief)
+    table = Table("Sessions", "", head, tuple(rows), wide=frozenset({3}))
     return Document("Plan", describe(plan), (table,), notes)
 
 

@@ -45,23 +45,23 @@ class Column:
     needed only if the text is not suitable for sorting.
 
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
-    no case has a value for it. ``terminal`` and ``summary`` are the headings in these outputs,
-    empty where the column is omitted. ``heading`` is the heading on the HTML page if it differs
-    from ``name``. ``phrase`` is the phrase for the value in JUnit, with a placeholder. ``hint``
-    returns a tooltip. ``draw`` makes a bar for the chart with the title ``chart``.
+    no case has a value for it. ``title`` is the heading if it differs from ``name``. A terminal
+    omits columns that are not ``on_terminal``, and those that are ``page_only`` are only on the
+    HTML page. ``phrase`` is the phrase for the value in JUnit, with a placeholder. ``hint`` returns
+    a tooltip. ``draw`` makes a bar for the chart with the title ``chart``.
     """
 
     name: str
     show: Callable[[Case], str]
     sort: Callable[[Case], object] | None = None
     number: bool = True
-    terminal: str = ""
-    summary: str = ""
+    title: str = ""
+    on_terminal: bool = True
+    page_only: bool = False
     phrase: str = ""
     hint: Callable[[Case], str] | None = None
     chart: str = ""
     draw: Callable[[Case, Threshold | None], Bar] | None = None
-    heading: str = ""
 
     def value(self, case: Case) -> str:
         """Return the sort key as text, ``-`` if the case has none, or an empty string if the column
@@ -120,8 +120,7 @@ def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int 
     return Column(
         name,
         lambda case: _format(figure(case), "d"),
-        terminal=f"{unit}\nno gate",
-        summary=f"{name} ({NO_GATE})",
+        title=f"{unit} (not judged)",
         phrase=f"accelerator {unit} {{}}",
         hint=lambda _: NO_GATE,
     )
@@ -143,8 +142,6 @@ def _make_time_column(
         name,
         show,
         lambda case: case.device and figure(case.device),
-        terminal=name.replace(" ", "\n"),
-        summary=name,
         phrase=phrase,
         hint=describe_timing,
     )
@@ -182,7 +179,14 @@ def _make_footprint_column(name: str, field: str, show: Callable[[int | None], s
         was = getattr(case.recorded_footprint, field, None)
         return "" if was is None or was == find(case) else f"{show(was)} recorded"
 
-    return Column(name, lambda case: show(find(case)), find, phrase=f"{name} {{}}", hint=recall)
+    return Column(
+        name,
+        lambda case: show(find(case)),
+        find,
+        phrase=f"{name} {{}}",
+        hint=recall,
+        page_only=True,
+    )
 
 
 def _show_count(number: int | None) -> str:
@@ -210,18 +214,14 @@ def _find_cycles(case: Case) -> int | None:
 
 
 COLUMNS = (
-    Column("model", lambda case: case.model, number=False, terminal="model", summary="model"),
-    Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
-    Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
-    Column(
-        "status", lambda case: case.status.value, number=False, terminal="status", summary="status"
-    ),
-    Column("verdicts", lambda case: case.outcome, terminal="verdicts", phrase="{}"),
+    Column("model", lambda case: case.model, number=False),
+    Column("scheme", lambda case: case.scheme, number=False),
+    Column("SoC", lambda case: case.soc, number=False),
+    Column("status", lambda case: case.status.value, number=False),
+    Column("verdicts", lambda case: case.outcome, phrase="{}"),
     Column(
         "inputs",
         lambda case: case.made_inputs.removesuffix(" inputs"),
-        terminal="inputs",
-        summary="inputs",
         phrase=f"{{}} inputs: {MADE_PROVES}",
         hint=lambda case: MADE_PROVES if case.made_inputs else "",
     ),
@@ -229,72 +229,68 @@ COLUMNS = (
         "SQNR",
         lambda case: show_decibels(case.sqnr_db, case.max_abs),
         lambda case: case.sqnr_db,
-        terminal="SQNR\ndB",
-        summary="SQNR dB",
         phrase="SQNR {} dB",
         chart="SQNR, dB",
         draw=draw_sqnr,
+        title="SQNR dB",
     ),
     Column(
         "SQNR q",
         lambda case: show_decibels(case.sqnr_db_quantized),
-        terminal="SQNR q\ndB",
-        summary="SQNR q, dB",
         phrase="SQNR against the quantized model {} dB",
+        title="SQNR q dB",
     ),
     Column(
         "predicted",
         lambda case: show_decibels(case.predicted_sqnr_db),
-        terminal="pre-\ndicted",
-        summary="predicted, dB",
         phrase="predicted SQNR {} dB",
+        title="predicted dB",
     ),
     Column(
         "noise",
         lambda case: _format(case.above_noise_db, "+.1f"),
         lambda case: case.above_noise_db,
-        terminal="above\nnoise",
-        summary="above noise, dB",
         phrase="{} dB above the predicted noise",
         hint=lambda case: case.above_noise_place,
+        title="above noise",
     ),
     Column(
         "scheme SQNR",
         lambda case: show_decibels(case.sqnr_db_scheme),
         phrase="SQNR of the quantized model {} dB",
+        page_only=True,
     ),
     Column(
         "equal",
         lambda case: show_shares(case.equal, case.equal_exact),
         lambda case: case.equal,
-        terminal="equal",
-        summary="equal",
         phrase="{} of the elements equal",
     ),
-    Column("equal q", lambda case: show_equal(case.equal_quantized), lambda c: c.equal_quantized),
+    Column(
+        "equal q",
+        lambda case: show_equal(case.equal_quantized),
+        lambda c: c.equal_quantized,
+        page_only=True,
+    ),
     Column(
         "metric",
         lambda case: _format(case.metric, ".4g"),
         lambda case: case.metric,
-        terminal="metric",
-        summary="metric",
         phrase="metric {}",
         hint=lambda case: (
             f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}, quantized"
             f" {_format(case.metric_quantized, '.4g')}"
         ),
     ),
-    Column("gain", lambda case: _format(case.gain, ".4f"), phrase="gain {}"),
-    Column("offset", lambda case: _format(case.offset, ".4f"), phrase="offset {}"),
-    Column("cosine", lambda case: _format(case.cosine, ".5f")),
-    Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f")),
-    Column("max abs", lambda case: _format(case.max_abs, ".3g")),
+    Column("gain", lambda case: _format(case.gain, ".4f"), phrase="gain {}", page_only=True),
+    Column("offset", lambda case: _format(case.offset, ".4f"), phrase="offset {}", page_only=True),
+    Column("cosine", lambda case: _format(case.cosine, ".5f"), page_only=True),
+    Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f"), page_only=True),
+    Column("max abs", lambda case: _format(case.max_abs, ".3g"), page_only=True),
     Column(
         "delegated",
         lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
         lambda case: case.delegated_nodes,
-        terminal="delegated\nof total",
-        summary="delegated",
         phrase="delegated {}",
         chart="nodes on the NPU",
         draw=draw_delegation,
@@ -302,22 +298,20 @@ COLUMNS = (
     Column(
         "operator types",
         lambda case: show_types(case, lambda one: one.operators),
-        terminal="operators\nby bits",
-        summary="operators by bits",
         phrase="operators by bits {}",
+        title="operators by bits",
     ),
     Column(
         "weight types",
         lambda case: show_types(case, lambda one: one.weight_bytes),
-        summary="weights by bits",
         phrase="weights by bits {}",
+        title="weights by bits",
+        on_terminal=False,
     ),
-    Column("parts", lambda case: _format(case.partitions, "d")),
+    Column("parts", lambda case: _format(case.partitions, "d"), page_only=True),
     Column(
         "lower s",
         lambda case: show_seconds(case.lower_s),
-        terminal="lower\ns",
-        summary="lower s",
         phrase="lowered in {} s",
         chart="lower, s",
         draw=lambda case, _: draw_time(case.lower_s, cached=case.cached),
@@ -325,8 +319,6 @@ COLUMNS = (
     Column(
         "run s",
         lambda case: show_seconds(case.run_s),
-        terminal="run\ns",
-        summary="run s",
         phrase="run in {} s",
         chart="run, s",
         draw=lambda case, _: draw_time(case.run_s),
@@ -335,8 +327,6 @@ COLUMNS = (
         "run ms",
         lambda case: _format(case.run_ms, ".4g"),
         lambda case: case.run_ms,
-        terminal="run\nms",
-        summary="run ms",
         phrase="{} ms for a run",
         hint=lambda case: case.run_options,
     ),
@@ -344,8 +334,6 @@ COLUMNS = (
         "estimate ms",
         show_estimate,
         lambda case: next((one.ms for one in _list_times(case)), None),
-        terminal="estimate\nms",
-        summary="estimate, ms",
         phrase="estimated at {} ms",
         hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
@@ -366,17 +354,14 @@ COLUMNS = (
         "memory",
         lambda case: show_bytes(case.device.peak_memory_bytes) if case.device else NOTHING,
         lambda case: case.device and case.device.peak_memory_bytes,
-        terminal="peak\nmemory",
-        summary="peak memory",
         phrase="at most {} of memory",
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
+        title="peak memory",
     ),
     Column(
         "heat",
         show_heat,
         lambda case: case.device and case.device.after.hottest_c,
-        terminal="heat",
-        summary="heat",
         phrase="heat {}",
         hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
     ),
@@ -384,29 +369,28 @@ COLUMNS = (
         "equal e",
         lambda case: show_equal(case.equal_emulator),
         lambda case: case.equal_emulator,
-        terminal="as the\nemulator",
-        summary="as the emulator",
         phrase="{} of the elements equal to the emulator's, bit for bit",
         hint=lambda case: (
             f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
         ),
+        title="as the emulator",
     ),
     Column(
         "SQNR e",
         lambda case: show_decibels(case.sqnr_db_emulator),
         lambda case: case.sqnr_db_emulator,
-        summary="SQNR to the emulator, dB",
         phrase="SQNR against the emulator's outputs {} dB",
+        title="SQNR to the emulator dB",
+        on_terminal=False,
     ),
     Column(
         ".pte",
         lambda case: show_bytes(case.pte_bytes),
         lambda case: case.pte_bytes,
-        terminal=".pte\nsize",
-        summary=".pte",
         phrase="{}",
         chart="program",
         draw=draw_size,
+        title=".pte size",
     ),
     Column(
         "DDR",
@@ -415,6 +399,7 @@ COLUMNS = (
         phrase="{} read from DDR and written to it",
         chart="DDR traffic",
         draw=draw_traffic,
+        page_only=True,
     ),
     _make_footprint_column("DDR read", "read_bytes", show_bytes),
     _make_footprint_column("DDR write", "write_bytes", show_bytes),
@@ -427,31 +412,29 @@ COLUMNS = (
     Column(
         "choices",
         lambda case: case.choices,
-        summary="choices",
         phrase="lowered with {}",
+        on_terminal=False,
     ),
     Column(
         "QNN ops",
         show_operators,
         lambda case: sum(one.count for one in case.qnn_ops) or None,
-        summary="QNN ops",
         phrase="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
+        on_terminal=False,
     ),
     Column(
         "simulated cycles",
         lambda case: _show_count(_find_cycles(case)),
         _find_cycles,
-        summary="simulated cycles",
         phrase="{} cycles simulated",
+        on_terminal=False,
     ),
     _make_accelerator_column("cycles", "cycles", lambda case: case.accelerator_cycles),
     _make_accelerator_column("accelerator us", "us", lambda case: case.accelerator_us),
     Column(
         "cached",
         lambda case: "yes" if case.cached else "",
-        terminal="cached",
-        summary="cached",
         phrase="cached: {}",
     ),
 )
@@ -471,12 +454,7 @@ def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> li
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
         # With ONNX Runtime, the program is a context binary.
         columns = [
-            one
-            if one.name != ".pte"
-            else replace(
-                one, terminal="context\nsize", summary="context size", heading="context size"
-            )
-            for one in columns
+            one if one.name != ".pte" else replace(one, title="context size") for one in columns
         ]
     return [
         column

@@ -73,9 +73,8 @@ class Table:
     ``numbers`` are the indexes of the columns with numbers. ``most`` is the number of rows that a
     terminal shows, 0 for all.
 
-    A terminal shows the headings ``brief`` instead of ``head``, if there are any. A column with an
-    empty heading is left out. A terminal that is too narrow omits the columns ``spare``, in this
-    order. It shows no table that is ``hidden`` from it.
+    A terminal omits the columns ``wide`` and, if it is too narrow, also the columns ``spare``, in
+    this order. It shows no table that is ``hidden`` from it.
     """
 
     title: str
@@ -85,7 +84,7 @@ class Table:
     verdict: int = -1
     numbers: frozenset[int] = frozenset()
     most: int = 0
-    brief: tuple[str, ...] = ()
+    wide: frozenset[int] = frozenset()
     spare: tuple[int, ...] = ()
     hidden: bool = False
 
@@ -209,8 +208,12 @@ def render_text(document: Document, width: int, *, colour: bool = False) -> str:
 def _print_table(console: Console, one: Table) -> None:
     """Print a table with as many columns as fit, and the headings of those that are left out. Text
     is wrapped, numbers are not."""
-    heads = one.brief or one.head
-    shown = [place for place, name in enumerate(heads) if name]
+    heads = [
+        "\n".join(name.rsplit(" ", 1)) if place in one.numbers else name
+        for place, name in enumerate(one.head)
+    ]
+    every = [place for place in range(len(heads)) if place not in one.wide]
+    shown = every
     rows = [[clean_name(cell) for cell in row.cells] for row in one.rows[: one.most or None]]
     widths = {
         place: max(
@@ -246,9 +249,8 @@ def _print_table(console: Console, one: Table) -> None:
             *(Text(cells[place], style if place == one.verdict else "") for place in shown)
         )
     console.print(grid)
-    lost = [name for place, name in enumerate(heads) if name and place not in shown]
-    if lost:
-        names = ", ".join(name.replace("\n", " ") for name in lost)
+    if lost := [one.head[place] for place in every if place not in shown]:
+        names = ", ".join(lost)
         console.print(Text(f"left out at {console.width} columns: {names}", "dim"))
     if len(rows) < len(one.rows):
         console.print(f"and {len(one.rows) - len(rows)} more: use --json to show them all")
@@ -301,13 +303,11 @@ def _write_table(one: Table) -> str:
     the rest is left out."""
     if not one.rows:
         return ""
-    shown = [place for place, name in enumerate(one.head) if name]
     rows = one.rows
     if len(rows) > ROWS:
         rows = tuple(sorted(rows, key=lambda row: row.tone != Status.FAILED)[:ROWS])
-    cells = [[_mark_cell(one, row, place) for place in shown] for row in rows]
-    numbers = {index for index, place in enumerate(shown) if place in one.numbers}
-    text = make_markdown_table([one.head[place] for place in shown], cells, numbers)
+    cells = [[_mark_cell(one, row, place) for place in range(len(one.head))] for row in rows]
+    text = make_markdown_table(one.head, cells, one.numbers)
     left = len(one.rows) - len(rows)
     more = f"and {left} more in the report\n\n" if left else ""
     return f"### {one.title}\n\n{text}\n\n{more}"

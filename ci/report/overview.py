@@ -212,7 +212,7 @@ def _list_refused(report: Report, names: Names) -> Iterator[Card]:
 
 
 def _make_table(report: Report, names: Names) -> Table:
-    columns = columns_of(report.cases, names)
+    columns = [one for one in columns_of(report.cases, names) if not one.page_only]
     rows = tuple(
         Row(tuple(column.show(case) for column in columns), case.status.value)
         for case in report.cases
@@ -221,10 +221,10 @@ def _make_table(report: Report, names: Names) -> Table:
     return Table(
         "Cases",
         "",
-        tuple(column.summary for column in columns),
+        tuple(column.title or column.name for column in columns),
         rows,
         keys.index("status"),
         frozenset(place for place, column in enumerate(columns) if column.number),
-        brief=tuple(column.terminal for column in columns),
+        wide=frozenset(place for place, column in enumerate(columns) if not column.on_terminal),
         spare=tuple(keys.index(name) for name in DISPENSABLE if name in keys),
     )

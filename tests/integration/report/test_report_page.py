@@ -18,7 +18,7 @@ SHOWN = """[...document.querySelectorAll("%s")].filter((one) => one.offsetParent
   .map((one) => one.textContent.trim())"""
 COLUMN = """(() => {
   const heads = [...table.tHead.rows[0].cells].map((one) => one.textContent);
-  const place = heads.indexOf("SQNR");
+  const place = heads.indexOf("SQNR dB");
   return [...table.tBodies[0].rows].map((row) => row.cells[place].textContent.trim());
 })()"""
 WIDTHS = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
