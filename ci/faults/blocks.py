@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,7 +20,8 @@ from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
 
 PLACE = re.compile(r"\{([^{}]+)\}")
-MOST_TRIES, MOST_SMALL = 30, 7
+MOST_TRIES = 30
+Card = str | int
 Sizes = Mapping[str, tuple[int, ...]]
 
 
@@ -30,19 +32,8 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     sizes: str
     graph: str
-    choices: dict[str, tuple[str | int, ...]] = {}
+    choices: dict[str, tuple[Card, ...]] = {}
     frontends: tuple[Frontend, ...] = FRONTENDS
-
-    @property
-    def visits(self) -> int:
-        """Return how often a round visits the block: more often if it has many forms."""
-        forms = math.prod(map(len, self.choices.values()))
-        return 1 + int(math.log2(forms))
-
-    @property
-    def is_large(self) -> bool:
-        """Return whether the graph has so many lines that it takes long to try."""
-        return self.graph.count("\n") > MOST_SMALL
 
 
 class Blocks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,50 +70,73 @@ def read_blocks(frontend: Frontend) -> Mapping[str, tuple[Block, Mapping[str, Si
     }
 
 
-def choose_cell(seed: int, number: int, frontend: Frontend) -> tuple[Cell, random.Random]:
-    """Return the cell for the graph with this ``number``, and the random numbers for its form.
+class Deck:
+    """The forms of a block in a front end. The size classes, the sizes of each class and the values
+    of each choice are dealt like cards: each of them comes once before any of them comes again."""
 
-    The search goes through the cells in rounds. Each round visits every block once, in a random
-    order, and then visits blocks with many forms again, small ones first. A block has another size
-    class at each visit, until it had all of them."""
-    blocks = {name: row[0] for name, row in read_blocks(frontend).items()}
-    size_of_round = sum(one.visits for one in blocks.values())
-    turn, place = divmod(number, size_of_round)
-    dice = random.Random(f"{seed} round {turn}")  # noqa: S311 - repeatable
-    first = dice.sample(sorted(blocks), len(blocks))
-    again = [(name, n) for name in blocks for n in range(1, blocks[name].visits)]
-    again = sorted(dice.sample(again, len(again)), key=lambda one: blocks[one[0]].is_large)
-    name, visit = [*((name, 0) for name in first), *again][place]
-    visit += turn * blocks[name].visits
-    sizes = sorted(read_blocks(frontend)[name][1])
-    cycle, at = divmod(visit, len(sizes))
-    order = random.Random(f"{seed} {name} {cycle}").sample(sizes, len(sizes))  # noqa: S311
-    return Cell(name, order[at]), random.Random(f"{seed} {name} {visit}")  # noqa: S311
+    def __init__(self, name: str, frontend: Frontend, seed: int) -> None:
+        self.block, self.classes = read_blocks(frontend)[name]
+        self.frontend, self.dice = frontend, random.Random(f"{seed} {name}")  # noqa: S311
+        self.left: dict[str, list[Card]] = {}
+        forms = math.prod(map(len, (self.classes, *self.block.choices.values())))
+        self.weight = 1 + math.log2(forms)
 
+    def deal(self, name: str, cards: Sequence[Card]) -> Card:
+        """Return the next one of the cards with this name."""
+        left = self.left.setdefault(name, [])
+        if not left:
+            left += self.dice.sample(cards, len(cards))
+        return left.pop()
 
-def build(cell: Cell, dice: random.Random, frontend: Frontend) -> Graph | None:
-    """Return a graph of a block with sizes of a size class, in a form that the front end supports
-    and that can be judged, or None if there is none among MOST_TRIES random forms."""
-    block, classes = read_blocks(frontend)[cell.block]
-    for _ in range(MOST_TRIES):
-        values: dict[str, str | int] = {
-            name: dice.choice(given)
-            for name, given in (*classes[cell.size].items(), *block.choices.items())
-        }
-        for _ in block.choices:
-            values = {name: _fill(str(one), values) for name, one in values.items()}
-        text = _fill(block.graph, values)
+    def build(self, size: str) -> Graph | None:
+        """Return a graph of the block with sizes of a size class, in a form that the front end
+        supports and that can be judged. If the dealt cards do not fit each other, one of them is
+        replaced, up to MOST_TRIES times. Return None if they never fit."""
+        sizes = {f"{size} {name}": given for name, given in self.classes[size].items()}
+        cards: dict[str, Sequence[Card]] = {**sizes, **self.block.choices}
+        dealt = {name: self.deal(name, given) for name, given in cards.items()}
+        for _ in range(MOST_TRIES):
+            values = {name.removeprefix(f"{size} "): one for name, one in dealt.items()}
+            for _ in self.block.choices:
+                values = {name: _fill(str(one), values) for name, one in values.items()}
+            if graph := self.parse(_fill(self.block.graph, values)):
+                return graph
+            name = self.dice.choice([*cards])
+            dealt[name] = self.deal(name, cards[name])
+        return None
+
+    def parse(self, text: str) -> Graph | None:
+        """Return a graph if the front end supports it and it can be judged, otherwise None."""
         try:
             graph = parse_graph(text)
             fits = bool(graph.inputs) and not find_unfit(graph, 0)
         except (UsageError, RuntimeError, ValueError, IndexError):
-            continue  # such as more output padding than stride
-        if fits and (frontend != "onnx" or all(OPERATORS[one].onnx for one in graph.operators)):
-            return graph
-    return None
+            return None  # such as more output padding than stride
+        has_all = self.frontend != "onnx" or all(OPERATORS[one].onnx for one in graph.operators)
+        return graph if fits and has_all else None
 
 
-def _fill(text: str, values: Mapping[str, str | int]) -> str:
+def visit_blocks(seed: int, frontend: Frontend) -> Iterator[tuple[Cell, Graph]]:
+    """Yield graphs of blocks without end, each with its cell. A seed always yields the same graphs.
+
+    Each block comes once, in a random order. After that, the time is shared: a block comes the more
+    often, the more forms it has and the fewer operators its graphs have."""
+    order = random.Random(seed)  # noqa: S311 - repeatable
+    decks = {name: Deck(name, frontend, seed) for name in read_blocks(frontend)}
+    queue = [(order.random() - 1, name) for name in decks]
+    heapify(queue)
+    while True:
+        time, name = heappop(queue)
+        deck = decks[name]
+        cell = Cell(name, str(deck.deal("", [*deck.classes])))
+        graph = deck.build(cell.size)
+        cost = 1 + len(graph.nodes) if graph else 1
+        heappush(queue, (max(time, 0) + cost / deck.weight * (0.5 + order.random()), name))
+        if graph:
+            yield cell, graph
+
+
+def _fill(text: str, values: Mapping[str, Card]) -> str:
     """Return a text with choices and sizes inserted. An expression of a choice that is not a number
     yet, such as ``{C // groups}`` with the choice ``{C}``, is left for the next time."""
     known = {name: int(one) for name, one in values.items() if str(one).isdecimal()}

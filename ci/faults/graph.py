@@ -163,6 +163,11 @@ class Tensor:
     like: Like = "normal"
     value: float | None = None
 
+    @property
+    def is_number(self) -> bool:
+        """Return whether it is a number, as in ``x * 0.5``, instead of a tensor."""
+        return not self.is_input and not self.shape and self.value is not None
+
     def __str__(self) -> str:
         words = [str(size) for size in self.shape]
         if self.value is not None:
@@ -296,7 +301,8 @@ def _add_call(
             _add_call(own, one, tensors, nodes)
         elif isinstance(one, ast.Constant):
             _require_new(own, tensors, nodes)
-            tensors[own] = _read_tensor((1,), {"value": _read_literal(one)}, is_input=False)
+            shape = () if operator in INFIX.values() else (1,)
+            tensors[own] = _read_tensor(shape, {"value": _read_literal(one)}, is_input=False)
         else:
             own = _read_name(one, {**tensors, **nodes}, TENSOR)
         reads.append(own)

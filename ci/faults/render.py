@@ -255,7 +255,7 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
     constants = [
         f"        self.c_{name} = torch.nn.Parameter({text}, requires_grad=False)"
         for name, text in tensors.items()
-        if graph.is_constant(name)
+        if graph.is_constant(name) and not graph.tensors[name].is_number
     ]
     quantize = ""
     if Scheme(one.scheme).quantized:

@@ -55,8 +55,7 @@ class Result(Struct, frozen=True):
     place: str = ""
     why: str = ""
     cpu_s: float = 0.0
-    # Whether an operator stays on the CPU. The graphs that were compiled with it can still run.
-    is_left: bool = False
+    stops: bool = False  # whether no graph that is compiled with it has a result
 
     @property
     def is_suspect(self) -> bool:
@@ -101,7 +100,7 @@ def judge_graphs(
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
         places, first = range(first, first + count), first + count
         if number in left:
-            results.append(Result(item.text, item.seed, REFUSED, why=left[number], is_left=True))
+            results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
             continue
         outputs = [
             Output(

@@ -14,7 +14,7 @@ from itertools import chain
 
 from msgspec import structs
 
-from ci.faults.blocks import Cell, build, choose_cell, read_blocks
+from ci.faults.blocks import Cell, read_blocks, visit_blocks
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
@@ -23,7 +23,7 @@ from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.shrink import CHUNK, SEEDS, fit_variations, has_chain, list_relations, shrink
 from ci.faults.torch_graphs import find_shapes
-from ci.faults.trial import Trial
+from ci.faults.trial import BUNDLE, Trial
 from ci.models.numerics import fix_numerics
 from provisioning.console.progress import Progress
 
@@ -35,6 +35,7 @@ ORDER = (WRONG, CRASHED, LATE, REFUSED)
 SHRINK_S = 120.0  # for each suspect
 SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
+RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
 MOST_SHRUNK = 6  # suspects that are shrunk per round; others wait for the next round
 
 
@@ -67,8 +68,10 @@ class Search:
     known: Counter[str] = field(default_factory=Counter)
     cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
     tried: dict[Cell, Counter[str]] = field(default_factory=dict)
+    stopped: Counter[str] = field(default_factory=Counter)  # graphs that stop others, per block
     unconfirmed: int = 0
     trying_s: float = 0.0
+    examining_s: float = 0.0
     cpu_s: float = 0.0
     started: float = 0.0
     deadline: float = math.inf
@@ -76,29 +79,38 @@ class Search:
     def __post_init__(self) -> None:
         fix_numerics()  # one thread: starting several takes 20 ms, computing a graph only 0.1 ms
         self.threads = ThreadPoolExecutor(self.jobs)  # each worker belongs to a thread
+        self.blocks = visit_blocks(self.seed, self.frontend)
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline`` (a time of time.monotonic), or until ``most_graphs`` graphs
         were tried if that is not 0. Return the results."""
         self.started, self.deadline = time.monotonic(), deadline
-        number = graphs = 0
+        graphs = 0
         waiting: list[tuple[int, Result]] = []
         items = self.make_items(0, most_graphs)
         while items and time.monotonic() < deadline:
             start = time.monotonic()
-            trying = self.try_items(items, 0, deadline)
-            ahead = self.make_items(number + len(items), most_graphs)
-            results = list(trying)
+            alone = list(filter(self.is_risky, items))
+            together = [n for n in items if n not in alone]
+            trying = [
+                self.try_items([items[n] for n in together], 0, deadline),
+                self.try_items([items[n] for n in alone], 1, deadline),
+            ]
+            ahead = self.make_items(max(items) + 1, most_graphs)
+            ended = zip([*together, *alone], chain.from_iterable(trying), strict=True)
+            results = {n: one for n, one in ended if one.end != UNTRIED}
             self.trying_s += time.monotonic() - start
-            self.cpu_s += sum(one.cpu_s for one in results)
-            graphs += sum(one.end != UNTRIED for one in results)
-            self.ends.update(one.end for one in results if one.end != UNTRIED)
-            self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
-            for n, one in enumerate(results, number):
-                if one.end != UNTRIED and n in self.cells:
+            self.cpu_s += sum(one.cpu_s for one in results.values())
+            graphs += len(results)
+            self.ends.update(one.end for one in results.values())
+            self.reasons.update(
+                one.why[:MOST_WHY] for one in results.values() if one.end == UNJUDGED
+            )
+            for n, one in results.items():
+                if n in self.cells:
                     self.tried.setdefault(self.cells[n], Counter())[one.end] += 1
-            waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
-            number += len(items)
+                    self.stopped[self.cells[n].block] += one.stops
+            waiting += [(n, one) for n, one in results.items() if one.is_suspect]
             waiting = self.examine(waiting)
             items = ahead
         left = self.examine(waiting, all_of_them=True)
@@ -124,21 +136,25 @@ class Search:
             findings=tuple(sorted(counted, key=_rank)),
         )
 
-    def make_items(self, first: int, most_graphs: int) -> list[Item]:
+    def make_items(self, first: int, most_graphs: int) -> dict[int, Item]:
         """Return the generated graphs of a round, numbered from ``first``. The result is empty once
         ``most_graphs`` graphs were generated."""
         last = min(first + self.jobs * BATCH[self.frontend], most_graphs or sys.maxsize)
-        return [Item(str(self.make_graph(number)), 0) for number in range(first, last)]
+        return {number: Item(str(self.make_graph(number)), 0) for number in range(first, last)}
+
+    def is_risky(self, number: int) -> bool:
+        """Return whether so many graphs of a graph's block stopped the graphs that were compiled
+        with them that it takes less time to try it alone."""
+        block = self.cells[number].block if number in self.cells else ""
+        tried = sum(sum(ends.values()) for cell, ends in self.tried.items() if cell.block == block)
+        return self.stopped[block] * RISK > tried
 
     def make_graph(self, number: int) -> Graph:
-        """Return the graph with this number. If ``source`` is BOTH, even numbers are blocks. A
-        random graph takes the place of a block that cannot be built."""
+        """Return the graph with this number, the next one. If ``source`` is BOTH, even numbers are
+        blocks."""
         if self.source == BLOCKS or (self.source == BOTH and number % 2 == 0):
-            place = number if self.source == BLOCKS else number // 2
-            cell, dice = choose_cell(self.seed, place, self.frontend)
-            if graph := build(cell, dice, self.frontend):
-                self.cells[number] = cell
-                return graph
+            self.cells[number], graph = next(self.blocks)
+            return graph
         return generate(self.seed, number, self.frontend)
 
     def list_cells(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -155,7 +171,7 @@ class Search:
         All workers start at once. A worker compiles ``bundle`` graphs together, or
         ci.faults.trial.BUNDLE if it is 0. Graphs without a result at the time ``until`` are
         UNTRIED."""
-        size = -(-len(items) // self.jobs) or 1
+        size = min(bundle or BUNDLE, -(-len(items) // self.jobs)) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
         return chain.from_iterable(tried)
@@ -173,23 +189,26 @@ class Search:
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects: wrong results first, and small graphs before large ones.
         Return the suspects that are left for later rounds. Unless ``all_of_them`` is true, a round
-        examines only a few."""
+        examines only a few, and none after this has taken half of the time."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
         graphs.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
-        done = 0
-        for place, (number, one, graph) in enumerate(graphs):
+        done, left = 0, []
+        for number, one, graph in graphs:
             if self.count_explained(graph, one.end):
                 continue
+            start = time.monotonic()
             most = MOST_SHRUNK if one.end != REFUSED else 1
-            stop = done >= most and not all_of_them
-            if stop or time.monotonic() > self.deadline:
-                return [row[:2] for row in graphs[place:]]
+            has_time = done < most and 2 * self.examining_s < start - self.started
+            if start > self.deadline or not (has_time or all_of_them):
+                left.append((number, one))
+                continue
             done += 1
             try:
                 self.locate(number, one, graph)
             except LateError:
-                return [row[:2] for row in graphs[place:]]
-        return []
+                left.append((number, one))
+            self.examining_s += time.monotonic() - start
+        return left
 
     def count_explained(self, graph: Graph, end: str) -> bool:
         """Count a suspect that needs no examination, because its graph has a known fault, or
@@ -217,9 +236,7 @@ class Search:
             self.unconfirmed += 1
             return
 
-        # A graph that would stop all graphs that are compiled with it is tried alone.
-        bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
-
+        bundle = int(suspect.stops)  # such graphs are tried alone
         is_slow = time.monotonic() - start > SLOW_S
         shrink_until = min(time.monotonic() + SHRINK_S, self.deadline)
 

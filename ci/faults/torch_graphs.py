@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.faults.graph import FIX, Graph, Node, Shape
+from ci.faults.graph import FIX, INFIX, Graph, Node, Shape
 from provisioning.errors import UsageError
 
 SETS, WINDOW = 2, 8
@@ -55,22 +56,22 @@ def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
     """A graph as a module. Its constants, drawn with ``seed``, are parameters called ``c_NAME``.
     They are not buffers, because torchao could then not fold a batch norm into the weights of a
-    convolution."""
+    convolution. Numbers are Python's, as in ``x * 0.5``."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
         self.graph = graph
-        for name in graph.tensors:
-            if graph.is_constant(name):
+        for name, one in graph.tensors.items():
+            if not (one.is_input or one.is_number):
                 value = torch.from_numpy(draw(graph, name, seed))
                 self.register_parameter(f"c_{name}", nn.Parameter(value, requires_grad=False))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of the graph."""
         constants = {
-            name: getattr(self, f"c_{name}")
-            for name in self.graph.tensors
-            if self.graph.is_constant(name)
+            name: getattr(self, f"c_{name}", one.value)
+            for name, one in self.graph.tensors.items()
+            if not one.is_input
         }
         values = evaluate(self.graph, constants, inputs)
         return tuple(values[name] for name in self.graph.outputs)
@@ -132,7 +133,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
 
 
 def evaluate(
-    graph: Graph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    graph: Graph, constants: Mapping[str, Any], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
     """Return the values of all tensors and nodes, by name, for one input set."""
     values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
@@ -159,8 +160,12 @@ def find_shapes(graph: Graph) -> dict[str, Shape]:
     return {name: tuple(one.shape) for name, one in values.items()}
 
 
-def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
-    """Return an operator's result. Raises TypeError for a missing or unknown attribute."""
+def apply(node: Node, given: Sequence[Any]) -> Tensor:
+    """Return an operator's result. Its operands are tensors or numbers. Raises TypeError for a
+    missing or unknown attribute."""
+    numbers = [isinstance(one, float) for one in given]
+    if all(numbers) or node.operator not in INFIX.values():
+        given = [torch.tensor(one) if isinstance(one, float) else one for one in given]
     result: Tensor = CALLS[node.operator](*given, **node.attributes)
     return result
 
@@ -258,7 +263,9 @@ def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 CALLS: Mapping[str, Call] = {
     **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "abs", "neg", "sin")},
     **{name: getattr(torch, name) for name in ("cos", "exp", "log", "sqrt", "reciprocal")},
-    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
+    **{name: getattr(torch, name) for name in ("maximum", "minimum")},
+    "div": operator.truediv,
     **{name: getattr(functional, name) for name in ("hardswish", "hardsigmoid", "elu", "silu")},
     **{name: getattr(functional, name) for name in ("softplus", "softsign", "mish", "selu")},
     **{name: getattr(torch, name) for name in ("rsqrt", "erf")},

@@ -59,7 +59,7 @@ class TrialJob:
             text = " ".join(f"{type(cause).__name__}: {cause}".split())[:MOST_TEXT]
             # An error before QNN receives the graph is not a fault of the compiler.
             end = REFUSED if str(error) == "QNN" else UNJUDGED
-            return [Result(items[0].text, items[0].seed, end, why=text)]
+            return [Result(items[0].text, items[0].seed, end, why=text, stops=True)]
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
         """Compile and run graphs as one program, and return their results. Raises the errors of
@@ -113,4 +113,6 @@ class Trial:
         if len(items) > 1:
             return [result for one in items for result in self.run_bundle([one], deadline)]
         end = LATE if pool.LATE in ended.failure else CRASHED
-        return [Result(items[0].text, items[0].seed, end, why=ended.failure[:MOST_TEXT])]
+        return [
+            Result(items[0].text, items[0].seed, end, why=ended.failure[:MOST_TEXT], stops=True)
+        ]

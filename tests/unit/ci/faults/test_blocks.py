@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.faults.blocks import Cell, build, choose_cell, read_blocks
+from ci.faults.blocks import Deck, read_blocks, visit_blocks
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS, RIGHT, WRONG, Frontend
 from ci.faults.onnx_graphs import write_model
@@ -28,9 +29,9 @@ def test_every_block_builds_in_every_size_and_agrees_between_onnx_and_torch(tmp_
     fix_numerics()
     for name, (_, sizes) in read_blocks("executorch").items():
         for size in sizes:
-            assert build(Cell(name, size), random.Random(1), "executorch"), (name, size)
+            assert Deck(name, "executorch", 1).build(size), (name, size)
     for seed, (name, (_, sizes)) in enumerate(read_blocks("onnx").items()):
-        graph = build(Cell(name, min(sizes)), random.Random(seed), "onnx")
+        graph = Deck(name, "onnx", seed).build(min(sizes))
         assert graph, name
         write_model([graph], [seed], tmp_path / "block.onnx")
         session = open_reference(tmp_path / "block.onnx")
@@ -42,14 +43,18 @@ def test_every_block_builds_in_every_size_and_agrees_between_onnx_and_torch(tmp_
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
-def test_a_search_visits_each_block_first_and_then_other_sizes(frontend: Frontend) -> None:
+def test_a_search_visits_each_block_first_and_then_shares_the_time(frontend: Frontend) -> None:
     blocks = read_blocks(frontend)
-    cells = [choose_cell(3, number, frontend)[0] for number in range(12 * len(blocks) * 4)]
-    assert {one.block for one in cells[: len(blocks)]} == set(blocks)
-    assert {*cells} == {Cell(name, size) for name, (_, sizes) in blocks.items() for size in sizes}
-    again = [choose_cell(3, number, frontend)[0] for number in range(40)]
-    other = [choose_cell(4, number, frontend)[0] for number in range(40)]
-    assert again == cells[:40] != other
+    visits = [*islice(visit_blocks(3, frontend), 300)]
+    assert {cell.block for cell, _ in visits[: len(blocks)]} == set(blocks)
+    often = Counter(cell.block for cell, _ in visits)
+    # It has more forms than attention, whose graphs are larger.
+    assert often["average-pool"] > often["attention"] > 1
+    pools = [cell.size for cell, _ in visits if cell.block == "average-pool"]
+    sizes = len(blocks["average-pool"][1])
+    assert len({*pools[:sizes]}) == min(sizes, len(pools))
+    again = [*islice(visit_blocks(3, frontend), 40)]
+    assert visits[:40] == again != [*islice(visit_blocks(4, frontend), 40)]
 
 
 def test_a_block_that_fails_is_found_under_its_name_and_counted_in_its_cell() -> None:
@@ -89,3 +94,10 @@ def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs()
     assert graph == parse_graph(str(graph))
     assert graph.operators == ("mul", "abs", "add", "relu", "div")
     assert [one.value for one in graph.tensors.values()] == [None, 0.5, None]
+    assert [one.is_number for one in graph.tensors.values()] == [False, True, False]
+
+
+def test_an_rms_norm_that_is_written_out_is_known_by_its_numbers() -> None:
+    text = "x = input(1, 16, 4, 32)\ni = rsqrt(mean(x * x, axes=[-1], keep=1) + 1e-6)"
+    graph = parse_graph(f"{text}\nr = x * i * constant(32)\nreturn r")
+    assert make_search(always(RIGHT)).find_known(graph) == "rms-norm-written-out-misplaced"

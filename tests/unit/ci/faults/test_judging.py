@@ -139,7 +139,7 @@ def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
         ends = [RIGHT, REFUSED, WRONG, RIGHT, RIGHT, WRONG]
         assert [one.end for one in results] == ends
         assert [(one.text, one.seed) for one in results] == [(str(n), n) for n in range(6)]
-        assert [one.is_left for one in results] == [n == 1 for n in range(6)]
+        assert [one.stops for one in results] == [False] * 6
         place = next(n for n, one in enumerate(last) if one is bad)
         assert results[-1].place.startswith(f"output {place}")
 
