@@ -20,6 +20,9 @@ from ci.models.tensors import BEST_DB
 # A wrong hidden state makes keys and values wrong. Their errors are within this factor.
 ALIKE = 4.0
 MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of max_above_noise_db
+# The same for the mean of many tokens, which varies less: in a program whose tokens and logits
+# pass, and in one that is wrong anyway.
+MEAN_MARGIN_DB, LOCATE_DB, MANY_TOKENS = 6.0, 3.0, 8
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,12 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
 
 @dataclass(frozen=True)
 class Departure:
-    """The first token in the first layer at which keys or values are wrong. ``heads`` are the
-    indices of their wrong heads, and ``above_db`` is how far the larger error is above the
-    predicted noise."""
+    """The first token in the first layer at which keys or values are wrong, or None if only the
+    mean of all tokens is. ``heads`` are the indices of their wrong heads, and ``above_db`` is how
+    far the larger error is above the predicted noise."""
 
     layer: int
-    token: int
+    token: int | None
     keys: bool
     values: bool
     heads: tuple[int, ...]
@@ -169,8 +172,9 @@ class Departure:
         some = "s"[: len(self.heads) > 1] + " " + ", ".join(map(str, self.heads))
         is_some = len(self.heads) < heads and not (self.keys and self.values)
         which = f", only in head{some} of {heads}" if is_some else ""
+        at = "in the mean of all tokens" if self.token is None else f"at token {self.token}{told}"
         above = f"{self.above_db:.1f} dB above the predicted noise"
-        return f"first wrong in {what}, at token {self.token}{told}{which}: {above}"
+        return f"first wrong in {what}, {at}{which}: {above}"
 
 
 def name_place(layer: int, *, keys: bool, values: bool) -> str:
@@ -183,25 +187,39 @@ def name_place(layer: int, *, keys: bool, values: bool) -> str:
     return f"{told} (keys and values of layer {layer})"
 
 
-def find_departure(run: Generated, reference: Reference, span: slice) -> Departure | None:
+def find_departure(
+    run: Generated, reference: Reference, span: slice, mean_db: float = MEAN_MARGIN_DB
+) -> Departure | None:
     """Return where the keys or values of a run depart first from the reference's, among the tokens
-    in ``span``; None if they do not. Those of a layer depend only on the layers before it."""
+    in ``span`` or in their mean, whose error may exceed its prediction by ``mean_db``; None if they
+    do not. Those of a layer depend only on the layers before it."""
     right, noise = reference.run.caches.astype(np.float64), reference.cache_noise
     count, layers = min(len(run.fed), right.shape[1]), len(right) // 2
-    errors = (run.caches[:, :count] - right[:, :count]) ** 2
+    first, end, _ = span.indices(count)
+    if end <= first:
+        return None
+    errors = (run.caches[:, first:end] - right[:, first:end]) ** 2
     errors = np.where(np.isfinite(errors), errors, np.inf).mean(axis=3)  # per head
-    ratios = errors / np.maximum(limit(noise)[:, :count, None], 1e-30)
+    # The last row of the ratios is that of the mean.
+    usual = noise[..., first:end].mean(axis=2).max(axis=0) * 10 ** (mean_db / 10)
+    allowed = np.concatenate([limit(noise)[:, first:end], usual[:, None]], axis=1)
+    errors = np.concatenate([errors, errors.mean(axis=1, keepdims=True)], axis=1)
+    ratios = errors / np.maximum(allowed, 1e-30)[..., None]
+    if end - first < MANY_TOKENS:
+        ratios[:, -1] = 0
     whole = ratios.mean(axis=2)
     for layer in range(layers):
         pair = [layer, layers + layer]
-        first, *_ = span.indices(count)
-        wrong = np.flatnonzero((whole[pair, span] > 1).any(axis=0))
+        wrong = np.flatnonzero((whole[pair] > 1).any(axis=0))
         if wrong.size:
-            token = first + int(wrong[0])
-            peaks = whole[pair, span].max(axis=1)
+            row = int(wrong[0])
+            is_mean = row == end - first
+            peaks = whole[pair].max(axis=1)
             keys, values = (bool(one) for one in peaks >= peaks.max() / ALIKE)
-            heads = np.flatnonzero((ratios[pair, token] > 1).any(axis=0))
-            above = 10 * math.log10(float(whole[pair, token].max())) + MARGIN_DB
+            heads = np.flatnonzero((ratios[pair, row] > 1).any(axis=0))
+            above = 10 * math.log10(float(whole[pair, row].max()))
+            above += mean_db if is_mean else MARGIN_DB
+            token = None if is_mean else first + row
             return Departure(layer, token, keys, values, tuple(map(int, heads)), above)
     return None
 

@@ -125,13 +125,9 @@ def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
     }
 
 
-def read_config(path: Path) -> DecoderConfig:
+def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
     """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
     model is not supported."""
-    return _read_config(path)[1]
-
-
-def _read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
     try:
         find_family(read_json(path, ModelType).model_type)
         held = read_json(path, HuggingFaceConfig)
@@ -146,7 +142,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     """Read config.json and the tensors, which are in a single safetensors file or in all files of
     an index. Raises UsageError if a weight is missing, unknown or of another shape than config.json
     requires."""
-    held, config = _read_config(directory / CONFIG)
+    held, config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
         tensors |= read_safetensors(file)

@@ -198,7 +198,7 @@ def project_model(args: argparse.Namespace) -> Outcome:
 
     from ci.llm.weights import read_config  # it imports torch
 
-    config = read_config(args.project)
+    _, config = read_config(args.project)
     require_context(args.context, config.most_context)
     projection = project(config, choose_schemes(args.scheme), args.context)
     data = msgspec.to_builtins(projection)

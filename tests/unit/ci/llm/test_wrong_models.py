@@ -17,7 +17,14 @@ from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
 from ci.llm.foreign import coarse_step
 from ci.llm.generation import Loop, eager_step, run_decode, run_free
-from ci.llm.verdict import describe_drop, find_departure, judge_forced, judge_free
+from ci.llm.verdict import (
+    LOCATE_DB,
+    MEAN_MARGIN_DB,
+    describe_drop,
+    find_departure,
+    judge_forced,
+    judge_free,
+)
 from ci.report.schema import ControlKind
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
@@ -102,7 +109,7 @@ def spoil_a_value_head(decoder: Decoder) -> None:
         decoder.layers[1].attention.wv.weight[8:] *= 1.5
 
 
-LAST = "all keys and values are right: the last layer is wrong after them"
+LAST = "no keys or values differ by more than noise: the last layer is wrong after them"
 KEYS = "first wrong in the keys of layer 1, at token "
 HIDDEN = "first wrong in the hidden state that layer 0 returns, or in the norm behind it (keys and"
 SPOILT: Mapping[str, tuple[Callable[[Decoder], None], str]] = {
@@ -148,6 +155,26 @@ def test_no_departure_is_found_in_a_right_program(own: Tiny) -> None:
     found = find_departure(run, own.runs.model, slice(None))
     assert found is not None
     assert (found.layer, found.token, found.above_db) == (0, 0, np.inf)
+
+
+MEAN = "first wrong in the values of layer 1, in the mean of all tokens: "
+
+
+@pytest.mark.parametrize(
+    ("above", "tokens", "wanted"),
+    [(2.9, 20, ""), (3.1, 20, "red"), (6.1, 20, "any"), (9.9, 20, "any"), (9.9, 7, "")],
+)
+def test_the_mean_of_many_tokens_has_narrower_limits(
+    above: float, tokens: int, wanted: str, own: Tiny
+) -> None:
+    run, noise = own.runs.model.run, own.runs.model.cache_noise
+    caches, span = run.caches.astype(np.float64), slice(2, 2 + tokens)
+    caches[3] += np.sqrt(noise[:, 3, span].mean(axis=1).max() * 10 ** (above / 10))
+    made = replace(run, caches=caches)
+    for limit_db, is_found in ((MEAN_MARGIN_DB, wanted == "any"), (LOCATE_DB, bool(wanted))):
+        found = find_departure(made, own.runs.model, span, limit_db)
+        told = f"{MEAN}{above} dB above the predicted noise"
+        assert (found and found.describe(2, "")) == (told if is_found else None)
 
 
 @pytest.mark.parametrize("codes", [0.01, 0.05])
