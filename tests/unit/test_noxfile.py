@@ -594,7 +594,7 @@ def two(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> M
         ("", "build_linux", "pinned", ""),
     ],
 )
-def test_the_executorch_is_asked_for_or_that_of_the_runtime_that_was_built(
+def test_the_executorch_is_that_of_the_option_or_of_the_built_runtime(
     two: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

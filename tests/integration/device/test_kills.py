@@ -104,7 +104,7 @@ def require_none(place: Path, within_s: float) -> None:
 
 @pytest.mark.timeout(1800)  # by night
 @PHONE_BY_DAY
-def test_a_call_that_is_killed_leaves_nothing_and_the_next_is_right(
+def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
     lab: Lab, tmp_path: Path
 ) -> None:
     """At the start of each script that goes to the device, and in its middle: its process alone,

@@ -256,7 +256,7 @@ def test_each_single_fault_is_found_by_one_check(world: World, fault: Fault) -> 
 
 
 @pytest.mark.parametrize("row", MENDED, ids=str)
-def test_a_fault_is_found_and_its_fix_mends_it(world: World, row: Row) -> None:
+def test_each_fault_is_found_and_gone_after_its_fix(world: World, row: Row) -> None:
     row.mutate(world)
     found = findings_of(row.ask(request_of(world, row.profile), world))
     assert set(found) == {row.wanted}, found

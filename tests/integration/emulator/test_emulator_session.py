@@ -357,7 +357,7 @@ def test_a_refused_lowering_is_unsupported_only_if_the_policy_lists_it(
     assert "doesn't support FP16" in case.reason
 
 
-def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
+def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED

@@ -128,7 +128,7 @@ def test_an_overlay_for_a_newer_sdk_is_refused_with_the_command_that_builds_one(
     assert "ci build aot --sdk " in said["fix"]
 
 
-def test_no_overlay_names_the_one_command_that_builds_it(
+def test_a_missing_overlay_names_the_command_that_builds_it(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = provision_profile("emulator", Progress()).root("qnn-runtime")

@@ -205,7 +205,7 @@ def plant(root: Path, files: dict[str, str]) -> None:
 LINEAR = "lambda: (torch.nn.Linear(3, 3), (torch.ones(2, 3),))"
 
 
-def test_a_model_in_a_package_imports_as_a_module_of_it_does(
+def test_a_model_in_a_package_can_use_relative_imports(
     tmp_path: Path, load_models: LoadModels
 ) -> None:
     """Of a package that is called as one of this project's is, too."""

@@ -38,7 +38,9 @@ def load(path: Path) -> str:
 
 
 @pytest.mark.parametrize(("ir", "opset"), [(0, 0), (1, 0), (0, 1)])
-def test_the_newest_versions_are_those_of_onnxruntime(tmp_path: Path, ir: int, opset: int) -> None:
+def test_the_newest_accepted_ir_and_opset_are_those_of_onnxruntime(
+    tmp_path: Path, ir: int, opset: int
+) -> None:
     """``ir`` and ``opset`` are newer by that much."""
     versions = {"ir": NEWEST_IR + ir, "opset": NEWEST_OPSET + opset}
     path = write_model(tmp_path / "m.onnx", [RELU], *ENDS, **versions)
@@ -98,7 +100,7 @@ def test_external_weight_files_of_a_model_are_listed_or_reported_missing(tmp_pat
         external_files(path)
 
 
-def test_a_link_out_of_the_directory_is_refused_by_both(tmp_path: Path) -> None:
+def test_a_weight_file_linked_out_of_the_directory_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(bytes(12))

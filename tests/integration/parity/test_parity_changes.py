@@ -82,7 +82,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_changes_have_their_findings_and_no_other(group: str, tmp_path: Path, cache: Path) -> None:
+def test_planted_changes_have_exactly_their_findings(
+    group: str, tmp_path: Path, cache: Path
+) -> None:
     proposal = Proposal(tmp_path)
     for change in GROUPS[group]:
         proposal.apply(change)

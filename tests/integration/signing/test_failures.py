@@ -24,7 +24,7 @@ Snapshot = Callable[[Path], dict[str, bytes]]
     ("how", "failure", "existing"),
     [("exit 1", Failure.EXITED, False), ("wrong hash", Failure.WRONG_HASH, True)],
 )
-def test_failure_is_named_and_leaves_no_trace(
+def test_a_failed_signing_is_named_and_changes_no_file(
     verb,
     libraries,
     take_snapshot: Snapshot,

@@ -124,7 +124,7 @@ def test_a_failed_block_leaves_the_old_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_the_staging_directory_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     target = tmp_path / "o[u]t"
     kept = tmp_path / ".o[u]t.mine"
     kept.mkdir()
@@ -182,7 +182,7 @@ def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: P
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
+def test_a_staged_directory_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
     target, real = tmp_path / "out", tmp_path / "real"
     real.mkdir()
     (real / "kept").touch()
@@ -280,7 +280,7 @@ with scratch_directory(Path(sys.argv[1]), "run") as scratch:
 """
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
+def test_scratch_directories_of_killed_processes_are_removed_and_others_stay(
     tmp_path: Path,
 ) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path)]
@@ -297,7 +297,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
         one.communicate()
 
 
-def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     names = [f".report.json.{ended.pid}", f".report.json.{os.getppid()}", f".other.{ended.pid}"]

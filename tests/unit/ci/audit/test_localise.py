@@ -647,7 +647,7 @@ def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
     assert not [*tmp_path.iterdir()]
 
 
-def test_two_cases_with_two_of_everything_read_as_their_snapshot() -> None:
+def test_a_localise_report_reads_as_its_snapshot() -> None:
     """Each number and name differs, so none can stand at another's place."""
 
     def operator(name: str, **fields: Any) -> Operator:

@@ -195,7 +195,7 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     assert "### Known fault\n\n**net" in render_markdown(make_document(audit))
 
 
-def test_a_known_fault_is_of_the_versions_of_qnn_that_have_it() -> None:
+def test_a_known_fault_is_reported_only_for_qnn_versions_that_have_it() -> None:
     scales = (msgspec.structs.replace(POSITIONS[0], operator="mul"), POSITIONS[1])
     found = msgspec.structs.replace(WHOLE, steps=scales)
     for qnn, faults in (("2.48.40", 0), ("2.49.40", 1), ("", 1)):  # in an unknown one it may be
@@ -217,7 +217,7 @@ def make_fault(number: int) -> KnownFault:
     )
 
 
-def test_an_audit_with_two_of_everything_reads_as_its_snapshot() -> None:
+def test_an_audit_report_reads_as_its_snapshot() -> None:
     """Two models, schemes, SoCs, operators, reasons, fixes and known faults; each text differs."""
 
     def left(op: str, count: int, number: int, line: int, **fields: bool) -> OperatorRow:

@@ -168,7 +168,7 @@ def test_a_build_needs_tools_of_at_least_these_versions(
     assert (f"UnfitError {lacks} or newer was not found" if lacks else "['cmake', 'ninja']") in said
 
 
-def test_a_python_is_asked_for_its_modules_with_the_variables_that_are_given(
+def test_the_modules_of_a_python_are_found_with_the_given_variables(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()

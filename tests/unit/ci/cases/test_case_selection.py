@@ -161,7 +161,7 @@ def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller
     assert len({one.slug for one in two}) == 2
 
 
-def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
+def test_an_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(
     tmp_path: Path,
 ) -> None:
     text = (
@@ -184,7 +184,7 @@ def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
         read_emulator_policy(file)
 
 
-def test_a_backend_is_required_of_each_case_and_the_fix_names_what_has_it() -> None:
+def test_every_case_must_support_the_backend_and_the_fix_names_socs_that_do() -> None:
     good = CaseSpec("good", Scheme.A8W8, default_soc(Backend.LPAI))
     other = CaseSpec("other", Scheme.A8W8, default_soc(Backend.GPU))
     asks = replace(good, model="asks", source=Source(choices=Choices(saver=True)))
@@ -215,7 +215,7 @@ def test_options_that_a_lane_or_a_scheme_does_not_have_are_refused() -> None:
         assert re.search(words, str(caught.value), re.DOTALL)
 
 
-def test_what_is_asked_for_goes_before_the_entry_and_that_before_the_default() -> None:
+def test_the_command_line_overrides_the_policy_entry_which_overrides_the_default() -> None:
     entry = ModelEntry("mlp", (Scheme.A16W8, Scheme.U8), ("SM8550", "SM87*"))
     bare = ModelEntry("mlp", (Scheme.U8,))  # a scheme of the other lane alone
     entries = {"own": entry, "bare": bare}

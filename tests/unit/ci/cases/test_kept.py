@@ -393,7 +393,7 @@ def test_the_verb_writes_the_report_of_the_session(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_the_limits_are_those_of_the_policy_for_the_backend_and_its_recorded_figures(
+def test_kept_outputs_are_judged_by_the_policy_and_its_recorded_figures(
     kept: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
 ) -> None:
     policy = tmp_path / "qnn.toml"

@@ -98,7 +98,7 @@ def test_another_python_or_an_overlay_before_a_package_has_another_digest(
     assert len({*digests}) == 3
 
 
-def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
+def test_the_digest_of_a_package_ignores_dates_headers_tests_and_bytecode(installed: Path) -> None:
     before = digest_packages([NAME])
     (installed / OBSERVER).touch()
     (installed / f"{NAME}/include/torch.h").write_text("int b;")
@@ -116,7 +116,7 @@ def test_a_package_without_a_record_counts_by_its_content(installed: Path) -> No
     assert digest_packages([NAME]) != recorded
 
 
-def test_files_are_known_by_the_record_of_their_installation(
+def test_package_files_are_hashed_by_their_installation_record(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which spares reading torch whole."""

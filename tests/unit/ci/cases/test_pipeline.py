@@ -162,7 +162,7 @@ def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("quantizes", [True, False])
-def test_a_metric_gets_the_outputs_and_those_of_both_models(
+def test_a_metric_is_measured_on_program_float32_and_quantized_outputs(
     tmp_path: Path, quantizes: bool
 ) -> None:
     entry = ModelEntry("mlp", metric=METRIC)

@@ -214,7 +214,7 @@ def speak_and_fail() -> None:
     raise ValueError("no")
 
 
-def test_everything_that_jobs_print_is_in_their_log_at_once(worker: Worker, tmp_path: Path) -> None:
+def test_the_output_of_jobs_is_in_their_log_immediately(worker: Worker, tmp_path: Path) -> None:
     lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert lease.call(partial(os.write, 1, b"out\n")).log_tail == "out"
     assert lease.call(partial(os.write, 2, b"error\n")).log_tail == "out\nerror"

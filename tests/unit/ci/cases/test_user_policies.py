@@ -114,7 +114,7 @@ def test_a_policy_with_a_bom_and_crlf_line_ends_is_read(repository: Path, ends: 
     assert set(policy.models) == {"net", "other-net"}
 
 
-def test_a_policy_with_its_own_reference_and_schemes_extends_nothing(repository: Path) -> None:
+def test_a_policy_without_extends_needs_its_own_reference_and_schemes(repository: Path) -> None:
     parts = ("[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n", "[schemes.8a8w]\nmin_sqnr_db = 25\n")
     text = "".join(parts)
     policy = read(repository, text)

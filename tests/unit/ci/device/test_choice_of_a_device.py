@@ -181,7 +181,7 @@ def make_start() -> DeviceProgram:
     return DeviceProgram(held, program, 7.9)
 
 
-def test_figures_of_a_start_are_those_before_and_after_it() -> None:
+def test_the_figures_of_a_start_include_heat_before_and_after_it() -> None:
     program = make_start()
     found = {BEFORE: b"zone a 1000\n", AFTER: b"zone b 2000\nstatus of_system 2\n", SPEED: b"4.5"}
     program.note_start({**found, MEMORY: b"2"})
@@ -204,7 +204,7 @@ def test_figures_of_a_start_are_those_before_and_after_it() -> None:
         ((False, 0), "output_0_0.raw", ""),
     ],
 )
-def test_a_start_without_outputs_says_what_happened(
+def test_a_device_run_without_outputs_states_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: Any, told: str, lacks: str
 ) -> None:
     program = make_start()

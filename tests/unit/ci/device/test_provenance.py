@@ -100,7 +100,7 @@ def test_only_evidence_of_a_pass_of_the_program_is_staged(program: Path, tmp_pat
         find_evidence([program], tmp_path)
 
 
-def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
+def test_signed_libraries_must_match_their_signing_record(tmp_path: Path) -> None:
     library = tmp_path / "libQnnLpaiSkel.so"
     library.write_bytes(b"signed")
     with pytest.raises(UnfitError, match="is not the output"):

@@ -63,7 +63,7 @@ def pack(**files: bytes) -> bytes:
 NAMES = {"log": LOG, "code": CODE, "late": LATE, "system": SYSTEM}
 
 
-def test_a_start_has_only_its_own_outputs_and_log(tmp_path: Path) -> None:
+def test_a_device_run_unpacks_only_its_own_outputs_and_log(tmp_path: Path) -> None:
     """The device's own log follows the runner's."""
     program = make_program(tmp_path)
     for archive, ended, outputs, log in (

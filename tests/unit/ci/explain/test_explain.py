@@ -257,7 +257,7 @@ def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
     )
 
 
-def test_an_explanation_with_two_of_everything_reads_as_its_snapshot() -> None:
+def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
     one = Explanation(
         file="first.log",
         lines=90,

@@ -57,7 +57,7 @@ def test_a_search_visits_each_block_first_and_then_shares_the_time(frontend: Fro
     assert visits[:40] == again != [*islice(visit_blocks(4, frontend), 40)]
 
 
-def test_a_block_that_fails_is_found_under_its_name_and_counted_in_its_cell() -> None:
+def test_a_failing_block_is_reported_by_name_and_counted_by_size() -> None:
     finder = make_search(holds("max_pool"))
     finder.source = BLOCKS
     found = finder.run(1e18, len(read_blocks("onnx")))

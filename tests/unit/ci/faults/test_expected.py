@@ -73,7 +73,7 @@ def test_a_known_fault_with_an_unexpected_outcome_is_a_problem(
         ),
     ],
 )
-def test_a_result_tells_how_it_differs_from_the_expected_one(
+def test_the_text_of_a_result_states_the_difference_from_the_expected_one(
     fields: dict[str, Any], problem: str
 ) -> None:
     usual = {"fault": "a", "form": GRAPH, "frontend": "onnx", "scheme": "u8", "qnn": "2.50"}

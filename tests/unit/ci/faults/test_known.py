@@ -219,7 +219,7 @@ def test_a_pattern_is_found_with_its_conditions() -> None:
     assert [[step.name for step in one] for one in found] == [["a", "n"], ["a", "s"]]
 
 
-def test_a_pattern_is_not_found_if_a_result_is_read_by_what_must_not_follow() -> None:
+def test_a_pattern_with_not_before_does_not_match_before_that_operator() -> None:
     first = Step("a", "add", (Operand((2, 4)), Operand((2, 4))), ("", ""), (2, 4))
     for word, sources, fits in (
         *(("relu", ("a",), False), ("relu", ("", "a"), False), ("relu", ("",), True)),

@@ -164,7 +164,7 @@ def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
 @pytest.mark.parametrize(
     "when", ["before", "after", "in part", "in a chunk", "out", "in part of a copy", "never"]
 )
-def test_a_buffer_that_the_model_changes_is_no_constant(when: str) -> None:
+def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
     """Whether it is changed before it is read or after, as a whole or through a view."""
 
     class Cache(nn.Module):

@@ -170,7 +170,7 @@ def test_a_report_of_executorch_has_a_script_that_computes_the_graph() -> None:
         torch.testing.assert_close(net(given), module(given))
 
 
-def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
+def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
     text = str(parse_graph(FIRST))
     for known in (True, False):
         finder = make_search(find_planted, known=known)
@@ -296,7 +296,7 @@ return e, s
 """
 
 
-def test_results_with_two_of_everything_read_as_their_snapshot() -> None:
+def test_a_search_report_reads_as_its_snapshot() -> None:
     """Two searches, ends, known faults, findings, variations, inputs, constants and outputs."""
     several: dict[str, Any] = {
         "graph": TWO_OF_EACH,

@@ -250,7 +250,7 @@ def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> 
         assert (bench.run, bench.files) == (runs, ("ci/models/model.py",) * runs)
 
 
-def test_the_cases_of_a_session_s_own_suite_are_those_of_the_change() -> None:
+def test_a_sessions_own_suite_is_that_of_the_head() -> None:
     rules = msgspec.structs.replace(RULES, sessions={})
     found = compare(edit(FILES, {"Makefile": "x"}), rules)
     suites = {"bench": {"mlp": ("fp16",)}}, {"bench": {"mlp": ("fp16",), "new": ("8a8w",)}}
@@ -263,7 +263,7 @@ def test_the_cases_of_a_session_s_own_suite_are_those_of_the_change() -> None:
     assert {one.model for one in job.cases} == {"mlp", "new"}
 
 
-def test_a_session_needs_what_it_used_before_the_change_too() -> None:
+def test_a_session_runs_if_something_that_it_used_before_changes() -> None:
     session = SessionInputs("bench", Reach({}))
     before = TreeFacts({"bench": replace(session, uses={"a.toml#k": "its environment"})})
     keys = {"a.toml": frozenset({"k"})}

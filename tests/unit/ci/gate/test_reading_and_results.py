@@ -87,7 +87,7 @@ def test_the_base_is_the_merge_base_with_the_main_branch(git: Git) -> None:
         git.repository.resolve("gone")
 
 
-def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
+def test_the_work_tree_has_the_files_that_git_would_commit(git: Git) -> None:
     git.commit(a="1", b="2")
     (git.root / "b").unlink()
     (git.root / "new").write_text("é", encoding="utf-8")
@@ -245,7 +245,7 @@ def test_a_report_without_its_junit_or_that_cannot_be_read_is_the_jobs_fault(
         read_junit(folder / "reports")
 
 
-def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
+def test_job_results_are_identified_by_their_folder_names(tmp_path: Path) -> None:
     plan = Plan(base="a", head="b", cases=(), jobs=(JOB,))
     assert read_results(tmp_path / "none", plan) == {}
     leave(tmp_path / "result-tests", b"0", b'<testsuite><testcase name="a"/></testsuite>')

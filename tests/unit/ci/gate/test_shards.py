@@ -46,7 +46,7 @@ def test_an_invalid_shard_argument_is_refused(text: str) -> None:
     assert caught.value.fix == "write 2/3 for the second of three shards"
 
 
-def test_shards_are_even_and_more_than_cases_are_refused() -> None:
+def test_shards_are_balanced_and_more_shards_than_cases_are_refused() -> None:
     assert split_cases("abcd", 2, "xdcba".index) == (("a", "d"), ("b", "c"))
     assert split_cases([0.9, 0.3, 0.3, 0.2], 2, float) == ((0.9,), (0.3, 0.3, 0.2))
     with pytest.raises(UsageError, match=r"more shards \(3\) than cases \(2\)"):

@@ -141,7 +141,7 @@ def test_a_wheel_s_name_may_be_written_otherwise_than_in_the_lock(file: str, pin
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_the_context_holds_our_files_and_wheels_only(
+def test_the_docker_context_contains_only_our_files_and_wheels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
     """And the lock of apt packages if the base has one."""

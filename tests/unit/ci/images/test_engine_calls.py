@@ -44,7 +44,7 @@ def names(engine: Any) -> list[str]:
 
 
 @pytest.mark.usefixtures("wheels", "checkout")
-def test_a_base_that_cannot_be_pulled_is_told_before_wheels_are_fetched(
+def test_an_unpullable_base_image_is_reported_before_wheels_are_fetched(
     engine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.remote.clear()
@@ -95,7 +95,7 @@ def test_a_build_that_fails_leaves_no_tag_and_no_files(engine: Any) -> None:
     assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
 
 
-def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
+def test_a_base_image_without_a_package_lock_names_the_command_that_makes_one(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(definition.PYTHONS, "debian-12", "3.9")

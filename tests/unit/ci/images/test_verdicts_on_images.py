@@ -62,7 +62,7 @@ PLAIN = {"name": "f", "body": b"1", "mode": 0o644, "uid": 1, "gid": 2}
 # -- what an image is made of ----------------------------------------------------------------------
 
 
-def test_what_is_installed_is_read_from_nox_and_the_groups(tmp_path: Path) -> None:
+def test_image_packages_are_read_from_nox_and_the_dependency_groups(tmp_path: Path) -> None:
     (tmp_path / "nox").write_text("x\nNOX_VERSION=7.1\n")
     (tmp_path / "pyproject.toml").write_text(
         '[dependency-groups]\ncore = ["b==1", {include-group = "more"}]\nmore = ["a==2"]\n'
@@ -75,7 +75,7 @@ def test_what_is_installed_is_read_from_nox_and_the_groups(tmp_path: Path) -> No
     assert "version of nox" in caught.value.what
 
 
-def test_an_unknown_image_and_a_place_without_docker_are_named(
+def test_an_unknown_image_or_a_build_outside_a_checkout_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError) as caught:

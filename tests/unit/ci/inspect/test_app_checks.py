@@ -345,7 +345,7 @@ def test_fault_of_a_library_is_an_error_only_if_it_is_qnns_or_for_the_dsp(
         ("libQnnGpu.so libonnxruntime.so", False, "libQnnSystem.so"),
     ],
 )
-def test_libraries_that_an_app_needs_depend_on_those_that_it_has(
+def test_the_qnn_libraries_that_an_app_needs_depend_on_those_that_it_has(
     names: str, lowered: bool, wanted: str
 ) -> None:
     tree = TreeFacts(Path(), (), lowered=(object(),) if lowered else ())  # type: ignore[arg-type]

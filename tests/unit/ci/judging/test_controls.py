@@ -144,7 +144,7 @@ def test_a_control_is_the_same_in_every_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["picture", "ids"])
-def test_each_control_is_wrong_in_its_own_way(name: str) -> None:
+def test_each_control_alters_the_outputs_as_its_name_says(name: str) -> None:
     right = OUTPUTS[name]
     permuted = control_of(ControlKind.PERMUTED, right)
     assert (np.sort(permuted, axis=None) == np.sort(right, axis=None)).all()
@@ -163,7 +163,7 @@ def pair_outputs(first: Any, second: Any, noise: float = QUIET) -> tuple[Any, li
     return both, [TensorInfo("float64", right.shape[1:]) for right in (first, second)]
 
 
-def test_a_control_is_rejected_only_if_it_is_for_every_output() -> None:
+def test_a_control_counts_as_rejected_only_if_every_output_rejects_it() -> None:
     """The margin of the second output accepts anything."""
     references, infos = pair_outputs(OUTPUTS["logits"], OUTPUTS["picture"])
     blind = OutputThreshold(output=1, max_above_noise_db=90.0)

@@ -105,7 +105,7 @@ def test_without_a_quantized_model_the_program_is_compared_with_float32() -> Non
     assert (reason.question, "33.8 dB" in reason.text) == (Question.QUANTIZED, True)
 
 
-def test_a_program_that_is_off_is_not_faithful_however_good_its_scheme() -> None:
+def test_a_program_far_from_the_quantized_model_is_not_faithful() -> None:
     info = TensorInfo("float32", SHAPE[1:])
     references = make_references(NEAR, FAR, noise=0.01)
     assert judge(references, [FAR + 0.01 * draw(4)], [info], OPEN).accepted
@@ -161,7 +161,7 @@ def test_without_a_noise_prediction_only_outputs_equal_to_the_reference_pass() -
         (lambda right: np.where(np.arange(200) == 7, -32.0, right), True),
     ],
 )
-def test_a_quantized_output_holds_multiples_of_its_step_within_its_range(
+def test_a_quantized_output_may_only_hold_multiples_of_its_step_in_range(
     wrong: Any, accepted: bool
 ) -> None:
     right = np.round(draw(9, (4, 200)) * 4) / 4
@@ -180,7 +180,7 @@ def test_an_output_with_a_step_and_no_range_may_hold_any_value() -> None:
         assert judge(references, between, [info], OPEN).accepted is accepted
 
 
-def test_a_scale_of_one_in_65536_is_no_other_than_one_in_65535() -> None:
+def test_a_grid_of_1_in_65536_is_accepted_as_one_of_1_in_65535() -> None:
     levels = np.random.default_rng(3).integers(0, 65536, (4, 200))
     info = TensorInfo("float32", (200,), step=1 / 65535, lowest=0, highest=65535)
     right = levels / 65535
@@ -259,7 +259,7 @@ def test_equal_outputs_are_infinitely_good_and_nan_infinitely_bad() -> None:
 
 
 @pytest.mark.parametrize("place", [(2, 0), (0, 1), (3, 1)])
-def test_one_bad_input_or_output_among_good_ones_is_enough_and_is_named(
+def test_one_wrong_input_set_of_one_output_fails_and_is_named(
     place: tuple[int, int],
 ) -> None:
     right = [draw(14), draw(15)]

@@ -28,7 +28,7 @@ MODEL = METRIC_MODEL.find("x")
         (float("nan"), 1.0, 0.5, ["nan", "nan"]),
     ],
 )
-def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
+def test_a_metric_must_stay_in_its_budget_and_distinguish_inputs(
     value: float, float32: float, shifted: float, figures: list[str]
 ) -> None:
     reasons = list(judge_metric(METRIC, MetricResult(value, float32, shifted, 0.9)))
@@ -52,7 +52,7 @@ def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
         (0.5, math.nan, 1.0, Question.QUANTIZED),
     ],
 )
-def test_a_quantized_model_that_lost_the_task_leads_before_its_program(
+def test_a_metric_that_the_quantized_model_fails_blames_it_before_the_program(
     value: float, quantized: float | None, float32: float, question: Question | None
 ) -> None:
     found = judge_metric(METRIC, MetricResult(value, float32, 0.1, quantized))
@@ -86,7 +86,7 @@ def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_mo
         (False, [], [], []),
     ],
 )
-def test_a_metric_that_passes_forgives_a_scheme_and_never_a_program(
+def test_a_passing_metric_excuses_a_poor_scheme_but_not_a_wrong_program(
     strict: bool, reasons: list[Finding], failing: list[Finding], warnings: list[str]
 ) -> None:
     metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1, strict=strict)

@@ -93,7 +93,7 @@ def test_a_token_that_the_model_lacks_is_refused(
     assert "has the token 100, but the model has 100 tokens" in capsys.readouterr().err
 
 
-def test_mistakes_are_named_before_anything_is_fetched(
+def test_wrong_llm_options_are_refused_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -157,7 +157,7 @@ def test_an_explanation_that_throws_is_a_warning(
 
 
 @pytest.mark.parametrize(("place", "name"), NEEDED)
-def test_what_the_verdict_needs_is_a_defect_of_ours_if_it_throws(
+def test_an_exception_in_llm_code_that_the_verdict_needs_is_our_defect(
     place: Any, name: str, judge: Judge, right: Step, own: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, throw)

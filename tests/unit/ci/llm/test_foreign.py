@@ -83,7 +83,7 @@ def test_upstreams_interface_is_read_from_shapes_and_constants() -> None:
     assert sizes == (1, 4, 8, 512, 128, 32)
 
 
-def test_its_masks_caches_and_logits_are_integers() -> None:
+def test_upstreams_masks_caches_and_logits_are_integers() -> None:
     taken: list[Any] = []
 
     def run(arrays: Any) -> Any:

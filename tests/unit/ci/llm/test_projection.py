@@ -62,14 +62,14 @@ LLAMA_1B = {
         (STORIES, Scheme.A16W4, (356_352, 356_352)),
     ],
 )
-def test_constants_are_within_a_twentieth_of_what_lowering_gives(
+def test_projected_sizes_are_within_5_percent_of_lowered_programs(
     config: DecoderConfig, scheme: Scheme, lowered: tuple[int, ...]
 ) -> None:
     (row,) = project(config, [scheme], 64).rows
     assert all(row.graph_bytes == pytest.approx(size, rel=0.05) for size in lowered)
 
 
-def test_llama_of_one_billion_is_cut_in_float16_alone(
+def test_llama_1b_needs_shards_only_in_float16(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.json"

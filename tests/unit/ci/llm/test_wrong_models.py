@@ -70,7 +70,7 @@ def shift_positions(decoder: Decoder) -> None:
     decoder.freqs_sin.neg_()
 
 
-def test_the_right_model_passes(own: Tiny) -> None:
+def test_the_right_tiny_model_passes_the_verdict(own: Tiny) -> None:
     run = own.generate(make(own))
     assert judge_free(run, own.runs.model).faults == ()
     assert judge_forced(own.force(own.step(make(own))), own.runs.model).equal == len(run.tokens)
@@ -217,11 +217,11 @@ def repeated(own: Tiny, eos: int = 2) -> Repeated:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_each_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
+def test_each_llm_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
     assert judge_control(MAKERS[kind](repeated(own)), own.runs.model)[0]
 
 
-def test_controls_of_tokens_choose_what_their_names_say(own: Tiny) -> None:
+def test_token_controls_choose_the_tokens_that_their_names_say(own: Tiny) -> None:
     one = repeated(own)
     right = list(one.run.tokens)
     ranked = [sorted(range(len(row)), key=lambda token: row[token]) for row in one.run.logits]
@@ -251,7 +251,7 @@ def test_a_text_without_an_end_has_no_control_for_it(own: Tiny) -> None:
     assert judge_control(made, own.runs.model) == (False, None)
 
 
-def test_prefill_and_decode_give_what_decode_alone_gives(own: Tiny) -> None:
+def test_prefill_then_decode_gives_the_logits_of_decode_alone(own: Tiny) -> None:
     step = own.step(make(own))
     alone = run_decode(Loop(own.interface, step), own.runs.alone.run.fed)
     after = own.force(step)

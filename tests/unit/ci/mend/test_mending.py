@@ -76,7 +76,7 @@ def test_a_passing_scheme_takes_over_the_recipe_unless_it_becomes_worse(
         ((30, REWRITTEN), (40, Recipe()), [REWRITTEN, Recipe()]),  # no other scheme
     ],
 )
-def test_a_scheme_to_which_another_one_falls_back_has_one_recipe(
+def test_a_scheme_and_the_one_that_falls_back_to_it_get_one_recipe(
     tmp_path: Path,
     first: tuple[float, Recipe],
     second: tuple[float, Recipe],

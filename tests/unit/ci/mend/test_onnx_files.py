@@ -149,7 +149,7 @@ def test_a_dynamic_batch_stays_dynamic_after_a_rewrite(
         ("lower-rank", RANK.replace("a)", "k)"), "n,2,2,2,8", (1, 2, 2, 2, 8)),
     ],
 )
-def test_another_size_or_a_batch_that_the_model_itself_fixes_becomes_fixed(
+def test_a_dynamic_size_that_a_rewrite_needs_becomes_fixed(
     rewrite: str, body: str, ports: str, fixed: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "net.onnx"
@@ -191,7 +191,7 @@ def test_weights_in_another_file_input_sets_opset_and_metadata_are_kept(
     np.testing.assert_allclose(given, wanted, atol=1e-5)
 
 
-def test_branches_functions_and_constants_behind_other_nodes_work(tmp_path: Path) -> None:
+def test_rewrites_handle_if_branches_functions_and_computed_constants(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     body = """{
         one = Constant<value = float[1] {4.0}>()

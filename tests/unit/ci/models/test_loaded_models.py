@@ -220,7 +220,7 @@ MODELS: dict[str, tuple[int, list[float], list[float]]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_of_the_suite_is_the_one_whose_figures_are_recorded(name: str) -> None:
+def test_suite_models_have_the_size_and_outputs_of_the_recorded_figures(name: str) -> None:
     module, example, calibration = unpack(name, call_function(name))
     outputs = run_eager(module, [example, calibration[-1]])
     found = [[float(one.square().mean().sqrt()) for one in tensors] for tensors in outputs]

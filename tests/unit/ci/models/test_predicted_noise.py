@@ -98,7 +98,7 @@ def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs() -> N
     assert rms(noise) == 0
 
 
-def test_the_noise_of_a_layer_goes_through_the_next() -> None:
+def test_the_noise_of_a_layer_propagates_through_the_next() -> None:
     (once,) = predict_noise(trace(0.0, 0.0, 0.01), inputs(), float16=False)
     (twice,) = predict_noise(trace(0.0, 0.05, 0.01), inputs(), float16=False)
     assert rms(twice) > 1.5 * rms(once)

@@ -81,7 +81,7 @@ def test_every_refusal_says_what_why_and_what_to_do(place: Path) -> None:
     check_snapshot(SNAPSHOT, text.replace(str(place), "PLACE"))
 
 
-def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
+def test_a_policy_entry_gets_absolute_paths_and_keeps_other_keys(place: Path) -> None:
     entry = ModelEntry(
         path="net.onnx",
         calibration="data.npy",
@@ -114,7 +114,7 @@ def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("labels", "fits"), [(4, False), (5, True), (6, False)])
-def test_each_judged_set_has_a_label(tmp_path: Path, labels: int, fits: bool) -> None:
+def test_a_metric_needs_one_label_per_input_set(tmp_path: Path, labels: int, fits: bool) -> None:
     np.save(tmp_path / "inputs.npy", np.ones((5, 2)))
     np.save(tmp_path / "labels.npy", np.ones(labels))
     metric = Metric("m.py:top1", str(tmp_path / "labels.npy"), max_drop=0.1)
@@ -130,7 +130,7 @@ def test_each_judged_set_has_a_label(tmp_path: Path, labels: int, fits: bool) ->
     check_data("net", structs.replace(entry, inputs="/data.py:load"))
 
 
-def test_sets_that_were_written_are_read_even_over_older_ones(tmp_path: Path) -> None:
+def test_written_input_sets_replace_older_ones(tmp_path: Path) -> None:
     place = tmp_path / "a/deep/directory"
     for number in (0.0, 1.0):
         rows = np.asfortranarray(np.arange(6, dtype="float32").reshape(2, 3))

@@ -372,7 +372,7 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         assert made.ir_version == model.ir_version > OLDEST_IR
 
 
-def test_the_parts_of_each_output_are_found(tmp_path: Path) -> None:
+def test_the_concatenated_parts_of_each_onnx_output_are_found(tmp_path: Path) -> None:
     nodes = [
         make_node("Concat", ["x", "x"], ["a"], axis=1),
         make_node("Relu", ["x"], ["b"]),

@@ -40,7 +40,7 @@ def test_the_content_of_each_package_that_compiles_is_in_the_key(
     assert {"onnxruntime_qnn", "onnxruntime", "onnx"} <= {*lane.PACKAGES}
 
 
-def test_whatever_decides_about_a_context_is_in_its_key(
+def test_every_setting_of_a_context_changes_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (str(write_relu(tmp_path / f"{name}.onnx")) for name in ("one", "two"))

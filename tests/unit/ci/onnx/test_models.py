@@ -216,7 +216,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def test_models_are_refused_with_their_faults(write: Write, tmp_path: Path) -> None:
+def test_invalid_onnx_models_are_refused_with_the_reason(write: Write, tmp_path: Path) -> None:
     def read(data: bytes, *shapes: Any) -> Callable[[], object]:
         return lambda: read_model(write(data), shapes)
 
@@ -240,7 +240,7 @@ def test_models_are_refused_with_their_faults(write: Write, tmp_path: Path) -> N
     check_results(SNAPSHOTS / "models.txt", calls, tmp_path)
 
 
-def test_good_models_are_read(write: Write) -> None:
+def test_valid_onnx_models_are_accepted(write: Write) -> None:
     assert [one.op_type for one in read_model(write(GOOD)).graph.node] == ["Relu"]
     for name in ("small.bin", "inside.bin"):
         path = write(external(name).SerializeToString())

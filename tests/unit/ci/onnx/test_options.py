@@ -127,7 +127,7 @@ CLASHING: list[tuple[dict[str, str], str, bool]] = [
 ]
 
 
-def test_options_are_refused_with_their_faults(tmp_path: Path) -> None:
+def test_invalid_provider_options_are_refused_with_the_reason(tmp_path: Path) -> None:
     """Each option with a value that none has, and with one that it takes, if that needs
     another."""
 
@@ -176,7 +176,7 @@ def test_options_are_refused_with_their_faults(tmp_path: Path) -> None:
         ("gpu", {"backend_path": "/a.b/libQnnGpu.so"}, {}),
     ],
 )
-def test_right_options_are_let_through(
+def test_valid_provider_options_are_accepted(
     backend: str, options: dict[str, str], entries: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "is_file", lambda _: True)

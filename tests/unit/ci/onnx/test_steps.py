@@ -64,7 +64,7 @@ def save(path: Path, nodes: list[Any], **constants: Any) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), path)
 
 
-def test_a_shape_with_an_unknown_size_is_empty(tmp_path: Path) -> None:
+def test_an_onnx_shape_with_an_unknown_size_is_empty(tmp_path: Path) -> None:
     make = onnx.helper.make_node
     nodes = [make("Compress", ["x", "keep"], ["a"], axis=1), make("Add", ["a", "one"], ["y"])]
     save(tmp_path / "m.onnx", nodes, keep=np.array([True] * 4), one=np.ones((4, 4), np.float32))

@@ -151,7 +151,7 @@ def test_keys_for_onnx_files_are_validated(tmp_path: Path, path: str, line: str,
         read_emulator_policy(policy, "onnx")
 
 
-def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path) -> None:
+def test_a_quantized_onnx_model_becomes_one_asis_case(tmp_path: Path, quantized: Path) -> None:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),

@@ -45,7 +45,7 @@ def test_a_broken_build_file_is_the_only_finding(
     assert pairs({**tree, **broken}) == {("unread-file", path)}
 
 
-def test_a_broken_list_of_both_sides_is_found_although_its_folder_is_not_compared(
+def test_a_broken_shared_source_list_is_found_outside_compared_folders(
     findings: Callable[..., list[Finding]],
 ) -> None:
     load = 'load("@fbsource//xplat/executorch/shim:lists.bzl", "SRCS")\n'

@@ -349,7 +349,7 @@ Rule(name = "third", srcs = ["b.cpp"])
 """
 
 
-def test_what_other_repositories_define_is_recorded_without_being_known() -> None:
+def test_rules_of_macros_from_other_repositories_are_recorded() -> None:
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     names = ("p/a.cpp", "p/b.cpp", "p/own.h", "p/named.h", "p/one.h")
     texts = {"p/BUCK": LOAD + OTHERS, ".gitmodules": modules, **dict.fromkeys(names, "")}

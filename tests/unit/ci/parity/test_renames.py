@@ -62,7 +62,7 @@ def test_findings_of_moved_or_renamed_files_stay_old(old: str, new: str) -> None
     assert report.old == 4
 
 
-def test_without_all_of_cmake_no_folder_is_said_to_be_left_out() -> None:
+def test_a_folder_is_reported_as_left_out_only_if_all_of_cmake_was_read() -> None:
     files = {**BASE, "CMakeLists.txt": "add_subdirectory(s)\n", "s/CMakeLists.txt": ""}
     for root, found in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
         report = change({**files, "CMakeLists.txt": root}, files)
@@ -81,7 +81,7 @@ def test_a_copied_file_is_not_a_moved_one() -> None:
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "p/copy.cpp")]
 
 
-def test_a_new_finding_beside_a_move_is_new() -> None:
+def test_a_new_finding_next_to_a_moved_file_is_new() -> None:
     files = moved("p/", "r/") | {"q/new.cpp": "int n;\n"}
 
     report = change(files)

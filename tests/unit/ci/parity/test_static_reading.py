@@ -496,7 +496,7 @@ PYTHON = NAMES[:0] + [
 """
 
 
-def test_a_source_from_a_list_of_buck_has_its_line_there(
+def test_a_source_from_bucks_list_has_its_line_in_that_list(
     read: Callable[[Files], CMakeFacts],
 ) -> None:
     program = "exec(open('p/lists.bzl').read());print(';'.join(PYTHON))"

@@ -73,7 +73,7 @@ def test_evidence_of_a_pass_fits_its_program_and_the_default_policy(judge: Judge
     assert all(one in text for one in (*SOLD, "signature of the evidence was not checked"))
 
 
-def test_evidence_of_a_failure_does_not_fit_and_that_of_a_warning_does(judge: Judge) -> None:
+def test_evidence_of_a_failure_is_refused_and_of_a_warning_accepted(judge: Judge) -> None:
     failed = make(status=Status.FAILED, findings=(NOISE.find("3 dB"),))
     code, text = judge(state(failed))
     assert (code, "FAILED; failed tests: faithful" in text) == (1, True)
@@ -118,7 +118,7 @@ def test_evidence_of_a_build_does_not_fit_a_program_of_another(build: str, told:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_passes_with_one_program_the_one_with_the_strictest_limits_has_the_statement(
+def test_a_program_that_passed_twice_gets_the_statement_with_the_strictest_limits(
     tmp_path: Path, order: int
 ) -> None:
     pytest.importorskip("in_toto_attestation")
@@ -406,7 +406,7 @@ def test_an_output_or_a_rule_may_not_be_weaker_than_what_is_required(
     assert list(find_weaker(replace(LIMIT, **own), replace(LIMIT, **wanted))) == told
 
 
-def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
+def test_evidence_does_not_fit_a_stricter_policy(judge: Judge) -> None:
     policy = 'extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 30.0\n'
     Path("qnn.toml").write_text(policy)
     code, text = judge(state(make()), "--policy", "qnn.toml")
@@ -417,7 +417,7 @@ def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
     assert judge(state(make()), "--policy", "qnn.toml")[0] == 1
 
 
-def test_a_missing_file_is_named(judge: Judge) -> None:
+def test_a_missing_evidence_file_is_named(judge: Judge) -> None:
     assert judge(state(make()), "--policy", "none.toml")[0] == 2
     Path("M.pte").unlink()
     code, text = judge(state(make()))

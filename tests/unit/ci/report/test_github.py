@@ -67,7 +67,7 @@ def test_escaped_markdown_renders_as_the_original_text(text: str) -> None:
     assert "".join(child.content for child in children) == "x " + " ".join(text.split())
 
 
-def test_nobody_is_mentioned_and_no_issue_named() -> None:
+def test_a_github_summary_mentions_no_user_and_no_issue() -> None:
     text = "by @octocat/team, see #12, GH-7 and pytorch/executorch#3 at a@b.c"
     shown = html.unescape(escape_markdown(text))
     assert not re.search(r"@\w|#\d|GH-\d", shown)

@@ -121,7 +121,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_colours_can_be_told_apart(mode: str) -> None:
+def test_the_colours_of_the_page_have_enough_contrast(mode: str) -> None:
     css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
     found = dict(re.findall(r"--(\w+): (#\w{6});", light if mode == "light" else dark))

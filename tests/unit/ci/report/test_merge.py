@@ -128,7 +128,7 @@ def test_shards_that_are_not_one_whole_run_are_refused(reports: list[Report], wh
     assert caught.value.fix == "pass the report of each shard once"
 
 
-def test_the_cases_have_to_be_the_planned_ones() -> None:
+def test_merged_shards_must_contain_the_planned_cases() -> None:
     shards = [ONE, TWO, THREE]
     planned = {case.name for case in CASES}
     others = {CaseName(f"gru{number}", "fp16", "SM8650") for number in range(7)}

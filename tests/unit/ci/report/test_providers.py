@@ -72,7 +72,7 @@ def test_annotations_survive_githubs_escaping() -> None:
 
 
 @pytest.mark.parametrize("name", ["gitlab", "buildkite"])
-def test_a_dropped_name_is_warned_about_where_it_was_used(name: str) -> None:
+def test_dropped_gitlab_and_buildkite_outputs_are_warned_about_there(name: str) -> None:
     stream = io.StringIO()
     warn_of_dropped(Progress(stream), {**ENVIRONS["terminal"], **ENVIRONS["github"]})
     assert stream.getvalue() == ""

@@ -175,7 +175,7 @@ def test_a_verdict_states_why_a_run_did_not_pass_and_what_a_pass_proves(
     assert (run.summary.wall_s, run.summary.phases) == (94.2, report.summary.phases)
 
 
-def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> None:
+def test_limits_of_a_model_override_those_of_its_scheme(report: Report) -> None:
     case = report.cases[0]
     general = report.threshold_for(case)
     assert general is not None
@@ -222,7 +222,7 @@ def test_source_date_epoch_replaces_the_start_time_of_a_report() -> None:
             started_now({"SOURCE_DATE_EPOCH": text})
 
 
-def test_a_log_line_is_one_line_and_no_command() -> None:
+def test_a_log_line_of_a_report_is_one_line_without_commands() -> None:
     assert clean_log_line(" a\n##[error]b ##vso[task]c ") == "a # #[error]b # #vso[task]c"
 
 
@@ -241,7 +241,7 @@ def test_a_log_line_is_one_line_and_no_command() -> None:
         ({"before": Status.FAILED, "fallback_nodes": 1, "metric": -0.1}, 1),
     ],
 )
-def test_a_change_is_better_or_worse_by_its_most_important_figure(
+def test_a_changed_case_is_better_or_worse_by_its_most_important_figure(
     figures: dict[str, Any], direction: int
 ) -> None:
     name = CaseName(model="m", scheme="8a8w", soc="SM8650")

@@ -68,7 +68,7 @@ def test_trend_data_have_the_figures_of_each_run(
     assert not (runs / "trend.html").exists()
 
 
-def test_what_cannot_be_read_is_named_and_left_out(
+def test_unreadable_reports_of_a_trend_are_named_and_skipped(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "x3" / "report.json").write_text("{")

@@ -84,7 +84,7 @@ def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     assert (error.what, error.why, error.fix) == told
 
 
-def test_a_journal_that_is_empty_or_cut_off_in_its_first_line_is_none(tmp_path: Path) -> None:
+def test_an_empty_or_truncated_journal_counts_as_missing(tmp_path: Path) -> None:
     assert read_journal(tmp_path) is None
     for data in (b"", b'{"suite"'):
         (tmp_path / JOURNAL).write_bytes(data)

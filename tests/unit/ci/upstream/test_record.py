@@ -184,7 +184,7 @@ def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
     assert [(one.shape, one.dtype) for one in row.inputs] == [((1, 4), "float32")]
 
 
-def test_what_cannot_be_computed_is_left_out_and_named(record: Any) -> None:
+def test_references_that_cannot_be_computed_are_omitted_and_named(record: Any) -> None:
     row, arrays = record.work_out(see(Rounded(), float_model=None))
     assert Member.FLOAT not in arrays
     (lacks,) = row.lacks
@@ -211,7 +211,7 @@ class Above(nn.Module):
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_an_output_of_integers_has_bounds(record: Any, is_own: bool) -> None:
+def test_an_integer_output_gets_lower_and_upper_bounds(record: Any, is_own: bool) -> None:
     """By the model that was lowered, which is not always the one that upstream compares with."""
     wanted = (X > 2.0,) if is_own else (X > 9.0,)
     row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted, is_own=is_own))

@@ -74,7 +74,7 @@ def test_slow_tests_start_first_and_have_a_longer_limit(tmp_path: Path) -> None:
     assert {limit for name, limit in pool.calls[1:]} == {7.0}
 
 
-def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -> None:
+def test_a_test_that_dies_or_hangs_is_distinguished_from_a_failing_one(tmp_path: Path) -> None:
     entries, _ = run(tmp_path)
     assert entries["C::test_dies", 0].ran is Ran.DIED
     assert "SIGSEGV" in entries["C::test_dies", 0].message

@@ -73,7 +73,7 @@ def run(*words: str) -> int:
     return main(["audit", "--model", "mlp", "--scheme", "fp16", "--json", *words])
 
 
-def test_every_option_of_an_audit_reaches_it(
+def test_every_option_of_audit_reaches_the_audit(
     asked: Asked,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

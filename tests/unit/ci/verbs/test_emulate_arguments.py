@@ -185,7 +185,7 @@ def test_an_option_of_suites_or_devices_is_refused_without_one(
         ("run = { lpai_fps = 30 }", ["--backend", "lpai"], "qnn_executor_runner"),
     ],
 )
-def test_what_a_runner_or_backend_cannot_do_is_said_before_anything_is_provisioned(
+def test_options_that_a_runner_or_backend_lacks_are_refused_before_provisioning(
     steps: Steps, entry: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("net.py").write_text("def factory(): ...\n")

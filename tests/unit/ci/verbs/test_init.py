@@ -106,7 +106,7 @@ def test_init_for_an_onnx_file_writes_an_onnx_policy_and_workflow(
     ("model", "lane", "key", "scheme"),
     [("qnn_model.py:factory", "emulator", "qnn_model", "8a8w"), ("net.onnx", "onnx", "net", "u8")],
 )
-def test_every_key_that_the_policy_shows_as_a_comment_is_one(
+def test_every_commented_key_of_the_policy_from_init_is_valid(
     root: Path, model: str, lane: str, key: str, scheme: str
 ) -> None:
     names = ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py")
@@ -172,7 +172,7 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
         (["--uses", USES, "--directory", "gone"], "is not a directory"),
     ],
 )
-def test_what_cannot_be_written_is_said(
+def test_init_names_the_file_that_cannot_be_written(
     root: Path,
     words: list[str],
     said: str,

@@ -78,7 +78,7 @@ def test_every_option_of_parity_reaches_the_comparison(
 
 
 @pytest.mark.parametrize("name", ["failing", "unread"])
-def test_differences_and_what_cannot_be_read_fail(
+def test_parity_findings_and_unread_files_exit_with_1(
     comparison: Comparison, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     setattr(comparison.report, name, ("one",))

@@ -109,7 +109,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     assert all("no phone" in one.reason for one in rows)  # and no row expects that
 
 
-def test_every_option_of_a_suite_reaches_it(suite: Suite, tmp_path: Path) -> None:
+def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path: Path) -> None:
     source = tmp_path / "tree"
     for one in SUITES["upstream"].places:
         (source / one).parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suit
     assert [one.model for one in report.cases] == ["C::test_a", "C::test_b"]
 
 
-def test_a_suite_is_judged_again_only_after_a_run(
+def test_judge_again_is_refused_before_a_run_of_the_suite(
     suite: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--judge-again", "outputs") == ExitCode.USAGE
@@ -205,7 +205,7 @@ def test_a_suite_is_judged_again_only_after_a_run(
         (FAULTS, ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
     ],
 )
-def test_what_a_suite_cannot_use_is_refused(
+def test_options_that_a_suite_cannot_use_are_refused(
     suite: Suite, name: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*words, name=name) == ExitCode.USAGE

@@ -60,7 +60,7 @@ def put_library(place: Path, build: str) -> Path:
     return root
 
 
-def test_a_bench_knows_the_qnn_of_the_runtime_and_tries_with_its_library(
+def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
     entered: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)

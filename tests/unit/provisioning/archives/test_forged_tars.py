@@ -372,7 +372,9 @@ def test_members_outside_the_layout_count_and_are_checked_too(tmp_path: Path) ->
 SINGLE = (("p/a", "lib/"), ("p/b", "lib/"))
 
 
-def test_reading_ends_when_all_single_files_are_there(tmp_path: Path) -> None:
+def test_a_verified_tarball_is_read_only_until_all_wanted_files_are_unpacked(
+    tmp_path: Path,
+) -> None:
     """For an archive whose hash was compared; else all of it is judged."""
     data = file(b"p/a") + file(b"q") + file(b"p/b") + b"cut"
     assert extract(tmp_path, data, *SINGLE, whole=False)[0] == {"lib/a": "data", "lib/b": "data"}
@@ -387,7 +389,7 @@ def test_reading_ends_when_all_single_files_are_there(tmp_path: Path) -> None:
     assert why_not(tmp_path, data, ("p/*", "lib/"), whole=False) == "it is cut short"
 
 
-def test_hard_links_are_files_of_their_own_name(tmp_path: Path) -> None:
+def test_hard_links_in_a_tarball_become_hard_links(tmp_path: Path) -> None:
     data = header(b"x/h", kind=b"1", link=b"a") + file(b"a", mode=b"0000755\0")
     data += header(b"g", kind=b"1", link=b"./a") + END
     assert extract(tmp_path, data)[0] == {"a": "data", "x/h": "data", "g": "data"}

@@ -268,7 +268,7 @@ def test_a_glob_of_many_wildcards_is_judged(wildcard: str) -> None:
     assert layout.wants("a" * 250 + "b")
 
 
-def test_members_are_placed_without_the_directories_that_hold_something() -> None:
+def test_only_empty_directories_of_an_archive_are_members_of_the_layout() -> None:
     members = [
         Member("pkg/", 0, kind="dir"),
         Member("pkg/lib/", 0, kind="dir"),

@@ -137,7 +137,7 @@ LISTINGS: Mapping[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("is_part", [False, True])
 @pytest.mark.parametrize("kind", LISTINGS)
-def test_nothing_of_a_bad_host_is_in_the_tree(
+def test_no_file_of_a_misbehaving_host_gets_into_the_tree(
     sdk: Workspace, server: BadServer, monkeypatch: pytest.MonkeyPatch, kind: str, is_part: bool
 ) -> None:
     check_space = Store.check_space

@@ -70,7 +70,7 @@ def bare(sdk: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_argument_or_variable_chooses_and_the_variables_repeat_it(
+def test_sdk_and_adaptor_are_chosen_by_argument_or_variable_alike(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     by_variable: bool,
@@ -238,7 +238,7 @@ def test_profiles_manifests_and_kinds_of_sources_fit_each_other() -> None:
         assert release.can_lock is issubclass(kind, FileRelease)
 
 
-def test_variables_name_roots_and_what_the_caller_names_comes_first(
+def test_variables_of_a_profile_refer_to_roots_unless_the_caller_sets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"QNN_CI_CALLER_DIR": str(tmp_path), "HOME": "/home/me", "MINE": "own", "NONE": ""}

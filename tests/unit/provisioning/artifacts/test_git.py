@@ -156,7 +156,9 @@ def test_configuration_of_the_user_changes_no_file_and_runs_nothing(
 
 
 @pytest.mark.parametrize("home", ["home", "h=%41"])
-def test_commit_and_submodules_come_from_a_store_of_any_name(code: Code, home: str) -> None:
+def test_commit_and_submodules_are_copied_from_a_store_at_an_unusual_path(
+    code: Code, home: str
+) -> None:
     code.publish("all", home=home)
     code.hide()
     job = replace(code.job("all"), store=Store(code.sdk.root / home))
@@ -165,7 +167,7 @@ def test_commit_and_submodules_come_from_a_store_of_any_name(code: Code, home: s
 
 
 @pytest.mark.parametrize("kind", ["damaged", "damaged submodule", "a link", "a file"])
-def test_commit_that_another_checkout_cannot_give_comes_from_its_host(
+def test_commit_that_a_damaged_checkout_lacks_is_fetched_from_its_host(
     code: Code, kind: str
 ) -> None:
     """Links and files could lead anywhere."""

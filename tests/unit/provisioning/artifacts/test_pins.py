@@ -81,7 +81,7 @@ commit = "{one}"
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_only_the_row_of_a_release_is_rewritten_and_the_default_if_it_is_that_one(
+def test_update_rewrites_only_its_release_row_and_the_default_if_it_names_it(
     version: str,
 ) -> None:
     toolchain = parse_toml(ROWS, Toolchain)

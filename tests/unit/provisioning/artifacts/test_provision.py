@@ -354,7 +354,7 @@ def hide_archive(sdk: Workspace) -> None:
     sdk.archive.rename(sdk.root / "hidden")
 
 
-def test_part_of_a_tree_comes_from_a_whole_one(sdk: Workspace, packed: str) -> None:
+def test_component_is_linked_from_a_stored_whole_tree(sdk: Workspace, packed: str) -> None:
     whole = sdk.provision().root
     hide_archive(sdk)
     part = sdk.provision("libraries").root

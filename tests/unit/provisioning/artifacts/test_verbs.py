@@ -97,7 +97,7 @@ def test_verify_shows_each_difference_with_what_to_do(sdk: Workspace) -> None:
     check_snapshot(SNAPSHOTS / "verb_verify.txt", shown.text)
 
 
-def test_fetch_looks_at_files_if_it_is_told_to(sdk: Workspace) -> None:
+def test_fetch_checks_files_only_with_verify(sdk: Workspace) -> None:
     shown = Transcript(sdk.root)
     shown.run("fetch", "sdk:libraries", "--json")
     (next(sdk.store.trees.glob("*/sdk")) / "lib/one.so").unlink()
@@ -138,7 +138,7 @@ def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
     check_snapshot(SNAPSHOTS / "verb_cache.txt", shown.text)
 
 
-def test_cache_key_names_what_hashes_prove_and_readers_may_have(
+def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
     sdk: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*words: str) -> dict[str, Any]:

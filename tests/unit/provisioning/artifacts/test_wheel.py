@@ -206,7 +206,7 @@ def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
         ("1.0", b"", "", False),
     ],
 )
-def test_older_wheel_is_taken_only_if_it_was_asked_for(
+def test_older_wheel_is_accepted_only_if_requested(
     job: FillJob, pip: Pip, found: str, content: bytes, asked: str, is_taken: bool
 ) -> None:
     name = made.WHEEL.replace("1.0", found)

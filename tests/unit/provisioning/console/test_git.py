@@ -24,7 +24,7 @@ def make_repository(root: Path, message: str) -> Path:
     return root
 
 
-def test_another_repository_in_the_callers_variables_is_not_asked(
+def test_git_variables_of_the_caller_do_not_select_another_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_repository(tmp_path / "other", "two")

@@ -55,7 +55,7 @@ def test_a_session_keeps_its_own_options_and_ignores_those_of_others(
     assert keep_own(words.split(), BUILD, [EMULATE]) == (kept.split(), left.split())
 
 
-def test_the_other_verbs_of_a_call_are_those_of_its_sessions(
+def test_the_other_verbs_of_a_nox_call_are_derived_from_its_sessions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot build_android test_emulator lint")

@@ -94,7 +94,7 @@ def handlers() -> Any:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_every_signal_that_ends_a_program_is_one_interrupt() -> None:
+def test_every_ending_signal_raises_one_keyboard_interrupt() -> None:
     for number in interrupts.ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Python's own
@@ -112,7 +112,7 @@ def test_every_signal_that_ends_a_program_is_one_interrupt() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
+def test_an_interrupt_is_held_until_the_end_of_a_protected_block() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)
@@ -191,7 +191,7 @@ def test_a_child_ends_with_its_parent_or_at_once_without_one(is_parent: bool) ->
     os.close(reading)
 
 
-def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
+def test_git_runs_without_prompts_in_english_and_skips_lfs_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "git"
@@ -219,7 +219,7 @@ def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
 # -- streams -------------------------------------------------------------------------------------
 
 
-def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_of_any_bytes_is_printed_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
     terminal.write_output("caf\udce9")

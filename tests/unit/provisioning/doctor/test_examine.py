@@ -88,7 +88,7 @@ def test_an_sdk_directory_that_the_user_chose_has_no_pin(
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
 
-def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
+def test_the_first_suitable_sdk_is_examined_and_its_root_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "there").touch()
     roots = {"a": tmp_path / "none", "b": tmp_path, "c": tmp_path}

@@ -46,7 +46,7 @@ def find_ids(tree: TreeFacts, soc: tuple[str, int] | None = None) -> list[str]:
     return sorted({one.id for one in found})
 
 
-def test_a_flat_directory_and_one_with_skels_elsewhere_are_one_set() -> None:
+def test_libraries_and_skels_of_two_directories_are_one_set() -> None:
     for place in (LIBS, DSP, "", "other/place"):
         files = (*at(LIBS), dsp(place))
         assert split_sets(files) == [files]
@@ -66,7 +66,7 @@ def test_sets_of_two_versions_are_judged_alone() -> None:
     assert find_ids(staged(*sets[0], *at("2.34/lib"), dsp("2.34/dsp", OTHER))) == ["QNN301"]
 
 
-def test_a_skel_directory_belongs_to_every_nearest_set() -> None:
+def test_a_shared_skel_directory_belongs_to_each_library_set() -> None:
     shared = dsp("lib/hexagon-v79/unsigned")
     android, linux = at("lib/aarch64-android"), at("lib/aarch64-oe-linux-gcc11.2")
     assert split_sets((*android, *linux, shared)) == [(*android, shared), (*linux, shared)]

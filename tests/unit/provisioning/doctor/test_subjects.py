@@ -79,7 +79,7 @@ def test_consequences_of_a_fault_are_not_reported() -> None:
         assert [one.id for one in CHECKOUTS.judge(checkout)] == told
 
 
-def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
+def test_a_library_family_of_an_sdk_is_checked_as_it_is_pushed() -> None:
     skels = Fitness(skels=True)
     sdk = replace(QNN_SDK, stamp="260810104044")
     assert list(FAMILIES.find(ask(skels, soc=SOC, sdk=sdk))) == [
@@ -132,7 +132,7 @@ def test_the_executorch_of_a_checkout_counts_before_the_installed_one() -> None:
     assert ask().executorch == ""
 
 
-def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
+def test_the_qnn_version_of_a_wheel_is_required_only_without_an_overlay() -> None:
     wheel: dict[str, Any] = {"sdk_name": "qnn-runtime", "trees": {"qnn-runtime": TREE}}
     built = replace(cases.PYTHON, checkout="1.5.1")
     for facts, qnn in (
@@ -155,7 +155,7 @@ def needing(name: str, *versions: str, **change: Any) -> FileFacts:
     return file(name, version_needs=(VersionNeed("l", versions),), **change)
 
 
-def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs() -> None:
+def test_the_first_libstdcxx_is_compared_with_the_highest_needs() -> None:
     tree = tree_of(
         needing("libA.so", "GLIBCXX_3.4.9", "CXXABI_1.3.9"),
         needing("libB.so", "GLIBCXX_3.4.21", "GCC_3.0"),

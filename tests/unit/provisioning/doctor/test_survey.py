@@ -155,7 +155,7 @@ def test_a_checkout_has_a_version_and_may_have_an_adaptor(tmp_path: Path) -> Non
     assert survey_checkout(gone) == CheckoutFacts(gone, is_directory=False)
 
 
-def test_each_device_is_asked_by_its_own_number(tmp_path: Path) -> None:
+def test_each_phone_is_addressed_by_its_serial_number(tmp_path: Path) -> None:
     program(
         tmp_path / "adb",
         "[ $1 = devices ] && printf 'List of devices attached\\na\\tdevice\\nb\\toffline\\n"
@@ -169,9 +169,7 @@ def test_each_device_is_asked_by_its_own_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("su", "is_root"), [("echo 0", True), ("echo no >&2; exit 1", False)])
-def test_what_is_asked_of_a_device_is_run_by_its_shell(
-    tmp_path: Path, su: str, is_root: bool
-) -> None:
+def test_commands_for_a_device_are_run_by_its_shell(tmp_path: Path, su: str, is_root: bool) -> None:
     """This computer is the device; it has a program that tells properties."""
     program(tmp_path / "bin/getprop", "echo of-$1")
     program(tmp_path / "bin/su", su)
@@ -275,7 +273,7 @@ def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
     ("printed", "found"),
     [("it logs\napi 2.27.1\n", "2.27.1"), ("an api 2.27.1\napi 2.27\n", None), (None, None)],
 )
-def test_a_library_is_asked_in_a_process_that_finds_those_next_to_it(
+def test_a_library_is_loaded_in_a_process_that_finds_its_neighbours(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     printed: str | None,
@@ -378,7 +376,7 @@ def test_an_adaptor_of_an_overlay_tells_what_it_was_built_with(tmp_path: Path) -
         ({"rpath": ("{root}/two",), "runpath": ("$ORIGIN/../one",)}, {}, []),
     ],
 )
-def test_an_adaptor_lacks_what_the_loader_does_not_find(
+def test_missing_libraries_of_an_adaptor_are_found_as_the_loader_searches(
     tmp_path: Path, change: dict[str, Any], variables: dict[str, str], lacking: list[str]
 ) -> None:
     for name in ("one", "two", "own"):
@@ -404,7 +402,7 @@ def test_an_adaptor_lacks_what_the_loader_does_not_find(
         ({"checkout": "1.4.1"}, False),
     ],
 )
-def test_an_adaptor_is_tried_if_it_may_load(change: dict[str, Any], loads: bool) -> None:
+def test_an_adaptor_is_loaded_only_if_it_fits_the_sdk(change: dict[str, Any], loads: bool) -> None:
     usual: dict[str, Any] = {"adaptor": cases.file("a.so"), "lacking": ()}
     python = replace(cases.PYTHON, **{**usual, **change})
     assert may_load(python, SdkFacts(Path("/sdk"), is_directory=True, version="2.49.0")) is loads
@@ -429,7 +427,7 @@ def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
     assert survey_python(answer(tmp_path, adaptors=paths[:2]), (), (), {}).adaptor is None
 
 
-def test_another_python_is_asked_in_its_own_process() -> None:
+def test_facts_of_another_python_are_read_in_its_own_process() -> None:
     """The modules next to the script are not its own."""
     facts = survey_python(Path(sys.executable), ["pytest", "none-such"], ["json", "host"], {})
     assert (facts.version, facts.distributions, facts.modules, facts.error) == (

@@ -112,7 +112,7 @@ print(survey() == alone, len(alone.files))
 """
 
 
-def test_several_processes_give_what_one_gives(root: Path) -> None:
+def test_a_survey_with_several_processes_equals_that_of_one(root: Path) -> None:
     for number in range(20):
         name = f"lib{number}.so"
         shutil.copy(LIBRARIES / "libandroid.so", root / "lib" / "x86_64-linux-clang" / name)

@@ -52,7 +52,7 @@ def test_a_machine_lacks_a_library_only_if_that_is_the_only_error(
     assert (found.id if found else None) == lacks
 
 
-def test_a_fit_verdict_tells_its_facts_in_their_units() -> None:
+def test_a_fit_verdict_shows_its_facts_with_units() -> None:
     facts = {
         "sdk": {"version": "2.49", "root": "/sdk"},
         "trees": {
@@ -186,7 +186,7 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_given_sdk_may_bring_its_own_libraries_of_cxx(
+def test_a_given_sdk_may_contain_libcxx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))

@@ -102,7 +102,9 @@ def test_hostile_file_is_an_error(
         read_elf(tmp_path / "lib.so")
 
 
-def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path: Path) -> None:
+def test_stripped_library_is_distinguished_from_a_damaged_one(
+    sealed: bytearray, tmp_path: Path
+) -> None:
     whole = parse_checksum(bytes(sealed))
     assert whole
     assert (whole.is_wrong, whole.is_stripped) == (False, False)

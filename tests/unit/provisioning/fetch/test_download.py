@@ -114,7 +114,7 @@ def test_each_download_reads_as_its_snapshot(
     check_snapshot(Path(__file__).parent / "snapshots/downloads.txt", "\n".join(told))
 
 
-def test_a_file_comes_with_its_mode_and_nothing_of_its_parts_is_left(
+def test_a_downloaded_file_has_its_mode_and_no_part_file_is_left(
     server: BadServer, tmp_path: Path
 ) -> None:
     server.files["a"] = DATA
@@ -203,7 +203,7 @@ def test_file_grows_to_its_pin_its_limit_or_the_room_on_the_disk(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_disk_keeps_no_part(
+def test_a_full_disk_leaves_no_part_file(
     server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def fail(part: PartFile, data: bytes) -> None:

@@ -80,7 +80,7 @@ def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
         ("2.43.0", "", ("", "")),
     ],
 )
-def test_an_installation_is_named_with_the_variable_that_points_to_it(
+def test_an_installation_is_found_by_the_variable_that_points_to_it(
     choice: str, root: str, named: tuple[str, str]
 ) -> None:
     adoption = read_toolchain("qnn-sdk").adoption

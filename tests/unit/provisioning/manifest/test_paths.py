@@ -91,7 +91,9 @@ def test_a_manifest_path_outside_the_tree_is_refused(manifests: Path, key: str, 
         'write = {{ "{}" = "" }}',
     ],
 )
-def test_no_path_of_a_repository_leads_out_either(manifests: Path, row: str, path: str) -> None:
+def test_a_repository_path_outside_the_tree_is_refused(
+    manifests: Path, row: str, path: str
+) -> None:
     text = FILE.format(**GOOD)
     (manifests / "toolchains/sdk.toml").write_text(text + row.format(path))
     with pytest.raises(ManifestError):
@@ -137,7 +139,7 @@ def test_a_hash_in_capitals_equals_the_same_in_small_letters(manifests: Path, di
 @pytest.mark.parametrize(
     "text", ["x", SHA256[:-1], SHA256 + "0", "g" * 64, "--" + SHA256[2:], SHA256[:-1] + "g"]
 )
-def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str) -> None:
+def test_a_malformed_hash_in_a_manifest_is_refused(manifests: Path, text: str) -> None:
     with pytest.raises(ManifestError):
         read(manifests, sha256=text)
     with pytest.raises(ManifestError):
