@@ -47,8 +47,8 @@ class Column:
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
     no case has a value for it. ``title`` is the heading if it differs from ``name``. A terminal
     omits columns that are not ``on_terminal``, and those that are ``page_only`` are only on the
-    HTML page. ``phrase`` is the phrase for the value in JUnit, with a placeholder. ``hint`` returns
-    a tooltip. ``draw`` makes a bar for the chart with the title ``chart``.
+    HTML page and in JUnit. ``hint`` returns a tooltip. ``draw`` makes a bar for the chart with the
+    title ``chart``.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Column:
     title: str = ""
     on_terminal: bool = True
     page_only: bool = False
-    phrase: str = ""
     hint: Callable[[Case], str] | None = None
     chart: str = ""
     draw: Callable[[Case, Threshold | None], Bar] | None = None
@@ -116,12 +115,11 @@ def show_operators(case: Case, most: int = 3) -> str:
     return f"{sum(one.count for one in case.qnn_ops)}: {named}{more}"
 
 
-def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int | None]) -> Column:
+def _make_accelerator_column(name: str, figure: Callable[[Case], int | None]) -> Column:
     return Column(
         name,
         lambda case: _format(figure(case), "d"),
-        title=f"{unit} (not judged)",
-        phrase=f"accelerator {unit} {{}}",
+        title=f"{name} (no gate)",
         hint=lambda _: NO_GATE,
     )
 
@@ -129,7 +127,6 @@ def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int 
 def _make_time_column(
     name: str,
     figure: Callable[[DeviceFigures], float | None],
-    phrase: str,
     spread: Callable[[DeviceFigures], float | None] = lambda _: None,
 ) -> Column:
     def show(case: Case) -> str:
@@ -142,7 +139,6 @@ def _make_time_column(
         name,
         show,
         lambda case: case.device and figure(case.device),
-        phrase=phrase,
         hint=describe_timing,
     )
 
@@ -183,7 +179,6 @@ def _make_footprint_column(name: str, field: str, show: Callable[[int | None], s
         name,
         lambda case: show(find(case)),
         find,
-        phrase=f"{name} {{}}",
         hint=recall,
         page_only=True,
     )
@@ -213,23 +208,22 @@ def _find_cycles(case: Case) -> int | None:
     return one.cycles if one else None
 
 
+KEYS = ("model", "scheme", "SoC", "status")  # the first columns
 COLUMNS = (
     Column("model", lambda case: case.model, number=False),
     Column("scheme", lambda case: case.scheme, number=False),
     Column("SoC", lambda case: case.soc, number=False),
     Column("status", lambda case: case.status.value, number=False),
-    Column("verdicts", lambda case: case.outcome, phrase="{}"),
+    Column("verdicts", lambda case: case.outcome),
     Column(
         "inputs",
         lambda case: case.made_inputs.removesuffix(" inputs"),
-        phrase=f"{{}} inputs: {MADE_PROVES}",
         hint=lambda case: MADE_PROVES if case.made_inputs else "",
     ),
     Column(
         "SQNR",
         lambda case: show_decibels(case.sqnr_db, case.max_abs),
         lambda case: case.sqnr_db,
-        phrase="SQNR {} dB",
         chart="SQNR, dB",
         draw=draw_sqnr,
         title="SQNR dB",
@@ -237,34 +231,29 @@ COLUMNS = (
     Column(
         "SQNR q",
         lambda case: show_decibels(case.sqnr_db_quantized),
-        phrase="SQNR against the quantized model {} dB",
         title="SQNR q dB",
     ),
     Column(
         "predicted",
         lambda case: show_decibels(case.predicted_sqnr_db),
-        phrase="predicted SQNR {} dB",
         title="predicted dB",
     ),
     Column(
         "noise",
         lambda case: _format(case.above_noise_db, "+.1f"),
         lambda case: case.above_noise_db,
-        phrase="{} dB above the predicted noise",
         hint=lambda case: case.above_noise_place,
         title="above noise",
     ),
     Column(
         "scheme SQNR",
         lambda case: show_decibels(case.sqnr_db_scheme),
-        phrase="SQNR of the quantized model {} dB",
         page_only=True,
     ),
     Column(
         "equal",
         lambda case: show_shares(case.equal, case.equal_exact),
         lambda case: case.equal,
-        phrase="{} of the elements equal",
     ),
     Column(
         "equal q",
@@ -276,14 +265,13 @@ COLUMNS = (
         "metric",
         lambda case: _format(case.metric, ".4g"),
         lambda case: case.metric,
-        phrase="metric {}",
         hint=lambda case: (
             f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}, quantized"
             f" {_format(case.metric_quantized, '.4g')}"
         ),
     ),
-    Column("gain", lambda case: _format(case.gain, ".4f"), phrase="gain {}", page_only=True),
-    Column("offset", lambda case: _format(case.offset, ".4f"), phrase="offset {}", page_only=True),
+    Column("gain", lambda case: _format(case.gain, ".4f"), page_only=True),
+    Column("offset", lambda case: _format(case.offset, ".4f"), page_only=True),
     Column("cosine", lambda case: _format(case.cosine, ".5f"), page_only=True),
     Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f"), page_only=True),
     Column("max abs", lambda case: _format(case.max_abs, ".3g"), page_only=True),
@@ -291,20 +279,17 @@ COLUMNS = (
         "delegated",
         lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
         lambda case: case.delegated_nodes,
-        phrase="delegated {}",
         chart="nodes on the NPU",
         draw=draw_delegation,
     ),
     Column(
         "operator types",
         lambda case: show_types(case, lambda one: one.operators),
-        phrase="operators by bits {}",
         title="operators by bits",
     ),
     Column(
         "weight types",
         lambda case: show_types(case, lambda one: one.weight_bytes),
-        phrase="weights by bits {}",
         title="weights by bits",
         on_terminal=False,
     ),
@@ -312,14 +297,12 @@ COLUMNS = (
     Column(
         "lower s",
         lambda case: show_seconds(case.lower_s),
-        phrase="lowered in {} s",
         chart="lower, s",
         draw=lambda case, _: draw_time(case.lower_s, cached=case.cached),
     ),
     Column(
         "run s",
         lambda case: show_seconds(case.run_s),
-        phrase="run in {} s",
         chart="run, s",
         draw=lambda case, _: draw_time(case.run_s),
     ),
@@ -327,34 +310,26 @@ COLUMNS = (
         "run ms",
         lambda case: _format(case.run_ms, ".4g"),
         lambda case: case.run_ms,
-        phrase="{} ms for a run",
         hint=lambda case: case.run_options,
     ),
     Column(
         "estimate ms",
         show_estimate,
         lambda case: next((one.ms for one in _list_times(case)), None),
-        phrase="estimated at {} ms",
         hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
-    _make_time_column("first ms", lambda one: one.first_ms, "{} ms for the first run"),
-    _make_time_column(
-        "p50 ms", lambda one: one.p50_ms, "{} ms at the median", lambda one: one.p50_spread_ms
-    ),
+    _make_time_column("first ms", lambda one: one.first_ms),
+    _make_time_column("p50 ms", lambda one: one.p50_ms, lambda one: one.p50_spread_ms),
     _make_time_column(
         "p90 ms",
         lambda one: one.p90_ms,
-        "{} ms at the 90th percentile",
         lambda one: one.p90_spread_ms,
     ),
-    _make_time_column(
-        "load ms", lambda one: one.load_ms, "loaded in {} ms", lambda one: one.load_spread_ms
-    ),
+    _make_time_column("load ms", lambda one: one.load_ms, lambda one: one.load_spread_ms),
     Column(
         "memory",
         lambda case: show_bytes(case.device.peak_memory_bytes) if case.device else NOTHING,
         lambda case: case.device and case.device.peak_memory_bytes,
-        phrase="at most {} of memory",
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
         title="peak memory",
     ),
@@ -362,14 +337,12 @@ COLUMNS = (
         "heat",
         show_heat,
         lambda case: case.device and case.device.after.hottest_c,
-        phrase="heat {}",
         hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
     ),
     Column(
         "equal e",
         lambda case: show_equal(case.equal_emulator),
         lambda case: case.equal_emulator,
-        phrase="{} of the elements equal to the emulator's, bit for bit",
         hint=lambda case: (
             f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
         ),
@@ -379,7 +352,6 @@ COLUMNS = (
         "SQNR e",
         lambda case: show_decibels(case.sqnr_db_emulator),
         lambda case: case.sqnr_db_emulator,
-        phrase="SQNR against the emulator's outputs {} dB",
         title="SQNR to the emulator dB",
         on_terminal=False,
     ),
@@ -387,7 +359,6 @@ COLUMNS = (
         ".pte",
         lambda case: show_bytes(case.pte_bytes),
         lambda case: case.pte_bytes,
-        phrase="{}",
         chart="program",
         draw=draw_size,
         title=".pte size",
@@ -396,7 +367,6 @@ COLUMNS = (
         "DDR",
         lambda case: show_bytes(sum_traffic(case.footprint)),
         lambda case: sum_traffic(case.footprint),
-        phrase="{} read from DDR and written to it",
         chart="DDR traffic",
         draw=draw_traffic,
         page_only=True,
@@ -412,14 +382,12 @@ COLUMNS = (
     Column(
         "choices",
         lambda case: case.choices,
-        phrase="lowered with {}",
         on_terminal=False,
     ),
     Column(
         "QNN ops",
         show_operators,
         lambda case: sum(one.count for one in case.qnn_ops) or None,
-        phrase="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
         on_terminal=False,
     ),
@@ -427,15 +395,13 @@ COLUMNS = (
         "simulated cycles",
         lambda case: _show_count(_find_cycles(case)),
         _find_cycles,
-        phrase="{} cycles simulated",
         on_terminal=False,
     ),
-    _make_accelerator_column("cycles", "cycles", lambda case: case.accelerator_cycles),
-    _make_accelerator_column("accelerator us", "us", lambda case: case.accelerator_us),
+    _make_accelerator_column("cycles", lambda case: case.accelerator_cycles),
+    _make_accelerator_column("accelerator us", lambda case: case.accelerator_us),
     Column(
         "cached",
         lambda case: "yes" if case.cached else "",
-        phrase="cached: {}",
     ),
 )
 

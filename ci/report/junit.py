@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from ci.report.columns import COLUMNS, name_report
+from ci.report.columns import KEYS, columns_of, name_report
 from ci.report.schema import Case, Control, Report, Status
 from ci.report.text import Names, describe_note, show_decibels
 from provisioning.console.terminal import clean
@@ -73,11 +73,12 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
 
 def _describe(case: Case) -> str:
     parts = []
-    for column in COLUMNS:
-        if column.phrase and column.is_had(case):
+    for column in columns_of([case])[len(KEYS) :]:
+        if column.is_had(case):
             hint = column.hint(case) if column.hint else ""
-            parts.append(column.phrase.format(column.show(case)) + (f" ({hint})" if hint else ""))
-    return ", ".join(parts)
+            hint = f" ({hint})" if hint else ""
+            parts.append(f"{column.title or column.name}: {column.show(case)}{hint}")
+    return "\n".join(parts)
 
 
 def _add_control(suite: ET.Element, control: Control, names: Names) -> None:
