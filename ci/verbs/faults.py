@@ -25,6 +25,7 @@ from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from provisioning.manifest.targets import find_soc
 
 SUITE = "faults"
 SELECTING = ("--model", "--scheme", "--plan")  # they select cases; --filter selects faults
@@ -54,7 +55,8 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     ]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
-    soc = args.soc[0] if args.soc else DEFAULT_SOC
+    soc = args.soc[0].upper() if args.soc else DEFAULT_SOC
+    find_soc(soc)
     phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
     vars(args).update(choice.options)
     runs: list[Rerun] = []

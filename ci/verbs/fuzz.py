@@ -22,7 +22,7 @@ from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
-from provisioning.console.command import FILE, FLAG, MANY, Outcome
+from provisioning.console.command import FILE, FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "minutes to search; default: 10"
     add("--minutes", type=float, default=MINUTES, metavar="N", help=text)
     add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
-    add("--scheme", **MANY, help="a quantization scheme; repeatable")
+    add_options(parser, "--scheme", group="", text="a quantization scheme; repeatable")
     add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default: 0")
     text = "what lowers the graphs; default: onnx"
     add("--frontend", choices=FRONTENDS, default="onnx", help=text)
@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " default: both"
     )
     add("--source", choices=SOURCES, default=SOURCES[0], help=text)
-    add("--soc", **MANY, help=f"an SoC to compile for; repeatable; default: {DEFAULT_SOC}")
+    text = "an SoC to compile for; repeatable; default: {}"
+    add_options(parser, "--soc", group="", text=text)
     add("--graph", **FILE, help="instead of a search, try the graph in this file with ten seeds")
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")

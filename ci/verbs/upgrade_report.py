@@ -35,7 +35,7 @@ from ci.verbs.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy
 from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import MANY, Outcome, user_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
@@ -93,10 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("old", metavar="OLD", help=FORMS)
     add("new", metavar="NEW", help="the version that would replace OLD, in one of the same forms")
     text = "a model, in any form that the session's --model accepts; repeatable"
-    add("--model", **MANY, help=text)
-    add_options(parser, "--scheme", group="")
-    add("--soc", **MANY, help="the name of an SoC, or a glob; repeatable")
-    add_options(parser, "--policy", group="")
+    add_options(parser, "--model", group="", text=text)
+    add_options(parser, "--scheme", "--soc", "--policy", group="")
     text = "the session to run for an SDK; default: test_emulator"
     add("--session", choices=(EMULATOR, ONNX), default=EMULATOR, help=text)
     add_options(

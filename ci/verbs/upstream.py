@@ -26,6 +26,7 @@ from ci.facts.kinds import UNRECORDED
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
+from ci.models.suite import DEFAULT_SOC
 from ci.report import publishing
 from ci.report.document import Card, Document, show_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status, summarize
@@ -51,6 +52,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.command import DIR, FLAG, HOW, RESULTS, WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from provisioning.manifest.targets import find_soc
 
 SUITE_ROW = "(whole suite)"
 BRIEF = {
@@ -183,8 +185,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gaps = {"--suite": "another test suite; default: upstream", "--filter": "tests"}
     add_options(parser, "--suite", choices=[*SUITES], default="upstream", always=True, gaps=gaps)
     add_options(parser, "--filter", gaps=gaps)
-    soc = "the SoC, for the suite upstream; the other suites set theirs; default: SM8650"
-    add_options(parser, "--soc", text=soc, again=str)
+    soc = f"the SoC, for the suite upstream; the other suites set theirs; default: {DEFAULT_SOC}"
+    add("--soc", WHAT, soc, default="", type=str.upper, again=str)
     source = "run the tests of this ExecuTorch checkout instead of the wheel's"
     add("--source", WHAT, source, **DIR, again=name_path, digest=True)
     known = "the known failures; default: manifests/policies/upstream.toml"
@@ -202,7 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=OUTPUTS,
         choices=[*WRONG],
     )
-    add_options(parser, "--reports", gaps={"--reports": "the suite's directory"})
+    add_options(parser, "--reports", gaps={"--reports": "SUITE/"})
     add_options(parser, "--base", "--sarif", "--executorch", "--sdk", "--adaptor")
 
 
@@ -224,7 +226,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         report = make_report(directory, *known, policy=policy, args=args, phases=phases)
         return publish_suite(report, directory, args, progress)
     require_packages(("torch", "executorch", "pytest"), "lowering")
-    soc = args.soc[0] if args.soc else suite.soc
+    soc = args.soc or suite.soc
     os.environ.update(name_variables(suite, soc, args.source))
     chosen = read_choice(args.sdk, args.adaptor)
     report = take_steps(
@@ -248,8 +250,8 @@ def check_suite(args: argparse.Namespace, suite: Suite) -> None:
             f"--soc cannot be used with --suite {suite.name}",
             why="the tests of this suite set the SoC themselves",
         )
-    if len(args.soc) > 1:
-        raise UsageError("a suite accepts only one --soc", fix="run the suite once per SoC")
+    if args.soc:
+        find_soc(args.soc)
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")
@@ -352,7 +354,7 @@ def make_report(
     controls = make_controls(judged, header.soc)
     emulator = read_policy()
     schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
-    args.soc = [header.soc] * (header.soc != SUITES[header.suite].soc)
+    args.soc = header.soc if header.soc != SUITES[header.suite].soc else ""
     vars(args).update(read_choice(args.sdk, args.adaptor).options)
     return Report(
         session=header.suite,

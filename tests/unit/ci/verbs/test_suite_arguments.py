@@ -115,7 +115,7 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
         (source / one).parent.mkdir(parents=True, exist_ok=True)
         (source / one).touch()
     (tmp_path / "sdk").mkdir()
-    words = ["--soc", "SM8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
+    words = ["--soc", "sm8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
     more = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
     assert run(*words, *more, "--source", str(source), "--sdk", "sdk") == ExitCode.FAILED
     (given,) = suite.runs
@@ -189,7 +189,8 @@ def test_judge_again_is_refused_before_a_run_of_the_suite(
 @pytest.mark.parametrize(
     ("name", "words", "told"),
     [
-        ("upstream", ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
+        ("upstream", ["--soc", "SM9999"], "there is no SoC 'SM9999'"),
+        (FAULTS, ["--soc", "SM9999"], "there is no SoC 'SM9999'"),
         ("backend-suite", ["--soc", "SM8750"], "--soc cannot be used"),
         ("upstream-rework", ["--soc", "SM8350"], "--soc cannot be used"),
         ("upstream", ["--source", "gone"], "has no"),
