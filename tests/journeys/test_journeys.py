@@ -139,7 +139,7 @@ def test_the_first_run_passes_the_suite_and_a_rerun_is_all_cached(clone: Travell
 
 
 def test_pytorch_team_gets_a_green_and_a_red_pull_request(team: Traveller) -> None:
-    """The run block of qnn-ci.yml as it is, for what ``init`` wrote."""
+    """Runs the commands of qnn-ci.yml on the files that ``init`` wrote."""
     team = team.install("lowering")
     team.type(f"qnn-ci init --uses {USES}")
     Checkout(team.here).commit()

@@ -142,6 +142,6 @@ def call(argv: list[str]) -> tuple[int, str, float]:
 
 
 def test_each_undamaged_sample_document_is_valid() -> None:
-    """Else only its first mistake would be tried."""
+    """Otherwise, only its first mistake would be tested."""
     for kind in (Report, Plan, Statement, Bundle):
         msgspec.json.decode(encode_sample(kind), type=kind)

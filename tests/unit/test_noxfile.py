@@ -640,7 +640,7 @@ def test_another_executorch_has_its_own_environment(
     more: tuple[str, ...],
     group: str,
 ) -> None:
-    """A build of a runtime brings its own, and needs no other."""
+    """A runtime that was built has its own ExecuTorch and needs no other."""
     monkeypatch.setenv("PATH", "/opt/one")
     session = Recorder(tmp_path, name, "--executorch", "1.9", *more)
     make(two, session, "core", group)

@@ -110,8 +110,9 @@ print(json.dumps({name: int(one) for name, one in adaptor.Qnn_DataType_t.__membe
 
 
 def test_types_of_a_context_binary_s_tensors(executorch: Path) -> None:
-    """The adaptor in ExecuTorch's wheel has the numbers of QNN's headers, except for rare types.
-    This process must not import it under a name of its own."""
+    """The adaptor in ExecuTorch's wheel has the numbers of QNN's headers, except those of rare
+    types. It is imported in another process because its module can only be loaded under its own
+    name."""
     places = (executorch / f"backends/qualcomm/python/PyQnnManagerAdaptor{one}" for one in SUFFIXES)
     found = next((one for one in places if one.is_file()), None)
     if not found:

@@ -68,7 +68,8 @@ def test_every_requirement_has_a_pin_that_fits_it() -> None:
 
 @pytest.mark.parametrize("name", PROJECT["project"]["optional-dependencies"])
 def test_each_extra_has_the_requirements_of_its_dependency_group(name: str) -> None:
-    """Without core, which is in the dependencies, but for the build that core includes."""
+    """Where a group includes core, which is in the dependencies, its extra includes the extra
+    ``build``."""
     extra = PROJECT["project"]["optional-dependencies"][name]
     group = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, str)]
     assert [one for one in extra if not one.startswith("executorch-qnn-ci[")] == group

@@ -637,7 +637,7 @@ def test_changed_or_stale_generated_files_in_the_source_copy_are_regenerated(
 
 
 def test_a_build_that_was_killed_leaves_nothing_of_its_copy(built: BuildWorld) -> None:
-    """Without a record of what the build had written, only a build from nothing is sure."""
+    """Only a clean build is safe if no record says what the killed build had written."""
     (record,) = (built.home / "builds").glob("*/tree.json")
     record.unlink()
     stray = find_copy(built) / "third-party/flatcc/lib/half_written.h"
@@ -720,7 +720,7 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept:
 def test_a_strict_parity_check_fails_a_build_with_a_source_that_buck_does_not_list(
     world: BuildWorld,
 ) -> None:
-    """In a tree that Buck describes; the library is there whatever was found."""
+    """The tree has Buck files; the library is built whatever the parity check finds."""
     folder = world.checkout / "backends/qualcomm"
     (folder / "BUCK").write_text('load(":targets.bzl", "define")\n\ndefine()\n')
     (folder / "targets.bzl").write_text(

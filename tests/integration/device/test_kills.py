@@ -107,8 +107,8 @@ def require_none(place: Path, within_s: float) -> None:
 def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
     lab: Lab, tmp_path: Path
 ) -> None:
-    """At the start of each script that goes to the device, and in its middle: its process alone,
-    so that adb's or OpenSSH's client lives on, or all of the computer's."""
+    """The run is killed at the start or in the middle of each device script: only its process, so
+    that the client of adb or OpenSSH keeps running, or its whole process group."""
     bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
     whole = start(lab, bundle, lab.place / "whole")
     with whole.process as process:
@@ -180,8 +180,8 @@ def test_a_run_that_has_ended_leaves_no_watchdog_process(here: Lab, tmp_path: Pa
 def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
     here: Lab, tmp_path: Path, command: str, pattern: str, before: str
 ) -> None:
-    """Another computer replaces an expired lease after this one has read it: before this one
-    announces that it replaces the lease, also with a new directory, or after that."""
+    """The other computer replaces an expired lease just before or after this one announces its own
+    replacement, also with a new directory."""
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
     runner, other = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(2))
     (here.place / "lease").mkdir(parents=True)

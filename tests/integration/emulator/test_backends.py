@@ -67,8 +67,8 @@ def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> Case
 
 
 def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_path: Path) -> None:
-    """ExecuTorch quantizes what LPAI gets, on the CPU: that is no fallback. The same model for a
-    device is another program, and nobody has seen its outputs."""
+    """ExecuTorch quantizes LPAI's inputs on the CPU: that is not a fallback. A device needs another
+    program of the same model, which is lowered and not run."""
     spec = CaseSpec("mlp", Scheme.A8W8, "SM8850")
     case = run_case(pool, tmp_path, Backend.LPAI, spec).case
     assert case.status is Status.PASSED, f"{case.reason}\n{case.log_tail}"

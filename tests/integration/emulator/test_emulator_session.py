@@ -119,7 +119,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Path) -> None:
-    """mobilenet's depthwise convolutions are what oneDNN once computed in two ways."""
+    """oneDNN once computed the depthwise convolutions of mobilenet in two ways."""
     # One job has all cores as threads, which must not be there when a lowering forks.
     words = ("--model", "mobilenet", "--scheme", "fp16", "--scheme", "8a8w", "--jobs", "1")
     first, report = run_emulator(tmp_path, *words, "--timeout-s", "100", home=home)
@@ -393,8 +393,8 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
 def test_a_file_size_limit_ends_a_run_with_exit_code_4(
     tmp_path: Path, home: Path, words: tuple[str, ...]
 ) -> None:
-    """The limit of a file's size is met as a full disk is: by the copy that a runner is given,
-    if an earlier test has lowered the program, and by a lowering."""
+    """A limit of the file size fails like a full disk: while a cached program is copied for a
+    runner, and while a program is lowered."""
     case = ("--model", "mlp", "--scheme", "fp16")
     ended, report = run_emulator(tmp_path, *case, *words, home=home, limit_bytes=20_000)
     assert (ended.returncode, report) == (4, None), ended.stderr

@@ -94,7 +94,7 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
 
 
 def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Path) -> None:
-    """ONNX Runtime writes the profile of all graphs but the last twice."""
+    """ONNX Runtime writes the profile of every graph except the last one twice."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
     weights = onnx.numpy_helper.from_array(np.full((3, 3, 3, 3), 0.1, np.float32), "w")

@@ -104,7 +104,7 @@ LIE_OF = {
 def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     suite: tuple[Path, Report, list[Kept]], tmp_path: Path
 ) -> None:
-    """One session, in which each case is told a lie of its own."""
+    """One session, in which the runner returns another kind of wrong outputs for each case."""
     lies = [f"mlp-{scheme}-SM8650={lie}" for scheme, (lie, _) in LIE_OF.items()]
     runner = shlex.join([sys.executable, str(LIARS), str(suite[0]), *lies])
     schemes = [word for scheme in LIE_OF for word in ("--scheme", scheme)]

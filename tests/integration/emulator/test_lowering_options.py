@@ -75,7 +75,7 @@ def test_a_profile_is_written_next_to_the_report_which_has_its_totals(
 
 
 def test_a_program_of_two_methods_is_judged_as_a_whole(cases: dict[str, Any]) -> None:
-    """It is larger than one of the same model with one of them."""
+    """It is larger than a program that has only one of the methods."""
     case = cases["mlp-methods 8a8w"]
     assert case["choices"] == "methods make_row"
     assert (case["partitions"], case["fallback_nodes"]) == (2, 0)

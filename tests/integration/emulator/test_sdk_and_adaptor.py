@@ -151,7 +151,8 @@ def test_a_missing_sdk_or_adaptor_directory_is_a_usage_error(
 def test_the_report_names_sdk_and_adaptor_which_are_part_of_the_cache_key(
     make_overlay: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An SDK of the user's, with an overlay: one small program through both, then none again."""
+    """A user's SDK with an overlay: the first run lowers a small program, the second takes it from
+    the cache."""
     runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
     overlay = make_overlay(lambda data: data.extend(os.urandom(8)))

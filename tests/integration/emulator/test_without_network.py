@@ -56,7 +56,7 @@ def find_namespace() -> list[str]:
     not os.environ.get("QNN_CI_TEST_ISOLATED"), reason="QNN_CI_TEST_ISOLATED is not set"
 )
 def test_a_machine_without_a_network_judges_models_from_a_mirror(tmp_path: Path) -> None:
-    """It has a directory of wheels as an index serves them, and what ``fetch --to`` wrote."""
+    """The machine has wheels in the layout of an index, and the files that ``fetch --to`` wrote."""
     namespace = find_namespace()
     if not namespace:
         pytest.skip("no command can be started without a network here")

@@ -117,7 +117,7 @@ print(status.partition("VmHWM:")[2].split()[0])
 def test_what_a_server_sends_does_not_fill_the_memory(
     server: BadServer, tmp_path: Path, kind: str
 ) -> None:
-    """A redirect with 400 MB, or with 2 MB of gzip that are 2 GB."""
+    """A redirect has a body of 400 MB, or of 2 MB of gzip that unpack to 2 GB."""
     bomb = gzip.compress(bytes(100_000_000)) * 20
     encoding = {"Content_Encoding": "gzip"} if kind == "gzip" else {}
     body = bomb if kind == "gzip" else bytes(400_000_000)

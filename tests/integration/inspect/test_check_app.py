@@ -119,7 +119,7 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
 
 
 def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Path) -> None:
-    """More of them: QNN_CI_MUTATED_APKS=500."""
+    """QNN_CI_MUTATED_APKS=500 tries more of them."""
     dice = random.Random(7)
     whole = write_apk(tmp_path / "a.apk", SET, stored=True).read_bytes()
     known = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.DOWNLOAD}

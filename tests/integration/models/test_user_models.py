@@ -208,7 +208,7 @@ LINEAR = "lambda: (torch.nn.Linear(3, 3), (torch.ones(2, 3),))"
 def test_a_model_in_a_package_can_use_relative_imports(
     tmp_path: Path, load_models: LoadModels
 ) -> None:
-    """Of a package that is called as one of this project's is, too."""
+    """The package has the name of one of this project's packages."""
     net = "import beside, torch\nfrom .. import half\nfrom ci.parts import whole\n"
     files = {
         "ci/__init__.py": "half = 0.5\n",

@@ -129,7 +129,8 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
 def test_contexts_that_the_emulator_runs_but_a_device_would_not_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
-    """Another SoC's, one that claims another QNN than its model, and one with changed weights."""
+    """Contexts for another SoC, with another QNN version than their model, and with changed
+    weights."""
     other = folder / "other.onnx"
     assert run_context(other, "69")["outputs"]
     with pytest.raises(UnfitError, match="compiled for SM8550, not for SM8750"):
@@ -169,7 +170,7 @@ def test_what_the_provider_refuses_is_refused_here_with_the_reason(
 def test_context_with_shared_weights_fits_its_soc_but_the_emulator_refuses_it(
     folder: Path,
 ) -> None:
-    """One binary for both; the emulator does not load it."""
+    """Both graphs are in one binary, which the emulator does not load."""
     binaries = set()
     for name in ("first", "second"):
         context = check_context(folder / f"{name}.onnx", "SM8750")

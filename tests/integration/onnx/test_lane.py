@@ -230,7 +230,7 @@ def test_saver_and_profile_results_are_in_the_report_if_requested(
 def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
     run_case: RunCase, tmp_path: Path
 ) -> None:
-    """Its quantized form is kept, by which the program is judged."""
+    """The kept quantized model is the reference that the program is compared with."""
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
     first = run_case(model, Scheme.U8)
     assert first.case.made_inputs == "random inputs"
@@ -272,7 +272,7 @@ def dequantize(name: str, values: Any, scale: float, after: str) -> list[onnx.No
 def test_a_quantized_file_is_judged_against_the_float_one_it_was_made_of(
     run_case: RunCase, tmp_path: Path, scale: float, question: Question | None
 ) -> None:
-    """It has quantized weights alone: the rest of it is computed in float16."""
+    """Only the weights of the file are quantized: everything else is computed in float16."""
     matrix = np.random.default_rng(3).uniform(-0.5, 0.5, (4, 4)).astype("float32")
     last = [NODE("MatMul", ["x", "m"], ["a"]), NODE("Add", ["a", "bias"], ["y"])]
     value = onnx.numpy_helper.from_array(matrix)

@@ -41,7 +41,7 @@ def load(path: Path) -> str:
 def test_the_newest_accepted_ir_and_opset_are_those_of_onnxruntime(
     tmp_path: Path, ir: int, opset: int
 ) -> None:
-    """``ir`` and ``opset`` are newer by that much."""
+    """``ir`` and ``opset`` are added to the newest accepted versions."""
     versions = {"ir": NEWEST_IR + ir, "opset": NEWEST_OPSET + opset}
     path = write_model(tmp_path / "m.onnx", [RELU], *ENDS, **versions)
     if ir or opset:

@@ -28,8 +28,8 @@ def test_a_historical_parity_repair_removes_exactly_its_findings(repair: dict[st
 
 
 def test_parity_of_upstreams_qualcomm_backend_has_the_reviewed_findings() -> None:
-    """All are true: no such header, a pattern kept for files to come, an unlisted conftest, and
-    two imports of tests that their deps do not reach."""
+    """Each finding is right: a missing header, a pattern for future files, an unlisted conftest,
+    and two imports of tests that their deps do not cover."""
     found = compare_revision(MAIN, "backends/qualcomm").values()
 
     assert {(f.kind, f.path) for f in found} == {

@@ -147,7 +147,7 @@ def many(report: Report, models: int) -> Report:
 def test_a_page_of_a_thousand_cases_lays_out_details_only_when_opened(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
-    """The bulk of the page, what is known of each case, is text until it is opened."""
+    """Most of the page, the details of each case, is plain text until it is opened."""
     show(browser, many(report, 200), tmp_path)
     assert browser.ask("rows.length") == 1002
     assert browser.ask("document.querySelectorAll('details.case *').length") < 7 * 1002

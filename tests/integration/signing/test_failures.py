@@ -89,7 +89,7 @@ def test_verify_signature_at_a_date_judges_certificates_at_that_date(verb, libra
 
 
 def test_one_bad_file_of_two_fails(verb, libraries, tmp_path: Path) -> None:
-    """A good one beside it, an unsigned one that is wanted signed, a record that does not match."""
+    """A good file and an unsigned one, and a record that does not match."""
     assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
     first, second = sorted((tmp_path / "signed").glob("*.so"))
     assert verb.run("verify-signature", first, second).returncode == 0

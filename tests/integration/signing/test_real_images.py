@@ -69,8 +69,8 @@ def test_a_certificate_chain_is_valid_until_its_last_second(
 
 
 def test_no_image_with_a_flipped_bit_is_proven(images: list[tuple[dict[str, Any], bytes]]) -> None:
-    """Half of them anywhere in a file, half in its headers and its hash segment. Without a root in
-    the file, nothing proves the last certificate."""
+    """Half of the bits are anywhere in a file, half in its headers and hash segment. Images without
+    a root are left out: nothing proves their last certificate."""
     rng = random.Random(13)
     whole = [(wanted, data) for wanted, data in images if not wanted.get("rootless")]
     proven = [data for wanted, data in whole if wanted["verdict"] == Verdict.PROVEN.value]

@@ -125,7 +125,8 @@ def test_no_password_of_a_git_url_is_in_the_list_of_processes(
 def test_a_checkout_holds_no_credentials(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """Its remote is the URL without them, which the user's git takes from a path here."""
+    """The remote is the URL without credentials; the git configuration of the user redirects it to
+    a path."""
     main = tmp_path / "main"
     for words in (
         ["init", "-q", str(main)],
@@ -172,7 +173,7 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(
 
 
 def test_gc_keeps_trees_that_a_living_shell_exported(world: World, run: Run) -> None:
-    """The variables of a shell that were exported after its start are not in its /proc entry."""
+    """/proc does not show the variables that a shell exported after its start."""
     script = f'eval "$({sys.executable} -m provisioning env aot --shell)"; echo set; read line'
     shell = subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

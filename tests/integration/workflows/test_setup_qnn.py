@@ -59,7 +59,8 @@ def warnings(run: JobRun) -> list[str]:
 
 
 def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github: GitHub) -> None:
-    """The installation, wheel and doctor are real; pip, torch and ExecuTorch this Python's own."""
+    """Installation, wheel and doctor are real; pip is a stand-in, and torch and ExecuTorch are
+    those of this Python."""
     github.variables["PYTHONPATH"] = site_packages()
     kept = store_home() / "downloads"
     mirror = str(kept) if (kept / WHEEL).is_file() else ""
@@ -152,7 +153,7 @@ def test_the_cache_key_depends_on_the_content_not_on_the_branch(tiny: GitHub, wo
 def test_a_trusted_run_saves_a_cache_that_is_used_and_repaired_once(
     tiny: GitHub, server: BadServer
 ) -> None:
-    """What was saved last is what the next run gets: flipped, halved and gone by turns."""
+    """Each run restores the last saved cache: with a flipped bit, half of it, or without it."""
     _, run, result = run_tiny(tiny)
     assert result == "success", run.heard.text
     (entry,) = tiny.services.caches
@@ -183,8 +184,8 @@ def test_a_trusted_run_saves_a_cache_that_is_used_and_repaired_once(
 def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
     tiny: GitHub, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tree is cached where every file of it is locked; half of it, a strange file and a link
-    come back."""
+    """A tree is cached if every file of it is locked; the restored cache has half of the files, a
+    foreign file and a link."""
     for name, value in tiny.variables.items():
         monkeypatch.setenv(name, value)
     assert run_command("ci", VERBS, ["lock", "libcxx", "--write"])[0] == 0

@@ -160,8 +160,8 @@ def open_pair() -> Graphs:
 
 
 def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader() -> None:
-    """A machine that joins two operators with the stack that reads both, unless it has to give
-    the result of either."""
+    """The simulated compiler joins two operators with the stack that reads both, unless the program
+    returns the result of one of them."""
 
     def joins(module: Any, node: Node) -> bool:
         end = next(one for one in module.graph.nodes if one.op == "output")
@@ -239,7 +239,7 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
 def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: bool, names: tuple[str, ...]
 ) -> None:
-    """A weight that two operators read is written once."""
+    """A weight that two operators read is written only once."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     model: Any = Twice() if quantized else Wide(rounds=False)
     shape = (2, 8)
@@ -277,7 +277,8 @@ class Clipping(nn.Module):
 
 
 def test_a_quantization_range_that_clips_is_named_and_widened() -> None:
-    """A machine that joins the product's rounding with the next, so that nothing is clipped."""
+    """The simulated compiler fuses the rounding of the product with the next one, so that nothing
+    is clipped."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.linspace(-1, most, 16).reshape(1, 16),) for most in (0.5, 2.0)]
     with torch.no_grad():
@@ -434,7 +435,7 @@ class Outer(nn.Module):
 
 
 def test_an_operator_is_described_with_its_module_its_inputs_and_its_size() -> None:
-    """What depends on no input is no operator."""
+    """A node that depends on no input is not an operator."""
     found = make_graphs(Outer(), Outer(), [(torch.ones(4),)]).describe()
     assert all("test_localise.py:" in one.line for one in found)
     rows = [msgspec.structs.replace(one, line="") for one in found]
@@ -648,7 +649,7 @@ def test_a_part_whose_tensors_cannot_be_written_has_no_reproducer(
 
 
 def test_a_localise_report_reads_as_its_snapshot() -> None:
-    """Each number and name differs, so none can stand at another's place."""
+    """Two of each part; every number and name differs, so that a mixed-up field shows."""
 
     def operator(name: str, **fields: Any) -> Operator:
         return Operator(name=name, kind=f"kind_{name}", line=f"{name}.py:1", **fields)

@@ -82,7 +82,7 @@ def with_(policy: EmulatorPolicy = POLICY, **fields: Any) -> EmulatorPolicy:
 
 
 def test_audit_verdicts_read_as_their_snapshot() -> None:
-    """Each row: the partitioner's result, the policy, the SoC and the lowering options."""
+    """Each row: the result of the partitioner, the policy, the SoC and the lowering options."""
     replace, none = msgspec.structs.replace, Choices()
     rows: dict[str, tuple[Found, EmulatorPolicy, str, Choices]] = {
         "whole": (WHOLE, with_(unsupported=ALL), "SM8650", none),
@@ -157,7 +157,7 @@ def test_an_operator_rule_with_socs_covers_no_other_soc() -> None:
 
 
 def test_a_cpu_fallback_that_the_policy_permits_is_not_annotated() -> None:
-    """Of a case that passes and one that fails, with operators on other lines."""
+    """A case that passes and one that fails have CPU operators on different lines."""
     pdist = Fallback("aten.pdist", "No node visitor", origin=Origin(file="nets/other.py", line=7))
     other = msgspec.structs.replace(SPLIT, left=(pdist,))
     passed = judge(other, policy=permit_fallback(Scheme.FP16))

@@ -124,7 +124,7 @@ def test_a_suspected_part_is_shrunk_within_itself() -> None:
 
 
 def test_results_too_large_for_one_program_are_exposed_in_several_halved_programs() -> None:
-    """However often they are halved: QNN has refused none of them."""
+    """These programs do not count as refused by QNN, however often they are halved."""
     large = [Operator(name=name, kind=name, size_bytes=MOST_BYTES // 2 + 1) for name in "abcdefghi"]
     found, tried = search(lambda _: {}, large, outputs=("i",))
     assert max(len(one.given) for one in tried) == 2
@@ -135,7 +135,8 @@ def test_results_too_large_for_one_program_are_exposed_in_several_halved_program
 def test_after_a_refusal_results_that_depend_on_a_wrong_one_are_not_exposed(
     wrong: str, hidden: int
 ) -> None:
-    """QNN refuses more than three results, and that of "c", which may have a known fault."""
+    """QNN refuses more than three exposed results, and the result of "c", which may have a known
+    fault."""
 
     def refuses(cut: Cut) -> bool:
         return len(cut.given) > 3 or ("c" in cut.given and len(cut.kept) > 1)
@@ -170,7 +171,8 @@ def test_a_model_without_a_program_has_no_outputs() -> None:
 
 @pytest.mark.parametrize("limit", range(1, 9))
 def test_a_search_that_reaches_its_limit_reports_what_it_has_found(limit: int) -> None:
-    """c is wrong with b, so the whole search takes some programs more than the least limit."""
+    """c is wrong only together with b, so a complete search takes more programs than the smallest
+    limit."""
 
     def loses(cut: Cut) -> dict[str, float]:
         return dict.fromkeys(("c", "d"), 40.0 * ({"b", "c"} <= {*cut.kept}))
@@ -256,7 +258,7 @@ def test_a_bias_is_blamed_only_if_correcting_its_scale_makes_the_program_right(
 def test_exposing_a_result_is_a_cure_if_it_makes_the_outputs_of_the_part_right(
     refused: bool, exposed_db: float, cured: list[str]
 ) -> None:
-    """c is wrong as long as b is computed with it and not given."""
+    """c is wrong as long as b is computed in the same program and not returned."""
 
     def loses(cut: Cut) -> dict[str, float]:
         fused = {"b", "c"} <= {*cut.kept} and "b" not in cut.given

@@ -200,7 +200,7 @@ def make_wide() -> UpgradeReport:
 
 
 def test_a_comparison_reads_as_its_snapshot() -> None:
-    """The text, and the page's title and tables."""
+    """The snapshot has the text, and the title and tables of the page."""
     report = make_wide()
     page = render_html(make_document(report))
     parts = re.findall(r"<h1.*?</h1>|<h2.*?</h2>|<p class.*?</p>|<tr.*?</tr>", page, re.DOTALL)
@@ -264,7 +264,7 @@ def test_two_reports_are_compared_by_the_verb(
 def test_a_version_that_does_not_run_is_worse_and_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run ends in a process of its own, whose last lines are the reason."""
+    """Each version runs in its own process; the last lines of that process are the reason."""
     pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
     monkeypatch.chdir(tmp_path)
     write_report(make_report([CASE]), tmp_path / "old")

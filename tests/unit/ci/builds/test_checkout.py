@@ -145,7 +145,7 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
 def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that one left would else be taken for those of another."""
+    """Otherwise, files of one build would be used for another."""
     roots = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT")
     values = {"hexagon_tools_root": "/tools", "android_platform": "android-30"}
     for name, answer in {

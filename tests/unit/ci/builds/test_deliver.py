@@ -125,7 +125,7 @@ def test_an_adaptor_is_imported_and_copied_to_its_install_place(made: Delivery) 
 def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     made: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, a proof would count for other bytes."""
+    """Otherwise, a proof would be used for other bytes."""
     told = {
         "python": str(PYTHON),
         "import_lacks": [],

@@ -24,7 +24,7 @@ def cmake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cmake:
 
 
 def test_each_stage_is_configured_compiled_and_installed(cmake: Cmake) -> None:
-    """Targets that only some projects have are built if the last configuration has them."""
+    """A target that only some checkouts have is built if the last configuration has it."""
     cmake.reply("index-2026-01-01T00-00.json", ["z"])
     assert cmake.run() == [
         "first: -S",

@@ -151,7 +151,7 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
 def test_a_run_is_compared_with_the_figures_of_its_own_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A toolchain that has no figures is named if there are some of another one."""
+    """Without figures of its toolchain, the run names the toolchain whose figures exist."""
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
     folder = tmp_path / "qnn-baselines"
 

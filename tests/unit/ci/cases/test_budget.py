@@ -246,7 +246,7 @@ def test_time_budgets_ignore_emulated_figures_and_fail_for_unknown_device_figure
 
 
 def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() -> None:
-    """Each figure, with its own number."""
+    """Each figure has its own number."""
     limits = {name: 100 + number for number, name in enumerate(FIGURES)}
     budget = Budget(**limits, operators={"conv*": 2})  # type: ignore[arg-type]
     above = {name: 2 * limit for name, limit in limits.items()} | {"segment_align": 64}

@@ -208,7 +208,7 @@ def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damag
 def test_every_source_file_that_affects_a_program_is_in_its_cache_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only what chooses among programs or judges them is left out."""
+    """Only code that chooses among programs or judges them is left out."""
     hashed: list[Path] = []
     monkeypatch.setattr(cache, "digest_sources", lambda *paths: hashed.extend(paths) or "")
     rooms = ("models", "cases", "executorch", "onnx")

@@ -132,7 +132,7 @@ def test_an_exception_while_reading_kept_files_fails_only_their_case(
 
 
 def test_kept_files_belong_to_their_case_whatever_the_path_of_the_model_was(kept: Path) -> None:
-    """The record has the path of the model on the machine of the run."""
+    """The record contains the path of the model on the machine that ran the case."""
     other = dataclasses.replace(SPEC, model="net")
     (kept / SPEC.slug).rename(kept / other.slug)
     rewrite(kept, model="net")
@@ -223,7 +223,7 @@ def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_
 def test_pulled_outputs_without_exit_code_0_of_the_runner_fail_the_case(
     kept: Path, tmp_path: Path, code: str
 ) -> None:
-    """A farm that ends the script while it writes leaves an empty file."""
+    """A farm that stops the script while it writes leaves an empty file of the exit code."""
     pulled = run_elsewhere(kept, tmp_path / "b")
     (file,) = pulled.glob("*/code.txt")
     file.write_text(code)
@@ -252,7 +252,7 @@ def test_a_refusal_that_the_policy_expects_stays_unsupported_when_judged_again(k
 
 
 def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept: Path) -> None:
-    """Nor is its function run: it is a file of the run's."""
+    """The function of the metric is not called: it is a file of the original run."""
     limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
     metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
     entry = ModelEntry("net.py:factory", limits=limits, metric=metric)
@@ -427,7 +427,7 @@ def test_judging_kept_outputs_imports_no_code_that_lowers_or_runs(
 
 
 def test_the_kept_outputs_are_those_of_the_judged_run(tmp_path: Path) -> None:
-    """What fails in a used process runs again in a fresh one, and those outputs count."""
+    """A failed run of a used process is repeated in a fresh one, whose outputs count."""
     calls: list[int] = []
 
     def later(_: Sets) -> Sets:

@@ -119,7 +119,7 @@ def test_a_package_without_a_record_counts_by_its_content(installed: Path) -> No
 def test_package_files_are_hashed_by_their_installation_record(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which spares reading torch whole."""
+    """This avoids reading all of torch."""
     hashed: list[str] = []
 
     def note(path: Path) -> str:

@@ -74,7 +74,7 @@ def test_an_unsupported_row_matches_model_scheme_soc_and_options_together(
 def test_a_program_that_only_a_device_loads_is_unsupported_on_the_host(
     choices: str, log: str
 ) -> None:
-    """QNN's lines are in the log; the finding has the cause that explains them, and the signal."""
+    """QNN's lines are in the log; the finding has the cause that they explain, and the signal."""
     asked = partial(DEFAULT.expects_refusal, "mlp", Scheme.A8W8, "SM8650", choices=choices)
     assert "x86-64" in asked(say("run: libQnnSystem cannot read the context binary"), log=log)
     assert asked(say("run: the process was killed by SIGSEGV without a result")) == ""

@@ -98,7 +98,7 @@ LEFT = "were killed: (sh|sleep)"  # which it is while it becomes the other
 def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
     tmp_path: Path, start: str, ending: str, told: str
 ) -> None:
-    """Though its outputs are right."""
+    """The run fails although its outputs are right."""
     pid = tmp_path / "pid"
     child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
     script = write_script(tmp_path, child, f"while [ ! -s {pid} ]; do sleep 0.02; done", ending)

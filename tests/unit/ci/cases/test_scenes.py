@@ -541,7 +541,7 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -
 
 
 def test_each_fact_of_a_case_is_in_its_report_row() -> None:
-    """Each with its own value, so that none stands for another."""
+    """Each fact has its own value, so that a mixed-up field shows."""
     ops = (Fallback("aten.erf", "no builder"), Fallback("aten.fft", "no kernel"))
     compiled = msgspec.structs.replace(
         COMPILED,

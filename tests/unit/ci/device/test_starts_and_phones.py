@@ -64,7 +64,7 @@ NAMES = {"log": LOG, "code": CODE, "late": LATE, "system": SYSTEM}
 
 
 def test_a_device_run_unpacks_only_its_own_outputs_and_log(tmp_path: Path) -> None:
-    """The device's own log follows the runner's."""
+    """The log of the device is appended to that of the runner."""
     program = make_program(tmp_path)
     for archive, ended, outputs, log in (
         (pack(out_0=b"1", out_1=b"2", log=b"a", code=b"0\n"), (False, 0), ["out_0", "out_1"], "a"),
@@ -82,7 +82,7 @@ def test_a_device_run_unpacks_only_its_own_outputs_and_log(tmp_path: Path) -> No
 def test_only_expected_files_of_a_device_archive_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is written, however the others are named."""
+    """Other members are not written, whatever their names are."""
     monkeypatch.setattr(runner, "MOST_BYTES", 3)
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:

@@ -352,7 +352,7 @@ def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
 
 
 def test_bundle_for_the_emulator_is_staged_without_the_doctor(tmp_path: Path, staged: Any) -> None:
-    """Its libraries are next to the runner and in its RUNPATH."""
+    """Its libraries are next to the runner and on its RUNPATH."""
     runner = write_elf(tmp_path / "bin/runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
     for name in ("near/libQnnHtp.so", "bin/libQnnSystem.so", "near/libQnnHtpPrepare.so"):
         write_elf(tmp_path / name)

@@ -212,7 +212,7 @@ def test_time_grows_with_the_log_and_not_faster() -> None:
     [("utf-8", "\r\n"), ("utf-8-sig", "\r"), ("utf-16-le", "\r\n"), ("utf-16-be", "\n")],
 )
 def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: str) -> None:
-    """A cause may stand at any place of such a line, also where it is cut, and counts once."""
+    """A cause may be anywhere in such a line, also where the line is cut, and counts once."""
     mark = "\ufeff" if encoding.startswith("utf-16") else ""
     for before in (5 << 20, CHUNK_BYTES + (1 << 20) - LINE_CHARS):
         lines = ["frob: fatal error", "x" * before + STUB + "y" * 9999, "b", f"{DEVICE} é"]
@@ -227,7 +227,8 @@ def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: 
 
 
 def test_lines_stay_whole_however_the_log_is_cut() -> None:
-    """A part that ends within a line waits for the rest; a long part without an end does not."""
+    """A chunk that ends within a line waits for the rest, except a long chunk without a line
+    end."""
     whole = f"fine\n{STUB}\n".encode()
     for cut in range(len(whole) + 1):
         told = explain("log", [whole[:cut], whole[cut:]], RULES)

@@ -49,7 +49,7 @@ def is_matched(rule: Rule, line: str) -> bool:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> None:
-    """Every finding is readable alone: one line, no brace that was not filled."""
+    """Each finding is complete by itself: one line without unfilled braces."""
     assert is_matched(rule, rule.matches)
     assert not is_matched(rule, rule.rejects)
     assert rule.id in NEAR, "add a line to near.toml that is near, but must not match"

@@ -25,7 +25,7 @@ from tests.unit.ci.faults.test_search import always, holds, make_search
 
 
 def test_every_block_builds_in_every_size_and_agrees_between_onnx_and_torch(tmp_path: Path) -> None:
-    """And ONNX on the CPU computes what torch does, for one size of each block."""
+    """ONNX on the CPU and torch are compared in one size of each block."""
     fix_numerics()
     for name, (_, sizes) in read_blocks("executorch").items():
         for size in sizes:

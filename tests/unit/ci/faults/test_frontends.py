@@ -128,7 +128,7 @@ def test_each_form_of_an_operator_is_the_same_in_onnx_and_torch(
 def test_graphs_of_one_onnx_model_are_judged_apart(
     monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
-    """The provider stands in: it computes as the CPU does, except the last output if told so."""
+    """A stand-in of the provider computes on the CPU, and can spoil the last output."""
     texts = (
         "x = input(2, 4, 8)\ny = tanh(x)\nz = sigmoid(y)\nreturn y, z\n",
         "x = input(2, 6)\nu = input(2, 6)\ny = add(x, u)\nreturn y\n",

@@ -145,7 +145,7 @@ def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
 
 
 def test_the_required_accuracy_of_a_graph_depends_on_the_bits_of_its_scheme() -> None:
-    """An output of 38 dB, with hardly any noise predicted."""
+    """The output has 38 dB, and hardly any noise is predicted."""
     near = make_runs(make_output(1.3e-2))
     ends = {
         scheme: judge_graphs([Item("", 0)], (1,), near, {}, scheme)[0].end

@@ -165,7 +165,7 @@ def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
     "when", ["before", "after", "in part", "in a chunk", "out", "in part of a copy", "never"]
 )
 def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
-    """Whether it is changed before it is read or after, as a whole or through a view."""
+    """The model changes it before or after it reads it, as a whole or through a view."""
 
     class Cache(nn.Module):
         def __init__(self) -> None:
@@ -385,7 +385,7 @@ def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
 
 
 def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> None:
-    """A factor is a constant of one element; what only moves elements passes it on."""
+    """A factor is a constant of one element; operators that only move elements pass it on."""
     scale, kept = torch.ones(1), torch.ones(6, 16, dtype=torch.bool)
     for call, magnitude in (
         (lambda x, s: (x * -30.0).transpose(1, 2), 30.0),

@@ -195,7 +195,7 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
 def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a regression is called a fix."""
+    """Otherwise, a regression would be called a fix."""
 
     def rerun(side: Side, *_: object) -> tuple[str, list[Rerun]]:
         end = WRONG if side.name == "2.10.0" else RIGHT

@@ -195,7 +195,7 @@ def test_a_report_with_missing_libraries_is_valid_only_with_exit_code_3() -> Non
 
 
 def test_a_case_that_is_unsupported_without_a_policy_row_is_a_fault() -> None:
-    """By its reason, its lowering options, model, scheme and SoC."""
+    """A row matches by reason, lowering options, model, scheme and SoC."""
     only = {"models": ("m",), "schemes": ("8a8w",), "socs": ("S",), "choices": ("saver",)}
     row = Unsupported(pattern="no op", reason="known", **only)
     policy = replace(read_emulator_policy(), unsupported=(row,))

@@ -144,7 +144,7 @@ def test_a_wheel_s_name_may_be_written_otherwise_than_in_the_lock(file: str, pin
 def test_the_docker_context_contains_only_our_files_and_wheels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
-    """And the lock of apt packages if the base has one."""
+    """It also contains the lock of apt packages if the base has one."""
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(copy_manifests(tmp_path)))
     if locked:
         plan().apt_lock.write_text("dash=1\n")

@@ -158,8 +158,8 @@ def describe_calls(engine: Any) -> str:
 def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     engine: Any, request_: ShellRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streams and the exit code are asked for before the container starts, so that no output is
-    lost. A volume is its owner's before the container is made."""
+    """Streams and the exit code are attached before the container starts, so that no output is
+    lost. A volume belongs to its owner before the container is created."""
     for name in shell.PASSED:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")

@@ -253,7 +253,7 @@ def test_check_app_of_a_directory_with_git_lfs_pointers_exits_with_3_not_1(
 
 
 def test_real_apps_are_judged_for_their_socs(tmp_path: Path) -> None:
-    """With the checks of the doctor for their libraries and programs."""
+    """The doctor's checks of libraries and programs are included."""
     shown = ""
     for number, (name, (make, socs)) in enumerate(APPS_AND_SOCS.items()):
         found = judge(make(tmp_path / str(number)), tmp_path / "scratch", *socs.split())

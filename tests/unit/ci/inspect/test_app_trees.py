@@ -184,7 +184,7 @@ def test_manifest_that_is_cut_has_a_fault() -> None:
 
 @pytest.mark.parametrize("at", [28, 29, 116, 876])
 def test_offset_that_leads_nowhere_is_a_fault(at: int) -> None:
-    """Where a text, the texts, a chunk or the name of an element is."""
+    """The offset of a text, of the string pool, of a chunk or of an element name."""
     data = (MANIFESTS / "declared.bin").read_bytes()
     found = parse_manifest(data[:at] + b"\xff" + data[at + 1 :])
     assert found == AppManifest(fault=found.fault)

@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Program, Runtime | None, str]] = {
 
 
 def test_each_axis_of_compat_has_a_verdict_and_reason() -> None:
-    """The first case is whole; the others show the rows that differ from it."""
+    """The first case shows all rows; the others show the rows that differ from it."""
     shown, usual = "", {}
     for name, (given, runtime, soc) in CASES.items():
         answer = judge_compat(given, runtime, soc)

@@ -399,7 +399,7 @@ def _limit() -> Iterator[None]:
 @pytest.mark.usefixtures("_limit")
 @pytest.mark.parametrize("kind", ["model.pte", "context.bin"])
 def test_mutated_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
-    """A sample; 2,000 of real programs were tried when this was written."""
+    """A sample: 2,000 mutations of real programs were tried when this test was written."""
     data = make_program() if kind.endswith(".pte") else make_binary(graphs=("a", "b"))
     chance, path = random.Random(43), tmp_path / kind
     damaged = 0

@@ -41,7 +41,7 @@ def test_details_of_an_output_have_sqnr_per_set_and_worst_elements(right: Array)
 
 
 def test_each_output_is_compared_with_its_own_references(right: Array) -> None:
-    """Of two outputs with other values, and of the float32 and the quantized model."""
+    """Two outputs with different values have a float32 and a quantized reference each."""
     other = 10 + np.float32(2) * right[..., ::-1]
     references = References(
         expect(right, other), expect(right * np.float32(1.001), other * np.float32(1.01))

@@ -297,8 +297,8 @@ def test_ids_that_are_all_off_by_one_are_rejected_and_a_tie_is_not() -> None:
 
 
 def test_shares_of_equal_elements_are_each_against_their_own_model() -> None:
-    """Of ten elements: all equal those of the quantized model, nine the exact ones, eight those of
-    the float model, in which one may have two values."""
+    """Of ten elements, all equal those of the quantized model, nine the exact ones, and eight those
+    of the float model, where one element may have two values."""
     quantized = np.arange(10).reshape(1, 10)
     eager = np.where(quantized >= 7, quantized + 20, quantized)
     output = np.where(quantized == 5, 6, quantized)
@@ -330,7 +330,7 @@ def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
 
 
 def test_the_place_of_a_failed_case_is_where_a_limit_is_exceeded_most() -> None:
-    """Outputs may have other margins: 18 dB above the prediction may be nothing."""
+    """Each output has its own margin: 18 dB above the prediction may be allowed."""
     outputs = (
         OutputJudgement(excesses=(Excess("row 1 of 2", 18.0, -12.0),)),
         OutputJudgement(excesses=(Excess("channel 3 of 16", 15.0, 5.0), Excess("gain", 40.0, 1.0))),

@@ -111,7 +111,7 @@ def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed(
 def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not_exchanged() -> (
     None
 ):
-    """The scheme's error is the same for every set, so it hides no exchange."""
+    """The error of the scheme is equal in every set, so that it does not hide exchanged sets."""
     alike = 5 + draw(1.0, 5, SHAPE[1:]) + draw(0.002)
     right = alike + draw(0.3, 6, SHAPE[1:])
     noise = predict(right, draw(1e-5, 7, (8, *SHAPE)))

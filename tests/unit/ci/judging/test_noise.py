@@ -32,7 +32,7 @@ def worst(prediction: Prediction, output: Array) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_run_with_the_predicted_noise_is_accepted(shape: tuple[int, ...]) -> None:
-    """Of 2,000 seeded draws none is rejected: normal noise, louder in some channels than others,
+    """None of 2,000 seeded draws is rejected: normal noise, louder in some channels than in others,
     and rare steps."""
     right = draw(shape)
     for seed in range(250):
@@ -96,7 +96,7 @@ def test_a_gain_and_an_offset_below_the_noise_are_seen(
 def test_a_bias_below_coarse_noise_is_accepted_and_below_fine_noise_rejected(
     share: float, accepted: bool
 ) -> None:
-    """By a third of it, as an offset and as a gain."""
+    """The offset and the gain are a third of the noise."""
     right = draw((8, 40, 50))
     prediction = predict(right, share * draw((8, 8, 40, 50), 1))
     noise = share * draw((8, 40, 50), 2)
@@ -126,7 +126,7 @@ def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
 
 @pytest.mark.parametrize(("step", "allowed"), [(0.5, 0.1), (2.0, 0.4), (0.0, 2**-13)])
 def test_error_below_a_fifth_of_a_quantization_step_is_allowed(step: float, allowed: float) -> None:
-    """Or of the 8192nd part of the output."""
+    """Without steps, an error below 1/8192 of the output is allowed."""
     right = np.ones((4, 10)) * np.resize([1, -1], 10)
     prediction = predict(right, np.zeros((2, 4, 10)), step=step)
     for error, over in ((0.99 * allowed, False), (1.01 * allowed, True)):
@@ -136,7 +136,7 @@ def test_error_below_a_fifth_of_a_quantization_step_is_allowed(step: float, allo
 
 
 def test_an_input_set_near_zero_is_judged_by_its_predicted_noise() -> None:
-    """An input set near zero has few dB against its reference, and is right."""
+    """Its SQNR against the reference is low although it is right."""
     right = draw((4, 1, 30)) * np.array([1, 1, 1, 1e-3])[:, None, None]
     prediction = predict(right, 0.01 * draw((8, 4, 1, 30), 2))
     assert worst(prediction, right + 0.01 * draw((4, 1, 30), 3)).over_db < 0

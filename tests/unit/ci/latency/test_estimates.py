@@ -59,7 +59,7 @@ def make_simulation(**other: Any) -> Simulation:
 
 
 def test_the_committed_latency_lines_are_refitted_from_the_committed_data() -> None:
-    """A unit that is off in one of the three files, or a line that was edited, shows here."""
+    """A wrong unit in one of the three files, or an edited line, fails here."""
     devices, figures = read_rows(DEVICES, Device), read_rows(FIGURES, Figure)
     programs = read_rows(PROGRAMS, SimulatedProgram)
     assert tuple(fit_lines(devices, figures, programs)) == read_lines()

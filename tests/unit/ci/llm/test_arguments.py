@@ -75,7 +75,8 @@ MISTAKES = [
 def test_a_token_that_the_model_lacks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tokenizer with one piece more than a model of 100 tokens, of which the prompt has it."""
+    """The tokenizer has one piece more than the 100 tokens of the model, and the prompt contains
+    it."""
     monkeypatch.setattr(llm, "take_steps", None)
     config = {**LLAMA, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -161,7 +162,7 @@ SUBJECTS = [
 def test_prompts_and_tokens_of_a_model_fit_in_its_context(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A known model has prompts of its own, one of the user's has none."""
+    """A known model has its own prompts; a user's model has none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     Path("text").write_text("Ben has")

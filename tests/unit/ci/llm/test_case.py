@@ -252,7 +252,7 @@ def test_the_perplexity_of_a_text_has_a_limit(
     model: float,
     blamed: list[str],
 ) -> None:
-    """Of the program and the quantized model, only the one that is to blame is named."""
+    """Only the program or the quantized model, whichever causes it, is named."""
     text = (own.runs.model.run.fed,)
     subject = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=text)
     most = most if most != 0.0 else subject.perplexity(own.interface, right)

@@ -218,7 +218,8 @@ def test_decode_that_differs_from_prefill_is_a_fault(
 
 
 def test_a_foreign_program_is_compared_with_float32_on_its_own_text(own: Tiny, right: Step) -> None:
-    """It leaves the float32 text at the fourth token, and is right for what it says itself."""
+    """Its text departs from float32's at the fourth token; given that text, all other tokens are
+    equal."""
     place = len(own.runs.prompt) + 2
     better = own.runs.model.run.logits[3].argsort()[-2]
 

@@ -72,7 +72,7 @@ def test_every_setting_of_an_llm_program_changes_its_key(monkeypatch: pytest.Mon
 
 
 def test_both_methods_process_the_texts_of_all_prompts(own: Tiny, decoder: Any) -> None:
-    """In whole calls of prefill; each input is kept as it was in its call."""
+    """Prefill runs in whole calls; each input is recorded as it was in its call."""
     prompts = (own.runs.prompt, own.tokenizer.prompt("The"))
     found = make(prompts=prompts).collect_inputs(decoder, own.interface)
     assert set(found) == {1, SIZE}

@@ -49,7 +49,7 @@ def test_both_headers_of_llama2c_are_read(
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("length", [-8, -1])
 def test_a_tokenizer_piece_of_negative_length_is_refused(length: int, tmp_path: Path) -> None:
-    """Else a reader would stay at the same piece."""
+    """Otherwise, the reader would never advance."""
     path = write_bin(tmp_path / "t.bin", 6)
     path.write_bytes(path.read_bytes() + struct.pack("<fi", 0.0, length))
     with pytest.raises(UsageError, match=r"t\.bin"):
@@ -69,7 +69,7 @@ def test_a_truncated_or_longer_tokenizer_is_refused(
 
 
 def test_the_best_pair_is_merged_first_and_of_two_equal_ones_the_first_as_run_c_does() -> None:
-    """Not the first pair: a and b could be merged, too."""
+    """The best pair is not the first one: a and b could be merged, too."""
     scores = {" ": 0.0, "a": 0.0, "b": 0.0, "c": 0.0, "ab": 1.0, "bc": 2.0, "ca": 2.0}
     pieces = [(piece.encode(), score) for piece, score in scores.items()]
     table = PieceTable(pieces, -1, -1)

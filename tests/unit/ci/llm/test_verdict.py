@@ -143,7 +143,7 @@ def test_errors_allowed_per_step_are_rejected_if_all_steps_have_them() -> None:
 
 @pytest.mark.parametrize(("gap", "tied"), [(0.06, 1), (0.07, 0)])
 def test_a_wrong_token_with_a_nearly_equal_logit_is_a_tie(gap: float, tied: int) -> None:
-    """0.0632 by noise of 0.01."""
+    """Noise of 0.01 allows a gap of 0.0632."""
     logits = LOGITS.copy()
     logits[2, 1] = 5 - gap
     reference = Reference(replace(RUN, logits=logits), REFERENCE.noise)

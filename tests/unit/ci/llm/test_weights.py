@@ -176,7 +176,7 @@ def test_llama_3_rope_scaling_changes_only_the_slow_frequencies() -> None:
 
 
 def test_scores_are_divided_by_the_root_of_the_size_of_a_head() -> None:
-    """Which need not be the width of the decoder divided by the number of heads."""
+    """The size may differ from the width of the decoder divided by the number of heads."""
     config = structs.replace(CONFIG, dim=8, heads=3, kv_heads=1, head_dim=16)
     torch.manual_seed(2)
     one, x = Attention(config), torch.randn(1, 5, 8)

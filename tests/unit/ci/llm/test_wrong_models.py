@@ -139,7 +139,8 @@ def test_the_first_departing_layer_of_a_wrong_model_is_named(case: str, own: Tin
 def test_a_fault_in_prefill_is_distinguished_from_one_in_decode(
     size: int, wrong: list[int], own: Tiny
 ) -> None:
-    """The second token of prefill comes from the wrong method only, and decode reads its keys."""
+    """The second token of prefill depends on the wrong method only, and decode reads the keys of
+    prefill."""
     spoilt = make(own)
     swap_key_heads(spoilt)
     texts = locate_first(own, {1: make(own), PREFILL: make(own), size: spoilt})
@@ -189,7 +190,7 @@ def test_the_mean_of_many_tokens_has_narrower_limits(
 def test_the_layer_at_which_a_foreign_program_departs_is_named(
     spoil: Callable[[Decoder], None], told: str, codes: float, own: Tiny
 ) -> None:
-    """Its caches are integers of an unknown scale."""
+    """The caches of the program are integers of an unknown scale."""
     wrong, right = make(own), own.runs.model.run
     spoil(wrong)
     made = own.force(own.step(wrong))
@@ -283,7 +284,7 @@ def test_a_text_ends_with_any_of_several_tokens(own: Tiny) -> None:
 
 
 def test_controls_of_inputs_change_what_their_names_say() -> None:
-    """Two layers: a cache of keys, [1, 1, 2, 3], then one of values, [1, 1, 3, 2], for each."""
+    """Two layers have a cache of keys, [1, 1, 2, 3], and one of values, [1, 1, 3, 2], each."""
     mask, place = np.array([0, -65535.0], np.float32), np.full((1,), 7, np.int32)
     keys = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
     caches = [keys, keys, keys.reshape(1, 1, 3, 2), keys.reshape(1, 1, 3, 2)]

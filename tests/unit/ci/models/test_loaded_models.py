@@ -83,7 +83,7 @@ def test_the_error_for_a_missing_file_names_the_callers_directory(
 def test_a_model_with_fewer_than_four_input_sets_gets_derived_ones(
     given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any, the example's; no set is derived twice."""
+    """A model without sets gets those derived from its example; no set is derived twice."""
     example = (draw(0),)
     calibration = tuple((draw(seed),) for seed in range(1, given + 1))
     monkeypatch.setattr(loading, "make_model", lambda *_: (nn.ReLU(), example, calibration))
@@ -237,7 +237,7 @@ def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None
 
 
 def test_the_digest_of_a_model_contains_how_its_inputs_were_generated() -> None:
-    """The record of a program, which is found by it, says so."""
+    """The record of a program, which is found by this digest, shows it."""
     sets = ((draw(0),),) * 4
     models = [
         loading.Model("net", nn.ReLU(), sets, sets, sets, *notes)
@@ -279,8 +279,8 @@ def test_derived_input_sets_vary_each_input_of_the_example() -> None:
 
 
 def test_a_file_is_imported_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies beside it comes before what is installed, and the directory is the caller's
-    again."""
+    """Files next to it take precedence over installed packages, and the working directory is the
+    caller's again afterwards."""
     (tmp_path / "my_net.py").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", False)

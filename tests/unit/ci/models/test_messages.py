@@ -313,7 +313,8 @@ def test_an_exception_is_blamed_on_the_innermost_line_of_the_users(
 
 
 def test_global_python_and_numpy_settings_of_a_factory_are_undone(place: Path) -> None:
-    """ExecuTorch warns and prints, and references may divide by zero."""
+    """ExecuTorch warns and prints, and references may divide by zero: stricter settings would
+    fail."""
     (place / "strict.py").write_text(
         "import sys, warnings\nimport numpy as np\n"
         "warnings.simplefilter('error')\nnp.seterr(all='raise')\nsys.stdout = sys.stderr = None\n"

@@ -77,7 +77,7 @@ def test_in_8_bits_one_element_in_ten_is_predicted_off_by_a_step() -> None:
 
 
 def test_in_8_bits_elements_at_the_ends_of_the_range_move_inwards_only() -> None:
-    """A level beyond the range would become one at its other end."""
+    """A level beyond the range would wrap around to the other end."""
     for value in (-100.0, 100.0):
         sets = [(torch.full((8, 16), value),)]
         graph: Any = torch.export.export(Rounds(), sets[0], strict=True).module()
@@ -191,7 +191,7 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
 
 
 def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
-    """They stay rounded where activations are not, so that their share of the loss is known."""
+    """They stay rounded when activations do not, so that the loss of the weights alone is known."""
 
     class Held(nn.Module):
         def __init__(self) -> None:
@@ -239,7 +239,7 @@ def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
 
 @pytest.mark.parametrize("spoiled", ["", "first", "second"])
 def test_the_loss_of_a_methods_weights_is_measured_on_its_own_outputs(spoiled: str) -> None:
-    """Of two methods, the second loses most."""
+    """The second of two methods loses most."""
     ((one,), (other,), *_) = inputs()
     methods = {"first": trace(0.01, 0.01, 0.01), "second": trace(0.01, 0.01, 0.3)}
     plain = Chain(0.0, 0.0, 0.0)

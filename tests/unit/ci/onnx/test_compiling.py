@@ -230,7 +230,7 @@ def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> N
 
 
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
-    """The provider's log belongs to QNN's stage alone, and is shown up to a number of lines."""
+    """Only refusals by QNN show the provider's log, up to a number of lines."""
     own = FailedError("one", why="a cause", fix="a remedy")
     errors = [(own, ""), (own, stages.QUANTIZER), (ValueError(" a\n  b "), ""), (ValueError(), "")]
     errors += [(ValueError("no such line 0"), stages.QNN)]
@@ -261,7 +261,7 @@ def digest_weights_of(path: Path, *weights: Any, inner: Any = (1, 1, 1)) -> str:
 
 
 def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_path: Path) -> None:
-    """In a branch, too; their order in the file is not."""
+    """Weights in a branch are included; their order in the file does not matter."""
     digest = partial(digest_weights_of, tmp_path / "m.onnx")
     a, b = constant("a", [[1, 2]]), constant("b", [3, 4])
     others = [constant("c", [3, 4]), constant("b", [[3, 4]]), constant("b", [3, 5])]
@@ -418,7 +418,7 @@ def test_constants_whose_names_the_quantizer_would_create_are_renamed() -> None:
 
 
 def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path: Path) -> None:
-    """What an L2 norm is exported as becomes one node, if there is any; the metadata stays."""
+    """The nodes of an exported L2 norm become one node; the metadata is kept."""
     nodes = [make_node("Gemm", ["x", "w", "bias"], ["bias1"], "layer")]
     last = {
         "LpNormalization": [
@@ -461,7 +461,7 @@ def ramp(top: float) -> Any:
 def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_set(
     tmp_path: Path, scheme: Scheme, activations: str, weights: str, scales: int
 ) -> None:
-    """Of y = x w and z = x / u."""
+    """The model computes y = x w and z = x / u."""
     nodes = [make_node("Gemm", ["x", "w"], ["y"], "first"), make_node("Div", ["x", "u"], ["z"])]
     kept = [constant("w", np.random.default_rng(1).standard_normal((4, 3)))]
     inputs = [tensor(name, (2, 4)) for name in ("x", "u")]

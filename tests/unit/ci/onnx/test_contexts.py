@@ -103,7 +103,7 @@ def make_changed(**changes: Any) -> Any:
 
 
 def test_a_context_fits_or_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """For each SoC that is asked for; what is broken is so for all."""
+    """Each requested SoC is checked; a damaged context is refused for all of them."""
     calls: dict[str, Any] = {}
     for number, (name, (blob, socs, changes)) in enumerate(CONTEXTS.items()):
         folder = tmp_path / str(number) / "model"
@@ -134,7 +134,7 @@ def fit(path: Path, soc: str) -> str:
 
 
 def test_a_context_binary_with_many_possible_starts_is_scanned_once(tmp_path: Path) -> None:
-    """Read anew from each beginning, it would take hours."""
+    """Scanning it from each possible start would take hours."""
     path = write_context(tmp_path, make_blob(graph="soc_type=a;arch=1;" * 100_000))
     with pytest.raises(FailedError):
         read_context(path)

@@ -120,8 +120,8 @@ def add(path: Path, nodes: list[Any], *outputs: str, **constants: Any) -> Path:
 
 
 def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
-    """The second output of the model is compared with another reference. An output of integers
-    tells nothing of the weights."""
+    """The second output has another reference. An output of integers shows nothing about the
+    weights."""
     model = add(write_chain(tmp_path / "two.onnx", (0.8, 0.01, 0.01)), [], "y1")
     first, second = run(model)
     for reference in ([first, 2 * second], [2 * first, second]):
@@ -132,7 +132,7 @@ def test_the_worst_output_tells_what_the_weights_lose(tmp_path: Path) -> None:
 
 
 def test_operators_that_only_move_elements_are_not_named_as_a_loss(tmp_path: Path) -> None:
-    """A slice has the worst elements alone, and so a lower SQNR than what it is a slice of."""
+    """A slice that contains only the worst elements has a lower SQNR than its input."""
     part = make("Slice", ["y1_rounded", "start", "end", "axis"], ["part"])
     ends = {name: np.int64([place]) for name, place in (("start", 0), ("end", 2), ("axis", 1))}
     model = add(write_chain(tmp_path / "m.onnx", (0.03, 0.03)), [part], "part", **ends)
@@ -175,7 +175,7 @@ def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed
 def test_an_onnx_model_with_exposed_nodes_returns_their_results_after_its_outputs(
     tmp_path: Path, step: float, domain: str
 ) -> None:
-    """Quantizers of ONNX Runtime have results as those of ONNX."""
+    """Quantizers of ONNX Runtime's domain and of ONNX's are treated alike."""
     path = write_chain(tmp_path / "model.onnx", (step,) * 4)
     model = load(path)
     for node in model.graph.node:

@@ -336,7 +336,7 @@ def test_a_model_or_weights_that_are_too_large_are_refused(write: Write) -> None
 def test_an_onnx_file_that_would_use_all_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of nodes of two bytes, each of which takes a hundred."""
+    """Each of its nodes has two bytes in the file and a hundred in memory."""
     monkeypatch.setattr(models, "MEMORY_BASE", 16 << 20)
     path = tmp_path / "bomb.onnx"
     path.write_bytes(field(7, field(1, b"") * 1_000_000))

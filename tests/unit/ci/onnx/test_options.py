@@ -128,8 +128,7 @@ CLASHING: list[tuple[dict[str, str], str, bool]] = [
 
 
 def test_invalid_provider_options_are_refused_with_the_reason(tmp_path: Path) -> None:
-    """Each option with a value that none has, and with one that it takes, if that needs
-    another."""
+    """Each option has an impossible value, or a possible one without the option that it needs."""
 
     def check(options: Mapping[str, str], entries: Mapping[str, str]) -> Callable[[], object]:
         return lambda: check_options(options, entries, version="2.5.0")
@@ -215,7 +214,7 @@ def test_options_that_name_files_or_directories_require_them_to_exist(tmp_path: 
 def test_files_that_a_compilation_reads_are_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not those that it writes, and none that are in the SDK or missing."""
+    """Files that it writes, files of the SDK and missing files are not hashed."""
     monkeypatch.chdir(tmp_path)
     for name in ("libB.so", "libQnnHtp.so"):  # the SDK's are meant, not these
         (tmp_path / name).touch()

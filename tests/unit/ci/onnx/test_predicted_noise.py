@@ -181,7 +181,7 @@ def test_a_share_of_quantized_elements_moves_by_a_step_within_the_type(
 def test_wide_weights_have_an_error_relative_to_the_signal(
     tmp_path: Path, weight: str, scale: int
 ) -> None:
-    """Of 16 bits, and of 4, which are computed as wide ones."""
+    """Weights of 16 bits, and of 4 bits, which are computed like wide ones."""
     kind = TensorProto.DataType.Value(weight.upper())
     held = (1024 // scale * UNIT).astype(helper.tensor_dtype_to_np_dtype(kind))
     given = EXACT * 2

@@ -85,7 +85,7 @@ def test_a_float_model_must_have_the_shapes_and_types_of_the_quantized_one(
 
 
 def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    """With sizes that work, in a command that can be run."""
+    """The fix is a command with sizes that work."""
     free = write_model(
         tmp_path / "free.onnx",
         [helper.make_node("Relu", ["x"], ["y"])],

@@ -63,7 +63,7 @@ def test_an_included_header_is_a_dependency(findings: Findings) -> None:
 def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
     label: str, include: str, is_found: bool, findings: Findings
 ) -> None:
-    """A label that another target of the tree depends on says that there is such a library."""
+    """The library is known to exist because another target of the tree depends on its label."""
     files = tree(source=f"#include {include}\n")
     build = files["p/BUCK"]
     for attribute in ("deps", "exported_deps"):

@@ -116,7 +116,7 @@ def test_allowances_are_checked_only_in_trees_as_new_as_the_policy() -> None:
 
 
 def test_findings_that_a_change_introduces_are_not_lowered_to_notes() -> None:
-    """A folder without Buck, and a directory that is not there, are notes where they are old."""
+    """A folder without Buck files and a missing directory are notes only if they are old."""
     cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"
     files = {**BASE, "CMakeLists.txt": cmake, "n/n.cpp": ""}
 

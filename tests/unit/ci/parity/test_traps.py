@@ -289,7 +289,7 @@ def test_each_trap_is_silent_when_clean_and_found_when_drifted(
 def test_a_load_from_a_folder_outside_the_tree_is_taken_for_metas(
     report: Callable[..., ParityReport],
 ) -> None:
-    """``//`` is Meta's root too: only a folder that the tree has is the tree's."""
+    """``//`` is also the root of Meta's repository: only folders that the tree has belong to it."""
     meta = 'load("//tools/build_defs:wrap.bzl", "wrap")\n'
     ours = 'load("//p:gone.bzl", "wrap")\n'
 

@@ -50,7 +50,7 @@ def test_a_case_differs_from_the_base_by_any_figure(
 
 
 def test_a_sarif_log_reads_as_its_snapshot() -> None:
-    """Each level, rule and place."""
+    """The report has each level, rule and kind of place."""
     annotations = [
         Annotation(
             *(level, f"it is {level.value}", f"title {number}", f"p/{number}.py", number, "one")

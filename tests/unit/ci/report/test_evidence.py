@@ -86,7 +86,7 @@ def test_evidence_of_a_failure_is_refused_and_of_a_warning_accepted(judge: Judge
 
 
 def test_an_evidence_predicate_covers_only_its_own_case_and_all_its_parts() -> None:
-    """Controls of another case do not count, whatever came of them."""
+    """Controls of other cases do not count, whatever their results are."""
     report = make(metric_name="top1", warnings=("rounding",))
     (case,) = report.cases
     own = report.controls
@@ -136,8 +136,8 @@ def test_a_program_that_passed_twice_gets_the_statement_with_the_strictest_limit
 
 
 def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: Path) -> None:
-    """A program of several files, a refused case, one that fails in another case, and whole
-    numbers in the limits."""
+    """The report has a program of several files, a refused case, one that fails in another case,
+    and limits that are whole numbers."""
     pytest.importorskip("in_toto_attestation")
     from ci.report.evidence import write_evidence
 
@@ -373,7 +373,7 @@ def limit_operators(glob: str, value: float | None) -> Threshold:
 def test_each_limit_that_is_missing_or_weaker_is_named(
     make: Callable[[str, float | None], Threshold], name: str, shown: str
 ) -> None:
-    """A limit that is equal or stricter is not."""
+    """Equal and stricter limits are not named."""
     weaker, stricter = (4, 6) if name.startswith("min_") or name == "segment_align" else (6, 4)
     wanted = make(name, 5)
     assert not list(find_weaker(wanted, wanted))

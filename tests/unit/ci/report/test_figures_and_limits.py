@@ -68,7 +68,7 @@ FIGURES["estimate"] = Estimate(
 
 
 def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
-    """As shown, as sorted, with its tooltip and its limit."""
+    """The text, the sort key, the tooltip and the limit of each figure."""
     sizes: dict[str, Any] = {name: (n + 1) << 10 for n, name in enumerate(SIZES)}
     more = {"vtcm_mb": 8, "segment_align": 64, "lowering_memory_bytes": 1 << 30}
     footprint = Footprint(**sizes, **more)

@@ -22,7 +22,7 @@ GITHUB = {"GITHUB_ACTIONS": "true"}
 
 
 def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path: Path) -> None:
-    """What other programs wrote there counts for the limit."""
+    """The text that other programs wrote into the file counts towards the limit."""
     path = tmp_path / "summary"
     path.write_text("before\n")
     environ = {**GITHUB, "GITHUB_STEP_SUMMARY": str(path)}
@@ -75,7 +75,7 @@ def test_a_github_summary_mentions_no_user_and_no_issue() -> None:
 
 
 def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
-    """GitHub drops one that is larger, and the step's whole summary with it."""
+    """GitHub drops the whole summary of a step if it is larger."""
     rows = tuple(
         replace(
             one,

@@ -148,7 +148,8 @@ def fail(case: Case, *findings: Finding) -> Case:
 def test_failures_of_one_cause_are_one_card_and_the_most_frequent_is_the_first(
     report: Report,
 ) -> None:
-    """A scheme, a model or a figure makes no other cause; a headline, place or remedy does."""
+    """Failures of other schemes, models or figures share a cause; other headlines, places or
+    remedies do not."""
     a, b = advise(fix="a"), advise(fix="b")
     far = [
         NOISE.find(f"{db} dB", figures=(Figure(name="above_noise", value=db),), advice=a)

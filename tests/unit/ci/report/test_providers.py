@@ -45,7 +45,7 @@ def write_group(provider: Provider) -> str:
 def test_a_github_log_group_is_opened_and_closed_even_after_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With an error, too; it is silent in a silent verb."""
+    """A silent verb prints no group."""
     heard = Heard()
     heard.hear(write_group(detect("github")))
     assert (heard.groups, heard.depth) == (["aot: compile\\nx"], 0)

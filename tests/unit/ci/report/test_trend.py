@@ -89,7 +89,7 @@ def test_a_trend_keeps_cases_of_different_sessions_and_backends_apart(report: Re
 
 
 def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> None:
-    """Cases that come, go, flip and are unsupported, in two sessions."""
+    """Cases appear, disappear, flip and are unsupported, in two sessions."""
     passed, failed, unsupported, crashed = troubled.cases
     better = replace(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
     every = (

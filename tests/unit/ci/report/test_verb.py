@@ -56,7 +56,7 @@ def test_json_is_report_json_and_a_bad_run_exits_with_1(
 def test_several_reports_are_the_shards_of_one_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool, code: ExitCode
 ) -> None:
-    """A failure in any of them fails the whole."""
+    """A failure in any shard fails the whole run."""
     cases = make_cases("mlp fp16 SM8650", "lstm fp16 SM8650", "mlp 8a8w SM8650")
     if broken:
         cases[2] = replace(cases[2], status=Status.FAILED)

@@ -102,7 +102,7 @@ def test_selections_of_libraries_to_sign_read_as_their_snapshot(tmp_path: Path) 
 
 
 def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) -> None:
-    """One library of the build is elsewhere below it: it is found by its name."""
+    """One library is in another folder of the build: it is found by its name."""
     found = make_inputs(tmp_path)
     moved = found["build"] / "other/libqnn_executorch_skel.so"
     moved.parent.mkdir()

@@ -109,7 +109,7 @@ def without_scheme(key: Key) -> Key:
 def test_outputs_of_a_signer_that_are_not_proven_are_refused(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
-    """The most specific of several faults names the failure."""
+    """The most specific of several faults is reported."""
     good, expired = sign_elf(library, key), sign_elf(library, make_key(-1))
     altered = flip(library, parse_image(memoryview(library)).segments[2].offset)
     outputs = {

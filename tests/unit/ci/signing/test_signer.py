@@ -81,7 +81,7 @@ def test_the_signers_python_is_this_one_then_one_on_path_then_one_of_uv(
 def test_a_named_python_for_the_signer_is_never_replaced_by_another(
     put_program: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
 ) -> None:
-    """Its path is relative to where the caller is; what is not fit is not replaced."""
+    """Its path is relative to the caller's directory."""
     put_program("python3.11", answer("3.11.1"))
     named = put_program("named", answer("3.10.1")).rename(tmp_path / "named")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))

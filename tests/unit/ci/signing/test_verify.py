@@ -172,9 +172,8 @@ def test_libraries_changed_before_signing_are_judged_as_their_snapshot(
 def test_any_flipped_bit_in_headers_and_table_is_found(
     key: Key, library: bytes, version: int, algorithm: str
 ) -> None:
-    """Every byte of the MBN header, the metadata and the own entry, and every third of the other
-    hashes, which no original helps to judge; once the ELF headers, which are the same in all.
-    """
+    """Without an original: every byte of the MBN header, of the metadata and of the hash segment's
+    own entry, and every third byte of the other hashes; once, the ELF headers, which all share."""
     data = sign_elf(library, key, version, algorithm)
     size = hashlib.new(algorithm).digest_size
     table = PLACE + PLACES[version] + METADATA[version]
@@ -324,7 +323,7 @@ def test_a_test_signature_is_proven_only_with_the_serial_of_its_file_name(
 def test_only_padding_or_encryption_parameters_may_follow_the_last_part(
     key: Key, library: bytes, version: int
 ) -> None:
-    """The hashes are those of the bytes before encryption or of those in the file."""
+    """The hashes of an encrypted image are those of its bytes before or after encryption."""
     for trailer, good in (
         *((b"\xff" * 208, True), (b"\0" * 208, False), (b"\xff" * 207 + b"\xfe", False)),
         *((b"QMSI" * 9, False), (b"\xff" * 4 + PARAMETERS, False)),
@@ -385,7 +384,8 @@ def test_each_wrong_word_of_a_signed_header_is_a_fault(key: Key, library: bytes)
 def test_a_placeholder_or_missing_signature_is_invalid(
     key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open tools fill it with ones for unfused devices; a chain may come without a signature."""
+    """Open tools fill the signature with ones for unfused devices; a chain may have no
+    signature."""
     for value in (b"\xff" * 256, b"", b"\x33" * 256):
         report = verify(sign_elf(library, FixedKey(0, 0, key.chain, value=value)))
         assert (report.verdict, kinds(report)) == (Verdict.INVALID, {Kind.SIGNATURE})
@@ -430,7 +430,7 @@ def test_two_signatures_are_proven_over_their_own_parts_or_over_all(
 def test_two_signatures_cover_every_byte_before_the_hashes(
     key: Key, vendor: Key, library: bytes
 ) -> None:
-    """The header, the metadata of both, and the own entry; the other entries are hashes."""
+    """The header, both metadata and the entry of the hash segment; all other entries are hashes."""
     data = sign_elf(library, key, vendor=vendor)
     table = TABLE + METADATA[6]
     owners = {48: "Qualcomm", 167: "Qualcomm", 168: "OEM", 287: "OEM"}
@@ -457,7 +457,7 @@ def test_a_single_signer_may_not_leave_out_its_metadata(key: Key, library: bytes
 
 
 def test_metadata_without_a_signature_is_not_ignored(key: Key, vendor: Key, library: bytes) -> None:
-    """Only a second signature can vouch for what the first leaves out."""
+    """Only a second signature can cover what the first one leaves out."""
     data = bytearray(sign_elf(library, key, vendor=vendor))
     place, second = find_parts(vendor)
     gone = second - place

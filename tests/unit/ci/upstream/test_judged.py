@@ -213,7 +213,7 @@ def test_kept_arrays_are_numbers_and_run_no_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [0, 1])
 def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
-    """By its own reference, prediction and bounds; the other output is right."""
+    """Each has its own reference, prediction and bounds; the other output is right."""
     record, arrays = make(GRID)
     both = {name: [one[0], -one[0]] for name, one in arrays.items()}
     record = replace(record, outputs=(INFO, INFO))

@@ -194,7 +194,7 @@ def test_references_that_cannot_be_computed_are_omitted_and_named(record: Any) -
 def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
     record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What upstream compares with is from weights that are not rounded."""
+    """Upstream's own references come from weights that are not rounded."""
     rounded = torch.fx.symbolic_trace(Rounded())
     monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.A16W4_BLOCK)
     monkeypatch.setattr(record, "round_blocks", lambda _: rounded)
@@ -212,7 +212,8 @@ class Above(nn.Module):
 
 @pytest.mark.parametrize("is_own", [True, False])
 def test_an_integer_output_gets_lower_and_upper_bounds(record: Any, is_own: bool) -> None:
-    """By the model that was lowered, which is not always the one that upstream compares with."""
+    """They come from the lowered model, which may differ from the one that upstream compares
+    with."""
     wanted = (X > 2.0,) if is_own else (X > 9.0,)
     row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted, is_own=is_own))
     assert row.outputs[0].dtype == "bool"

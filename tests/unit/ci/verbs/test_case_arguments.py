@@ -186,7 +186,7 @@ def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
 
 
 def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) -> None:
-    """With what differs from a base; what an earlier run wrote there is replaced."""
+    """It includes the differences from a base, and replaces what an earlier run wrote."""
     report = make_report([CASE])
     write_report(make_report([replace(CASE, sqnr_db=60.0)]), tmp_path / "base")
     kept = tmp_path / "kept"

@@ -68,7 +68,8 @@ def list_options(parser: argparse.ArgumentParser, indent: str) -> Iterator[str]:
 
 
 def test_the_options_of_every_verb_read_as_their_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each option takes, and what it is if it is omitted: nothing of it changes unseen."""
+    """The snapshot shows what each option takes and its default, so that no change goes
+    unnoticed."""
     for name in [*filter(lambda name: name.startswith("QNN_CI_"), os.environ), "EXECUTORCH_ROOT"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})

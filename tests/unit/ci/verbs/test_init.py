@@ -246,7 +246,7 @@ FOUND = "example/executorch-qnn-ci@" + "b" * 40
 def test_an_installation_from_github_knows_its_commit(
     tmp_path: Path, url: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As pip records it: PEP 610."""
+    """pip records the commit as PEP 610 says."""
     origin = {"url": url, "vcs_info": {"vcs": "git", "commit_id": "b" * 40}}
     (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     installed = metadata.PathDistribution(tmp_path)

@@ -347,7 +347,7 @@ FLAT = replace(MEMBER, compressed=36, method=0)
 def test_a_zip_member_that_contradicts_its_directory_is_refused(
     entry: Entry, declared: dict[str, Any], wanted: bytes | str
 ) -> None:
-    """It begins after a byte."""
+    """The member starts at byte 1 of the archive, after a filler byte."""
     pieces: list[bytes] = []
 
     def inflate() -> bytes:

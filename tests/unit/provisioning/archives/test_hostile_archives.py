@@ -171,7 +171,7 @@ def test_a_wrong_or_missing_trailer_is_refused(
 
 
 def test_an_xz_archive_with_a_huge_dictionary_is_refused(tmp_path: Path) -> None:
-    """One of 1.5 GiB, as its block header (xz file format, 3.1) says."""
+    """The block header (xz file format, 3.1) declares a dictionary of 1.5 GiB."""
     data = bytearray(lzma.compress(plain_tar()))
     size = (data[12] + 1) * 4
     data[16] = 37  # 2**30 * 1.5

@@ -169,7 +169,7 @@ def test_a_path_is_resolved_through_the_links_of_an_archive(
 
 
 def test_links_through_many_others_are_followed_once_each() -> None:
-    """Following each from its beginning would take minutes."""
+    """Following each link from its start would take minutes."""
     chain = {f"l{at}": "./" * 2000 + f"l{at - 1}" if at else "a" for at in range(MAX_LINK_HOPS - 1)}
     links = {**chain, **{f"x{number}": f"l{MAX_LINK_HOPS - 2}" for number in range(5000)}}
     began = time.process_time()
@@ -262,7 +262,7 @@ def test_a_component_glob_matches_only_its_paths(
 
 @pytest.mark.parametrize("wildcard", ["*", "**", "**?*", "**a*"])
 def test_a_glob_of_many_wildcards_is_judged(wildcard: str) -> None:
-    """This takes hours if every way to match is tried."""
+    """Trying every way to match would take hours."""
     layout = Layout([], [f"{wildcard}a" * 30 + "b"])
     assert not layout.wants("a" * 250)
     assert layout.wants("a" * 250 + "b")

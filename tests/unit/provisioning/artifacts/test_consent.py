@@ -195,7 +195,7 @@ def test_one_suggested_command_gives_every_missing_consent(
     unpinned: bool,
     words: str,
 ) -> None:
-    """A first use is never trusted in CI."""
+    """In CI, a first download without a known hash is never trusted."""
     if unpinned:
         licensed.describe(pinned=False)
         if licences:

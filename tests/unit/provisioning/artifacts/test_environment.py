@@ -190,7 +190,7 @@ def test_overlays_of_an_sdk_and_this_python_are_found_newest_first(tmp_path: Pat
 
 
 def test_overlay_comes_first_for_python_and_the_loader(tmp_path: Path) -> None:
-    """Links to the wheel's backends are none of the overlay's."""
+    """Links of the overlay to the wheel's backends do not count as its own."""
     overlay = tmp_path / "overlay"
     own, other = (overlay / place for place in choice.BACKENDS)
     assert find_backends(overlay) == []
@@ -303,7 +303,7 @@ def test_environment_removes_variables_of_other_qnn_versions(
 
 
 def test_shell_and_github_read_the_variables_that_are_set() -> None:
-    """GitHub cannot unset a variable, so those of another QNN are empty."""
+    """GitHub cannot unset a variable, so variables of another QNN are set to nothing."""
     variables = {"LD_LIBRARY_PATH": "/a b", "X": "$1", "Y": "it's", "Z": "two\nX=3", "R": "a\rX=2"}
     environment = Environment("p", (), variables)
     stale = {*DROPPED_VARIABLES} - {"LD_LIBRARY_PATH"}

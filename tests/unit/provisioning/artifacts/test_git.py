@@ -90,7 +90,7 @@ def code(sdk: Workspace, repositories: Path) -> Code:
 
 
 def test_checkout_has_the_commit_alone_and_only_the_wanted_submodules(code: Code) -> None:
-    """Times are fixed and modes are the commit's, whatever the umask."""
+    """File times are fixed, and modes are those of the commit whatever the umask is."""
     (code.repository / "private").touch(0o600)
     head = commit(code.repository)
     job = code.job(commit=head, url=f"file://{code.sdk.root}/code?token=secret")
@@ -257,7 +257,8 @@ ROUTES = (
 def test_arguments_of_git_lead_to_the_host_or_its_mirror_and_hold_no_login(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every user of the machine can read arguments; a helper reads logins from variables."""
+    """Every user of the machine can read arguments; git's credential helper reads the login from
+    variables."""
     monkeypatch.setenv("QNN_CI_TIMEOUT_S", "7.5")
     shown = ""
     for url, mirror in ROUTES:
@@ -306,7 +307,7 @@ def test_newest_release_is_the_highest_version_and_a_named_one_may_be_any(
 
 
 def test_messages_about_git_say_what_why_and_what_to_do(code: Code) -> None:
-    """None holds what a URL has of a login."""
+    """No message contains the login of a URL."""
     url = f"file://{code.repository}?token=secret"
     run(code.repository, "tag", "v1")
     commit(code.repository, {"more": ""})

@@ -144,7 +144,8 @@ def test_profile_is_composed_of_installations_and_names_what_is_missing(
 def test_only_another_version_in_the_store_counts_as_an_installation(
     real: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables that `qnn-ci env` set point to the store; what is pinned is looked for there."""
+    """Variables from `qnn-ci env` point into the store, where the pinned version is found without
+    them."""
     monkeypatch.setenv("QNN_SDK_ROOT", str(make_qnn(real.root / "sdk", PIN, LINUX)))
     trees = real.store.trees
     for name, version, is_used in (

@@ -385,7 +385,7 @@ def test_no_file_comes_from_a_tree_that_is_not_of_the_pin(sdk: Workspace, damage
 def test_rest_of_a_tree_is_added_to_the_files_that_other_trees_have(
     sdk: Workspace, packed: str
 ) -> None:
-    """The parts of a tarball come from a tree with all of them, or from the tarball."""
+    """Components of a tarball come from a tree that has all of them, or from the tarball."""
     header = sdk.provision("headers").root / "include/a.h"
     root = sdk.provision("headers", "libraries").root
     assert names_below(root) == ["include/a.h", *LIBRARIES]

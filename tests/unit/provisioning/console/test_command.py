@@ -69,7 +69,7 @@ def test_all_output_names_commands_as_the_caller_types_them(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The text, the message, the record and the cause, without what a terminal would obey."""
+    """This holds for text, message, JSON record and cause, which contain no terminal sequences."""
 
     def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.fail:

@@ -198,7 +198,7 @@ FLOOD = "import os\nwhile True: os.write({}, b'x' * 65536)"
 def test_memory_is_bounded_however_much_a_program_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The beginning and the end are kept, and the text says how much is left out."""
+    """The beginning and the end are kept, and the text states how much is left out."""
     for name, most in {"KEPT": 1 << 20, "MAX_LOG": 1 << 18}.items():
         monkeypatch.setattr(process, name, most)
     code = f"import os; os.write({number}, b'first\\n' + b'x' * 4_000_000 + b'\\nlast\\n')"
@@ -223,7 +223,7 @@ def test_a_program_without_output_for_too_long_is_ended() -> None:
 
 
 def test_child_processes_end_when_their_parent_is_killed() -> None:
-    """With all of its group, at whatever instant the kill comes."""
+    """The whole process group ends, at whatever instant the kill comes."""
     mark = f"# {secrets.token_hex()}"
     command = ["sh", "-c", f"sleep 600 & sleep 600 {mark}; wait {mark}"]
     code = f"from provisioning.console.process import run_process as r\nwhile 1: r({command!r})"

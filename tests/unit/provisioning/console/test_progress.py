@@ -124,7 +124,7 @@ def test_the_width_of_a_real_terminal_is_read(terminal: TextIO) -> None:
 
 
 def test_the_thread_of_a_bar_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the line of what is over would be written again among later ones."""
+    """Otherwise, the line of a finished bar would be written among later lines."""
     monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
     before = {*threading.enumerate()}
     with Progress(StringIO()).bar("a"):

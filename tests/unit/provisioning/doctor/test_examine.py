@@ -222,7 +222,7 @@ def test_the_first_adaptor_that_fits_is_taken(
     taken: int,
     asked: int,
 ) -> None:
-    """Others are tried where another adaptor cures all that is wrong."""
+    """Other adaptors are tried only if one of them can remove every error."""
     seen: list[tuple[str, Path | None, bool]] = []
 
     def examine(

@@ -121,7 +121,7 @@ def test_qnn_libraries_and_runtimes_on_the_library_path_are_found(tmp_path: Path
 
 
 def test_a_submodule_whose_files_are_there_is_not_missing(tmp_path: Path) -> None:
-    """A copy from a mirror, or one that was cloned into its place, was never initialised."""
+    """A copy of a mirror, or a manual clone, was never initialised by git."""
     inner, root = tmp_path / "inner", tmp_path / "executorch"
     for place in (inner, root):
         place.mkdir()
@@ -170,7 +170,7 @@ def test_each_phone_is_addressed_by_its_serial_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("su", "is_root"), [("echo 0", True), ("echo no >&2; exit 1", False)])
 def test_commands_for_a_device_are_run_by_its_shell(tmp_path: Path, su: str, is_root: bool) -> None:
-    """This computer is the device; it has a program that tells properties."""
+    """This computer stands in for the device, with a program that prints properties."""
     program(tmp_path / "bin/getprop", "echo of-$1")
     program(tmp_path / "bin/su", su)
     program(tmp_path / "bin/id", "echo 2000")
@@ -241,7 +241,7 @@ def test_creating_a_qnn_device_is_remembered_per_backend(tmp_path: Path) -> None
 def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its library is loaded only if that is asked for."""
+    """A library of the SDK is loaded only on request."""
     monkeypatch.setattr(host, "run_process", None)
     for name in ("lib/hexagon-v75/unsigned", "lib/hexagon-v75/other", "bin/x", "include/QNN"):
         (tmp_path / name).mkdir(parents=True)
@@ -428,7 +428,7 @@ def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
 
 
 def test_facts_of_another_python_are_read_in_its_own_process() -> None:
-    """The modules next to the script are not its own."""
+    """Modules next to the script that asks do not count as its modules."""
     facts = survey_python(Path(sys.executable), ["pytest", "none-such"], ["json", "host"], {})
     assert (facts.version, facts.distributions, facts.modules, facts.error) == (
         tuple(sys.version_info[:3]),

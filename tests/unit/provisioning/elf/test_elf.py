@@ -167,7 +167,7 @@ def test_files_that_are_not_elf_are_named_by_kind(
     ],
 )
 def test_an_elf_table_of_only_zeros_is_damage(part: str, why: str, tmp_path: Path) -> None:
-    """As in a file whose space was reserved, and whose download then broke."""
+    """A download that broke off after its space was reserved looks like this."""
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     facts = read_elf(LIBRARIES / "libx86.so")
     head = next(one for one in facts.program_headers if one.type == PT_DYNAMIC)

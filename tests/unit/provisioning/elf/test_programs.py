@@ -131,7 +131,7 @@ def test_a_survey_lists_programs_with_their_damage(tmp_path: Path) -> None:
 
 
 def test_a_survey_reads_targets_that_only_the_context_description_names(tmp_path: Path) -> None:
-    """The options of a program that the SDK 2.37 compiled are not in one piece."""
+    """SDK 2.37 writes the options of a program in several pieces."""
     binary = lowered.make_binary().replace(b"soc_type=", b"soc_kind=")
     (tmp_path / "context.bin").write_bytes(binary)
     (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))

@@ -81,7 +81,7 @@ def test_a_token_comes_before_the_machines_netrc(
 def test_response_is_followed_accepted_or_refused(
     client: Client, server: BadServer, fault: Fault, wanted: bytes | str
 ) -> None:
-    """Over one connection; and no timer is left of it."""
+    """It takes one connection and leaves no timer behind."""
     before = set(threading.enumerate())
     server.files["a"] = DATA
     server.faults["1"] = [fault]

@@ -148,9 +148,8 @@ SAID, SHORT = "the server sent an error page with status 200", "the body ended a
 def test_an_html_page_is_not_accepted_as_the_file(
     server: BadServer, tmp_path: Path, start: str, extra: int, kind: str, pinned: str, unknown: str
 ) -> None:
-    """What a person reads, where nothing is known; and what a machine says, too, where the size
-    is another one.
-    """
+    """With a pin, a short or JSON body of another size also counts as an error page; without one,
+    only HTML does."""
     body = start.encode().ljust(PAGE_BYTES + extra, b"x")
     for pin, wanted in ((PIN, pinned), (UNKNOWN, unknown)):
         server.faults["a"] = [unsized(body, Content_Type=kind)]
@@ -189,7 +188,7 @@ def test_file_grows_to_its_pin_its_limit_or_the_room_on_the_disk(
     room: int,
     wanted: str,
 ) -> None:
-    """The room is that of the disk before anything came."""
+    """The free space is measured before the download starts."""
 
     def free_bytes(directory: Path) -> int:
         used = sum(path.stat().st_size for path in directory.glob("*.part"))

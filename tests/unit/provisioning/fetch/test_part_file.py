@@ -80,7 +80,7 @@ GOOD = b'{"validator": "v"}'
 def test_a_part_file_without_a_valid_record_starts_anew(
     target: Path, record: bytes | None, is_kept: bool
 ) -> None:
-    """None is a pipe in its place."""
+    """If ``record`` is None, a named pipe takes its place."""
     path = grow(target, b"abc").with_suffix(".json")
     if record is None:
         path.unlink()
@@ -106,7 +106,7 @@ STEPS = st.lists(st.one_of(st.binary(max_size=9), st.text('v"~ ', max_size=9)), 
 def test_a_part_file_contains_the_bytes_since_the_last_restart(
     tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], most: int
 ) -> None:
-    """Bytes come, or it restarts with a validator; each write takes at most some bytes."""
+    """A step appends bytes or restarts with a validator; each write takes only some bytes."""
     real, data, validator, restarts = os.pwrite, b"", "", 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.pwrite", lambda fd, data, at: real(fd, bytes(data)[:most], at))

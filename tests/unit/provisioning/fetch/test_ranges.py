@@ -91,7 +91,7 @@ def asked(server: BadServer) -> list[str]:
 def test_reading_the_tail_of_a_remote_file_determines_its_size(
     server: BadServer, tmp_path: Path, tail: int
 ) -> None:
-    """What an earlier process left in the scratch file is not read, and gc may remove it."""
+    """Data of an earlier process in the scratch file are ignored, and gc may remove the file."""
     server.files["a"] = DATA
     scratch = tmp_path / ".a.parts"
     scratch.write_bytes(b"x" * SIZE)
@@ -232,7 +232,7 @@ def test_a_range_of_a_changed_file_is_refused(
 def test_a_range_is_requested_with_the_files_validator(
     remote: RemoteFile, server: BadServer
 ) -> None:
-    """And the shortest round trip counts."""
+    """The shortest measured round trip counts."""
     seen: list[dict[str, str]] = []
     remote.round_trip_s = 0.0
     server.faults["a"] = [note(seen)]

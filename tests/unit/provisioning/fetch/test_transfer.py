@@ -61,7 +61,7 @@ def test_a_transfer_is_retried_as_long_as_it_makes_progress(
     ended: str,
     waited: list[float],
 ) -> None:
-    """Each step fails: with that many bytes more, or as a server that asks for some seconds."""
+    """Each step fails, after that many more bytes or because the server asks for some seconds."""
     left, there, said = list(steps), [0], io.StringIO()
 
     def work() -> str:

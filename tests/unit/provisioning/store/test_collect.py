@@ -240,7 +240,7 @@ def test_removed_bytes_are_counted_and_links_are_not_followed(store: Store, tmp_
 def test_tree_is_renamed_before_it_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a killed command leaves is swept by the next."""
+    """The next command sweeps what a killed one left."""
     found, gone = publish(store), list[Path]()
 
     def stop(path: Path) -> None:

@@ -25,7 +25,7 @@ def open_files() -> set[str]:
 
 @pytest.mark.parametrize("is_0_free", [False, True])
 def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: bool) -> None:
-    """Also where the lock's file gets descriptor 0."""
+    """This also holds if the lock file gets descriptor 0."""
     path.write_text("1" * 500)  # of an earlier holder
     keep = os.dup(0)
     if is_0_free:

@@ -90,7 +90,8 @@ def test_directories_are_not_more_open_than_their_home(
     after: int,
     lock: int,
 ) -> None:
-    """New ones are as open, whatever the umask; those of other users stay as they are."""
+    """New ones have the mode of the home whatever the umask is; those of other users are not
+    changed."""
     store.home.mkdir(parents=True)
     store.home.chmod(home)
     if before is not None:
