@@ -24,14 +24,14 @@ def wrap(signature: int, context: bytes) -> bytes:
     return HEADER.pack(HEADER_MAGIC, signature, len(context)) + context
 
 
-def test_programs_that_differ_only_in_time_become_equal() -> None:
+def test_signing_by_content_makes_contexts_equal_that_differ_only_in_time() -> None:
     first = b"head" + wrap(1795009000000000001, b"context one") + b"mid" + wrap(7, b"two") + b"end"
     later = b"head" + wrap(1795009000000000099, b"context one") + b"mid" + wrap(9, b"two") + b"end"
     assert sign_by_content(first) == sign_by_content(later)
     assert len(sign_by_content(first)) == len(first)
 
 
-def test_a_context_behind_a_magic_that_heads_none_is_signed() -> None:
+def test_a_context_after_a_stray_header_magic_is_signed() -> None:
     head = b"head" + HEADER.pack(HEADER_MAGIC, 3, 1 << 60)
     first, later = (sign_by_content(head + wrap(signature, b"one")) for signature in (7, 9))
     assert first == later
@@ -55,5 +55,5 @@ def test_other_contexts_get_other_signatures(start: bytes) -> None:
         HEADER.pack(HEADER_MAGIC, 3, 0) + b"empty",
     ],
 )
-def test_what_is_no_context_stays_as_it_is(data: bytes) -> None:
+def test_data_without_a_context_is_not_changed(data: bytes) -> None:
     assert sign_by_content(data) == data

@@ -42,7 +42,7 @@ def test_a_near_tie_of_an_argmax_may_go_either_way_and_a_clear_winner_may_not() 
     assert bounds(lambda x: x.argmax(-1), x, scheme=Scheme.A16W8) == ([1, 1], [1, 1])
 
 
-def test_a_comparison_is_a_tie_near_its_threshold_alone() -> None:
+def test_a_comparison_is_a_tie_only_near_its_threshold() -> None:
     x = torch.tensor([0.45, 0.55, -1.0, 2.0])
     low, high = bounds(lambda x: x > 0.5, x)
     assert low == [False, False, False, True]
@@ -51,13 +51,13 @@ def test_a_comparison_is_a_tie_near_its_threshold_alone() -> None:
     assert chain == ([6, 6, 6, 14], [14, 14, 6, 14])
 
 
-def test_a_magnitude_that_a_tie_decides_is_left_alone() -> None:
+def test_a_float_output_that_a_tie_decides_gets_no_bounds() -> None:
     x = torch.tensor([0.45, 0.55, -1.0, 2.0])
     low, high = bounds(lambda x: torch.where(x > 0.5, 1.0, 0.0), x)
     assert low == high == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
+def test_zeros_integers_and_constants_cause_no_ties() -> None:
     mask = torch.tensor([0.0, 1.0, 0.0])
     assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])
     tokens = torch.tensor([0, 5, 3])
@@ -66,7 +66,7 @@ def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
     assert bounds(lambda x: x > threshold, torch.tensor([1.15])) == ([True], [True])
 
 
-def test_a_conversion_to_integers_has_a_range() -> None:
+def test_a_float_converted_to_integers_gets_a_range() -> None:
     low, high = bounds(lambda x: (x * 100).round().to(torch.int64), torch.tensor([0.5, 1.0]))
     assert low[0] < 50 < high[0]
     assert low[1] < 100 < high[1]
@@ -78,7 +78,7 @@ def test_a_conversion_to_integers_has_a_range() -> None:
     )
 
 
-def test_magnitudes_are_left_alone_and_state_is_put_back() -> None:
+def test_float_outputs_get_no_bounds_and_the_state_is_restored() -> None:
     class Count(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -145,14 +145,14 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", ASKED)
-def test_a_graph_module_does_what_its_graph_says_however_it_is_asked(
+def test_a_patched_graph_module_computes_its_changed_graph_in_every_way_of_use(
     changed: Any, way: str
 ) -> None:
     assert not {*patches.WRITTEN} & {*vars(changed), *vars(changed.inner)}
     assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
 
 
-def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
+def test_a_patch_is_off_with_a_note_for_unverified_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     applied: list[str] = []
@@ -180,15 +180,16 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     assert applied == ["first"]
 
 
-def test_patches_are_proven_with_what_is_installed() -> None:
-    """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
+def test_patches_are_verified_with_the_pinned_versions() -> None:
+    """Otherwise, a change of the pins would turn all of them off, and only the longer time would
+    show it."""
     pinned = read_pairs()
     for one in (*patches.PATCHES, *patches.PATCHES_OF_SEARCH):
         assert pinned.find_torch() in one.torch
         assert pinned.default in one.executorch
 
 
-def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
+def test_only_1x1_layers_of_a_fitting_width_are_quantized_in_blocks() -> None:
     exported = torch.export.export(Convolutions().eval(), (draw(1, 32, 10, 10),), strict=True)
     sizes = block_sizes(exported.module(), 32)
     assert list(sizes.values()) == [(1, 32, 1, 1), (1, 32)]
@@ -201,7 +202,7 @@ def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
     assert block_sizes(exported.module(), 32) == {}
 
 
-def test_calibration_covers_what_it_saw_once_and_changes_neither_state_nor_inputs(
+def test_calibration_covers_rare_values_and_changes_no_state_or_inputs(
     quantized: tuple[Model, Any],
 ) -> None:
     model, converted = quantized
@@ -230,7 +231,7 @@ def test_convolutions_and_linear_layers_have_a_scale_a_channel(
         (Scheme.FP16, "SM8750"),
     ],
 )
-def test_the_compiler_is_told_the_soc_and_the_precision(scheme: Scheme, soc: str) -> None:
+def test_the_compiler_gets_the_soc_and_the_precision(scheme: Scheme, soc: str) -> None:
     (spec,) = lower.compiler_spec(scheme, soc)
     option = flatbuffer_to_option(spec.value)
     assert option.soc_info.soc_model == QcomChipset[soc]
@@ -282,10 +283,10 @@ def test_outputs_are_described_with_the_parts_that_they_join() -> None:
 
 
 @pytest.mark.parametrize("layers", [False, True])
-def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_made(
+def test_a_degenerate_reference_is_refused_before_lowering_and_names_the_inputs(
     tmp_path: Path, *, layers: bool
 ) -> None:
-    """Before anything is quantized or lowered, and for layers too."""
+    """It is refused before anything is quantized, for layers too."""
     zeros = tuple(tuple(one * 0 for one in tensors) for tensors in make_model().reference)
     model = replace(make_model(), reference=zeros, made="random inputs")
     policy = ReferencePolicy(min_rms=1e-6, min_spread=1e-3)
@@ -297,7 +298,7 @@ def test_a_reference_that_proves_nothing_is_refused_with_the_inputs_that_were_ma
     assert not (tmp_path / "quantized").exists()
 
 
-def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
+def test_only_the_index_output_next_to_a_float_one_gets_bounds(tmp_path: Path) -> None:
     model, lowering = make_model(), make_lowering(tmp_path)
     lowering.staging.write_float(model.reference)
     lowering.write_bounds("float", model.module, model.reference)
@@ -330,10 +331,10 @@ class Counting(torch.nn.Module):
         return x + self.total, x.argmax(1)
 
 
-def test_a_concatenated_input_has_the_range_of_the_whole_in_any_path(
+def test_a_concatenated_input_has_the_range_of_the_concatenation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch puts a guard function behind inputs unless a caller's path has executorch in it."""
+    """torch adds a guard function after the inputs unless the caller's path contains executorch."""
 
     class Cache(torch.nn.Module):
         def forward(self, kept: Any, x: Any) -> Any:
@@ -358,7 +359,7 @@ def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
     assert quantize.configure(Scheme.A8W8)["quant_dtype"].name == "use_8a8w"
 
 
-def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
+def test_a_quantized_model_is_compiled_with_its_initial_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -402,7 +403,7 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
         (Choices(log_level="debug"), "log_level", qc_schema.QnnExecuTorchLogLevel.kLogLevelDebug),
     ],
 )
-def test_the_compiler_is_told_what_an_entry_chose(
+def test_the_compiler_gets_the_lowering_options_of_a_policy_entry(
     choices: Choices, field: str, value: object
 ) -> None:
     options = [
@@ -471,7 +472,7 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
             quantize(Part(Scheme.A16W8, module="2"), part)
 
 
-def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:
+def test_a_discarded_node_is_not_quantized_and_an_unknown_one_is_refused() -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",)))
@@ -485,7 +486,7 @@ def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:
 
 @pytest.mark.parametrize("block", [0, 16, 48])
 def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
-    """One size for all layers: of two in its map ExecuTorch takes the last for both."""
+    """All layers have one size: of two sizes in its map, ExecuTorch takes the last one for both."""
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     if block == 48:
@@ -562,7 +563,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
     return caught.value
 
 
-def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) -> None:
+def test_a_refusal_lists_qnns_errors_the_exceptions_and_their_place(tmp_path: Path) -> None:
     root = raised(KeyError("aten.erf"))
     error = raised(RuntimeError("cannot\n  lower"), root)
     inner, outer = lower.list_refusals(error, tmp_path / "none.log")
@@ -609,7 +610,7 @@ def test_an_error_of_torch_comes_before_operators_without_a_rule(tmp_path: Path)
         assert (told.index(bare) > 0) == last
 
 
-def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
+def test_qnns_errors_are_listed_once_without_noise_and_shortened() -> None:
     log = "a.cc:12::ERROR: one\n <E> two\n <E> one\n <E> Please refer to the manual\nfine\n"
     assert audit.qnn_errors(log) == "one; two"
     for repeated in (
@@ -664,7 +665,7 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: Any) -> None:
-    """What QNN said of such a node is told once, with its line, and before what came of it."""
+    """QNN's error for such a node is listed once, with its line, before its consequences."""
     support, _, log = partitioner
     log.write_text("")
     error = raised(RuntimeError("no binary"))
@@ -688,7 +689,9 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
     assert others[3].startswith("RuntimeError: no binary")
 
 
-def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     info = SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=2)
     monkeypatch.setattr(audit, "get_delegation_info", lambda graph_module: info)
     nodes = [

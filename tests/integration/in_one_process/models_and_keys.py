@@ -138,7 +138,7 @@ def test_each_method_is_made_by_a_function_of_the_models_file(
     assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
 
 
-def test_references_do_not_change_when_the_state_goes_on() -> None:
+def test_each_reference_is_computed_from_the_state_after_the_one_before() -> None:
     net = Net(add_up)
     outputs = run_eager(net, [(draw(),), (draw(1),)])
     assert not torch.equal(outputs[0][0], outputs[1][0])
@@ -174,7 +174,7 @@ def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
         (lambda net, x: (x, x + 1), lambda net, x: (x + 1, x)),
     ],
 )
-def test_what_a_graph_computes_is_in_its_digest(
+def test_every_change_of_what_a_graph_computes_changes_its_digest(
     one: Callable[..., Any], other: Callable[..., Any]
 ) -> None:
     digests = [digest_graph(Net(function), (draw(),)) for function in (one, one, other)]
@@ -250,7 +250,7 @@ def key(spec: CaseSpec = SPEC, toolchain: tuple[str, ...] = TOOLS, digest: str =
     return ExecutorchEngine(toolchain).digest_key(digest, spec)
 
 
-def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_of_a_program_changes_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [
         key(),
         key(replace(SPEC, scheme=Scheme.A16W8)),
@@ -276,13 +276,13 @@ def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.Monkey
     assert key() == keys[0]
 
 
-def test_a_scheme_counts_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_of_a_scheme_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
     monkeypatch.setattr(SPEC.scheme, "recipe", Recipe("use_8a8w", 8, block=16))
     assert key() != before
 
 
-def test_each_choice_is_in_the_key_and_what_a_function_does_in_none() -> None:
+def test_each_lowering_option_changes_the_key_unless_it_names_a_function() -> None:
     def choose(**chosen: object) -> str:
         source = Source(choices=Choices(**chosen))  # type: ignore[arg-type]
         return key(replace(SPEC, source=source))

@@ -27,9 +27,7 @@ def make(nodes: list[onnx.NodeProto], shape: list[int], *, opset: int = 21) -> o
 
 
 @pytest.mark.parametrize("opset", [8, 21, 28])
-def test_weights_become_constants_and_another_opset_one_that_runs(
-    tmp_path: Path, opset: int
-) -> None:
+def test_weights_become_constants_and_the_opset_is_converted(tmp_path: Path, opset: int) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3], opset=opset), path)
     made = write_normal_form(path, tmp_path / "copy.onnx")
@@ -44,7 +42,7 @@ def test_weights_become_constants_and_another_opset_one_that_runs(
     assert not (tmp_path / "again.onnx").exists()
 
 
-def test_weights_whose_length_is_not_stated_become_part_of_the_model(tmp_path: Path) -> None:
+def test_external_weights_of_unknown_length_are_moved_into_the_model(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     model = make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3])
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -60,7 +58,7 @@ def test_weights_whose_length_is_not_stated_become_part_of_the_model(tmp_path: P
 
 
 @pytest.mark.parametrize(("opset", "to"), [(11, 13), (22, 21)])
-def test_another_opset_alone_is_converted_with_functions(
+def test_the_opset_of_a_model_with_functions_is_converted(
     tmp_path: Path, opset: int, to: int
 ) -> None:
     model = make([helper.make_node("Own", ["x"], ["y"], domain="own")], [2, 3], opset=opset)

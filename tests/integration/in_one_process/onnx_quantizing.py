@@ -60,7 +60,7 @@ def write_net(path: Path, *, constants: bool = False) -> Path:
 
 @pytest.mark.parametrize("constants", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_weight_has_the_type_that_its_scheme_names(
+def test_every_onnx_weight_has_the_type_of_its_scheme(
     tmp_path: Path, scheme: Scheme, constants: bool
 ) -> None:
     path = write_net(tmp_path / "net.onnx", constants=constants)
@@ -98,7 +98,7 @@ def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     assert (scale.size, kind) == (1, np.uint8)
 
 
-def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> None:
+def test_weights_that_the_quantizer_does_not_reach_are_an_error(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "kernel"], ["a"], "inner"),
         helper.make_node("Relu", ["x"], ["r"]),
@@ -128,7 +128,7 @@ def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
     quantize_file(fixed, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
 
 
-def test_a_bias_that_two_nodes_share_is_not_called_as_another_value(tmp_path: Path) -> None:
+def test_a_bias_shared_by_several_nodes_gets_no_name_of_another_value(tmp_path: Path) -> None:
     """The quantizer calls copies of ``bias`` bias1, bias2 ..."""
     made = [("x", "bias3"), ("bias3", "bias1"), ("bias1", "bias2"), ("bias2", "y")]
     nodes = [helper.make_node("Conv", [one, "w", "bias"], [other]) for one, other in made]

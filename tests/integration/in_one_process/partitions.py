@@ -43,10 +43,11 @@ def make_node(name: str, *, inputs: tuple[Any, ...] = (), val: Any = None) -> An
     )
 
 
-def test_an_operator_at_which_the_partitioner_fails_is_left_and_the_next_is_judged(
+def test_an_operator_that_crashes_the_partitioner_stays_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As ExecuTorch up to 1.4 fails at each that it has no builder for: executorch#21607."""
+    """The next operator is judged all the same. ExecuTorch up to 1.4 crashes at each operator
+    without a builder: executorch#21607."""
 
     class Support:
         def is_node_supported(self, _: Any, node: Any) -> bool:
@@ -121,7 +122,7 @@ def partition(
     return audit.partition_model(model, spec, Staging(folder, folder / "log", folder))
 
 
-def test_what_is_partitioned_is_described_by_method(
+def test_operators_and_partitions_are_described_per_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """erf is refused in both methods; the first is one partition, the second two."""
@@ -165,7 +166,7 @@ def test_what_is_partitioned_is_described_by_method(
 def test_a_lowering_that_fails_keeps_what_was_judged_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, partitioned: bool
 ) -> None:
-    """And, if the partitioner had finished, what it gave to QNN."""
+    """If the partitioner had finished, what it gave to QNN is kept, too."""
     program = torch.export.export(torch.nn.ReLU(), (ROW,))
     answers = {"relu": True, "tanh": False, "sin": False, "cos": False}
 
@@ -234,7 +235,7 @@ def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     ]
 
 
-def test_nothing_is_compiled_and_executorchs_own_is_put_back() -> None:
+def test_within_uncompiled_nothing_is_compiled_and_the_original_is_restored() -> None:
     original = vars(audit.QnnBackend)["preprocess_multimethod"]
     with audit.uncompiled() as programs:
         made = audit.QnnBackend.preprocess_multimethod({"forward": ["one", "two"]}, {})

@@ -84,7 +84,9 @@ def array(*values: float) -> Any:
     return np.float32(values)
 
 
-def test_each_method_gets_its_own_inputs_and_outputs_stay(methods: dict[str, Method]) -> None:
+def test_each_method_gets_its_own_inputs_and_earlier_outputs_stay(
+    methods: dict[str, Method],
+) -> None:
     sets = [[array(1, 2), array(3, 4)], [array(5, 6), array(7, 8)]]
     made = load().run(sets)
     assert [[one.tolist() for one in row] for row in made] == [
@@ -111,7 +113,7 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
         load().run([[*sets[0][:2], array(1, 2)]])
 
 
-def test_the_numbers_of_dtypes_are_executorchs() -> None:
+def test_the_dtype_numbers_are_executorchs() -> None:
     numbers = {dtype: int(scalar_type_enum(dtype)) for dtype in runtime.SCALAR_TYPES.values()}
     assert {number: dtype for dtype, number in numbers.items()} == runtime.SCALAR_TYPES
     floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

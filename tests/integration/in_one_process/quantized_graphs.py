@@ -64,13 +64,13 @@ def make_graph(*outputs: Any, operator: Any = torch.ops.aten.tanh.default) -> Gr
     return GraphModule(torch.nn.Module(), graph)
 
 
-def test_the_values_of_an_output_are_multiples_of_its_step_from_zero() -> None:
+def test_the_grid_of_an_output_is_its_step_and_range() -> None:
     module = make_graph((0.5, 3, 0, 255), None, (0.25, -4, -128, 127))
     assert find_grids(module) == [(0.5, -3, 252), NO_GRID, (0.25, -124, 131)]
     assert find_grids(torch.nn.Linear(2, 2)) == []
 
 
-def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
+def test_an_output_that_only_moves_an_input_has_no_grid() -> None:
     moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
     assert find_grids(moved) == [NO_GRID, NO_GRID]
     graph = Graph()
@@ -99,7 +99,7 @@ def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
     assert find_grids(computed) == [(0.5, -3, 252)]
 
 
-def test_noise_belongs_to_the_rounding_that_causes_it_and_not_to_what_amplifies_it() -> None:
+def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it() -> None:
     graph = Graph()
     value = graph.placeholder("x")
     for name, scale in (("neg", 0.01), ("square", 0.01), ("sqrt", 0.0001)):
@@ -129,7 +129,7 @@ def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
     torch.testing.assert_close(rounded.scale, expected)
 
 
-def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantization_options_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     quantizer: Any = MagicMock()
 
     def annotate(choices: Choices) -> None:
@@ -212,7 +212,7 @@ def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.Mo
     assert caught.value.fix
 
 
-def test_a_model_in_float16_is_not_quantized() -> None:
+def test_a_model_in_float16_is_refused_for_a_quantized_scheme() -> None:
     sets = ((torch.ones(1, 2).half(),),) * 2
     model = Model("/my/net.py:make", torch.nn.Linear(2, 2).half().eval(), sets, sets)
     with pytest.raises(UsageError, match=r"net\.py:make is in float16, but 16a8w needs float32"):

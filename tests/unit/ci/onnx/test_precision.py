@@ -189,7 +189,7 @@ def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: P
         assert sum(one.weight_bytes for one in count_types(found)) == 16
 
 
-def test_noise_belongs_to_the_rounding_that_causes_it_and_not_to_what_amplifies_it(
+def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it(
     tmp_path: Path,
 ) -> None:
     nodes = [
