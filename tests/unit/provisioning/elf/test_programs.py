@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.survey.tree import survey_tree
 from provisioning.elf.programs import (
     Target,
     find_context_damage,
@@ -106,7 +106,7 @@ def test_a_survey_finds_programs_with_misplaced_segments(tmp_path: Path) -> None
     for name, start in (("right.pte", 128), ("wrong.pte", 100)):
         (tmp_path / name).write_bytes(make_segmented(start))
     (tmp_path / "cut.pte").write_bytes(make_segmented(100)[:-1])  # which is told instead
-    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
+    found = survey_tree(tmp_path)
     assert {one.name for one in found.lowered if one.misplaced} == {"wrong.pte"}
 
 
@@ -123,7 +123,7 @@ def test_a_survey_lists_programs_with_their_damage(tmp_path: Path) -> None:
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    found = {one.name: one for one in survey_tree(tmp_path, FactsCache(tmp_path / "c")).lowered}
+    found = {one.name: one for one in survey_tree(tmp_path).lowered}
     assert found.keys() == files.keys() - {"weights.bin"}
     damaged = {name for name, one in found.items() if one.defect}
     assert damaged == {"cut.pte", "cut.bin", "empty.bin", "cut-package.bin"}
@@ -135,5 +135,5 @@ def test_a_survey_reads_targets_that_only_the_context_description_names(tmp_path
     binary = lowered.make_binary().replace(b"soc_type=", b"soc_kind=")
     (tmp_path / "context.bin").write_bytes(binary)
     (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))
-    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
+    found = survey_tree(tmp_path)
     assert [one.targets for one in found.lowered] == [(Target("SM8650", 75, 8),)] * 2
