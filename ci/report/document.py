@@ -261,7 +261,7 @@ def _print_card(console: Console, card: Card) -> None:
     """Print a card, and its lines after a mark. A command is not wrapped, so that it can be
     copied."""
     head = (card.kind, STYLES.get(card.kind, ""))
-    console.print(Text.assemble(head, f"  {clean_log_line(card.title)}"))
+    console.print(Text.assemble(head, f"  {clean_name(card.title)}"))
     log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
     for word, line in (*card.lines, *(("", one) for one in log)):
         text = Text(clean_log_line(_label(word, line)))

@@ -19,8 +19,6 @@ from ci.report.columns import (
     show_heat,
     show_limit,
 )
-from ci.report.document import render_text
-from ci.report.overview import make_document
 from ci.report.schema import (
     Budget,
     Case,
@@ -192,15 +190,3 @@ def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
     ]
     assert [one.title for one in found] == [*["test_emulator: m"] * 3, "test_emulator: other"]
     assert [one.plain().split(" [")[0] for one in found[:1]] == ["a.py:7: error: no"]
-
-
-@pytest.mark.parametrize(
-    ("simulation", "shown"), [(SIMULATION, f"{SIMULATION.cycles:,} cycles"), (None, "cannot tell")]
-)
-def test_an_estimate_without_a_time_shows_what_is_known_and_why(
-    simulation: Simulation | None, shown: str
-) -> None:
-    case = change(CASE, estimate=Estimate(simulation=simulation, unknown="out of range"))
-    text = render_text(make_document(make_report([case])), 120)
-    assert shown in text
-    assert "no time is estimated: out of range" in text

@@ -29,6 +29,7 @@ from ci.report.schema import (
     DeviceFigures,
     Digests,
     Element,
+    Estimate,
     FallbackOp,
     Footprint,
     Heat,
@@ -128,6 +129,7 @@ def make_full(troubled: Report) -> Report:
         log_tail="first line\nlast line\n",
     )
     alike = replace(failed, scheme="16a8w", findings=(far(4.5),), sqnr_db=4.5)
+    alike = replace(alike, estimate=Estimate(unknown="out of range"))
     lacking = replace(refused, model="lstm", lacks="a phone", findings=say("no phone is connected"))
     unlike = replace(refused, soc="SM8750", findings=say("no room"))
     made = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
