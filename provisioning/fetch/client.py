@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
@@ -176,32 +176,6 @@ class Client:
             is_read = response.raw.length_remaining == 0
         finally:
             self._close(response, is_read)
-
-    def get_range(
-        self, url: str, start: int, end: int, *, total: int, validator: str
-    ) -> Generator[bytes, None, None]:
-        """Yield the bytes from ``start`` up to, but not including, ``end`` of a file of ``total``
-        bytes.
-
-        The response's validator must be ``validator`` or missing, since a response to If-Range need
-        not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises
-        PermanentError if the server now has a different file or sends too many bytes, and
-        TransientError if the body ends early.
-        """
-        headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
-        with self.get(url, headers) as (head, body):
-            is_other = head.validator not in {"", validator} or head.total != total
-            if head.status != 206 or head.range_start != start or is_other:
-                raise PermanentError("the file changed during the download")
-            if head.length > end - start:
-                raise PermanentError("the server sent more than was requested")
-            for data in body:
-                start += len(data)
-                if start > end:
-                    raise PermanentError("the server sent more than was requested")
-                yield data
-        if start != end:
-            raise TransientError("the body ended early")
 
     def _close(self, response: Any, is_read: bool) -> None:
         """Close the response. If its body was not read to the end, close the connection, too, since

@@ -345,7 +345,8 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")
     if pin.size_bytes and part.size == pin.size_bytes:
         return
-    if looks_like_page(part, head) if pin.size_bytes else is_web_page(part, head):
+    is_small = pin.size_bytes and part.size <= PAGE_BYTES
+    if is_small or is_web_page(part, head):
         shown = part.start_of()
         part.restart()
         raise TransientError(f"the server sent an error page with status {head.status}: {shown!r}")
@@ -359,17 +360,8 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
 
 
-def looks_like_page(part: PartFile, head: Head) -> bool:
-    """Return whether a body of the wrong size looks like a web page or message, not the file."""
-    start = part.start_of().lower()
-    texty = head.content_type.startswith(("text/", "application/json", "application/xml"))
-    return (
-        part.size <= PAGE_BYTES or texty or start.startswith(("<!doctype", "<html", "<?xml", "{"))
-    )
-
-
 def is_web_page(part: PartFile, head: Head) -> bool:
-    """Return whether a body of unknown size is a web page, such as a login page."""
+    """Return whether a body is a web page, such as a login page."""
     is_said = head.content_type.lower().startswith(("text/html", "application/xhtml"))
     return is_said or part.start_of().lower().startswith(("<!doctype html", "<html"))
 

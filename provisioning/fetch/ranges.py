@@ -31,10 +31,6 @@ USUAL_BYTES_S = 8 << 20
 OPEN_ATTEMPTS = 2
 
 
-class NoRangesError(PermanentError):
-    """The server does not support ranges."""
-
-
 class CostlyError(PermanentError):
     """Fetching the parts would take longer than fetching the whole file."""
 
@@ -98,7 +94,7 @@ class RemoteFile:
         ``tail_bytes``.
 
         Gives up after OPEN_ATTEMPTS attempts, since the whole file can still be downloaded. Raises
-        PermanentError, and NoRangesError if the server does not support ranges.
+        PermanentError, also if the server does not support ranges.
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
         open_ = partial(self._open, tail_bytes, size_bytes)
@@ -109,11 +105,11 @@ class RemoteFile:
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
             self.round_trip_s = time.monotonic() - asked
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
-                raise NoRangesError("the server does not support ranges")
+                raise PermanentError("the server does not support ranges")
             if size_bytes not in {0, head.total}:
                 raise MismatchError(f"it is {head.total} bytes long, not the pinned {size_bytes}")
             if head.range_start != max(0, head.total - tail_bytes):
-                raise NoRangesError("the server sent a range other than the one requested")
+                raise PermanentError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator
             at = head.range_start
             for data in body:
@@ -143,15 +139,26 @@ class RemoteFile:
         at = [span[0]]
 
         def work() -> None:
-            asked, bring = time.monotonic(), self.client.get_range
-            total, validator = self.size, self.validator
-            with closing(bring(self.url, at[0], span[1], total=total, validator=validator)) as body:
+            start, end = at[0], span[1]
+            headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": self.validator}
+            asked = time.monotonic()
+            with self.client.get(self.url, headers) as (head, body):
+                # A response to If-Range need not repeat a date (RFC 9110, 15.3.7).
+                is_other = head.validator not in {"", self.validator} or head.total != self.size
+                if head.status != 206 or head.range_start != start or is_other:
+                    raise PermanentError("the file changed during the download")
+                if head.length > end - start:
+                    raise PermanentError("the server sent more than was requested")
                 for data in body:
                     self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
+                    if at[0] + len(data) > end:
+                        raise PermanentError("the server sent more than was requested")
                     os.pwrite(self.fd, data, at[0])
                     at[0] += len(data)
                     if bar:
                         bar.advance(len(data))
+            if at[0] != end:
+                raise TransientError("the body ended early")
 
         try_again(work, lambda: at[0], self.policy, self.progress, self.name)
         self._have(span)

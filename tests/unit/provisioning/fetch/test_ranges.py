@@ -108,8 +108,8 @@ def test_reading_the_tail_of_a_remote_file_determines_its_size(
     assert list(tmp_path.iterdir()) == []
 
 
-NONE = "NoRangesError: the server does not support ranges"
-OTHER = "NoRangesError: the server sent a range other than the one requested"
+NONE = "PermanentError: the server does not support ranges"
+OTHER = "PermanentError: the server sent a range other than the one requested"
 MORE = "PermanentError: the server sent more than was requested"
 LONGER = f"bytes {SIZE - 10}-{SIZE}/{SIZE + 1}"
 BUSY, EARLY = bad.status(503), piece(extra=-1, sized=False)
