@@ -20,14 +20,14 @@ PREFIXES = ("GITHUB_", "GITLAB_CI", "BUILDKITE", "TF_BUILD", "JENKINS_", "CIRCLE
 for name in [one for one in os.environ if one == "CI" or one.startswith(PREFIXES)]:
     del os.environ[name]
 
-# Nor is git's configuration a test's matter, such as safe.directory.
+# The user's git configuration, such as safe.directory, must not affect a test either.
 os.environ["GIT_CONFIG_GLOBAL"] = os.devnull
 
 # Many tests start `python -m ci`: with this set, each start would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Collection makes objects that stay. To look through them took a third of its time.
+# Collection creates objects that stay. Scanning them again took a third of its time.
 gc.disable()
 
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would

@@ -70,7 +70,7 @@ SHOWN = (
     "Dragonwing IQ-9075 EVK", "QCS8550 (Proxy)", "Samsung Galaxy S24", "Samsung Galaxy S25",
     "Samsung Galaxy S26",
 )  # fmt: skip
-# By which a rebuilt model's layers may differ from the published number. Published programs have up
+# How many layers a rebuilt model may have more or fewer than published. Published programs have up
 # to three more at their ends.
 ALIKE, ENDS = 0.1, 3
 # On SA8797, time in HMX predicts too little of a phone's time, so it counts separately.

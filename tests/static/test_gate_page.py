@@ -8,7 +8,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "findings" / "gate.md"
 LIARS = TESTS / "integration" / "emulator" / "test_liars.py"
-# What is accepted by rounding to steps, and up to which size.
+# Errors that are accepted because outputs are rounded to steps, and up to which size.
 OTHERS = ("noise of 2 %", "bfloat16", "one channel louder", "one element off")
 
 

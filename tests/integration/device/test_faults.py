@@ -70,7 +70,7 @@ def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_pat
     tool(lab.place / "bundle", "runner", ECHO)
     sent = opened.runner.sent
     assert [one[0].tolist() for one in opened.run(SETS)] == [[1, 2], [3, 4]]
-    assert opened.runner.sent == sent  # what was there before is there again
+    assert opened.runner.sent == sent  # the files from before the reboot are there again
 
 
 @PHONE_BY_DAY
@@ -88,7 +88,7 @@ def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
     thread.start()
     name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
     words = ["deploy", "--device", name, "--place", str(lab.place), "--bundle", str(bundle)]
-    # Its own process, as its lease stays behind.
+    # It runs in its own process, because its lease stays on the device.
     first = subprocess.run(
         [sys.executable, "-m", "ci", *words], capture_output=True, text=True, check=False
     )
@@ -133,7 +133,7 @@ def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     assert "did not answer in time" in capsys.readouterr().err
     lab.slow.unlink()
     assert deploy(lab, bundle) == ExitCode.OK
-    # adb's server may have had all of it when the client was ended: then it arrives, whole.
+    # adb's server may have all bytes when its client is killed: then the file arrives whole.
     sent = json.loads(capsys.readouterr().out)["sent_bytes"]
     assert sent in ({SIZE} if lab.device.name.startswith("ssh") else {0, SIZE})
     assert there.read_bytes() == (bundle / FILES / "runner").read_bytes()

@@ -25,7 +25,7 @@ from tests.integration.device.test_verbs import write_bundle
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S, OUTPUTS = 4, "[[1.0, 2.0], [3.0, 4.0]]"
-# The identity, which waits for as long as a file is there; the rest is weight for the link.
+# Returns its inputs, but waits while a file exists; padding makes it slow to push.
 RUNNER = (
     """#!/bin/sh
 echo begins >> ../../turns

@@ -26,7 +26,7 @@ from tests.stand_ins.device_call import COMPILED, SETS
 from tests.stand_ins.lanes import SPEC
 
 DUMP = Path(__file__).parents[2] / "artifacts/device/mlp.etdp"
-# Gives back its inputs, as a program of the identity would.
+# Returns its inputs.
 ECHO = f"""#!/bin/sh
 echo "the log $*"; echo $$ > ../../pid
 number=0

@@ -24,7 +24,7 @@ from tests.stand_ins.device_call import COMPILED, SETS
 from tests.stand_ins.lanes import SPEC
 
 RIGHT = [[1, 2], [3, 4]]
-# The identity, or what the file "fault" of our directory says.
+# Returns its inputs, or does what the file "fault" of our directory says.
 RUNNER = """#!/bin/sh
 if [ -e ../../fault ]; then . ../../fault; fi
 cp 0_0.raw outputs/output_0_0.raw; cp 1_0.raw outputs/output_1_0.raw

@@ -101,7 +101,7 @@ def test_an_unusable_phone_or_broken_adb_yields_no_facts(
     phone: dict[str, str], tmp_path: Path
 ) -> None:
     (device,) = survey_devices({**phone, "ADB_START": "1"}, DIRECTORY)
-    assert device.serial == "emulator-5554"  # and not what the server says as it starts
+    assert device.serial == "emulator-5554"  # not what the server prints as it starts
     (device,) = survey_devices({**phone, "ADB_STATE": "unauthorized"}, DIRECTORY)
     assert (device.state, device.soc) == ("unauthorized", "")
     (tmp_path / "adb").write_text("#!/bin/sh\nexit 1\n")

@@ -35,7 +35,7 @@ SOME = {"mlp": ("fp16", "8a8w", "16a8w", "16a16w", "16a4w", "16a4w_block")}
 ASKED = read_emulator_policy().suite if WHOLE else SOME
 CASES = sum(map(len, ASKED.values()))
 
-# Below the noise of a case, as docs/findings/gate.md says: how many cases accept it, at most.
+# Errors below the noise of a case (docs/findings/gate.md), and how many cases may accept each.
 BELOW_THE_NOISE = {
     "a gain of 0.1 %": 8,
     "rounded to bfloat16": 8,

@@ -42,7 +42,7 @@ SCHEMES = {
         "16a8w": ("actor_critic", "denoiser", "gru_cell"),
     },
 }
-# What is red is so for QNN's or quantization's sake, and says it.
+# Models that fail because of QNN or of quantization, with the reason that the report states.
 RED = {
     "ssd_joined 8a8w": "not quantized well: ",
     "mobilevit 8a8w": "aten.view_copy.default: [4294967295] has incorr",

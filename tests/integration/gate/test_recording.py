@@ -27,7 +27,7 @@ by_hand = "it is slow"
 record = false
 always = true
 """
-# A child, a computed name, a compiled module, a path below an opened directory, and a mere look.
+# Files opened by a child, by a computed name, as a module or below a directory; one only tested.
 RUN = """
 case $1 in
 build) (cd data && cat one.txt) >/dev/null; test -e data/two.txt; python3 -c 'import lib.code' ;;

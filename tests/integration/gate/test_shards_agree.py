@@ -20,7 +20,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = ("--model", "mlp", "--scheme", "fp16", "--scheme", "8a8w", "--scheme", "16a8w")
-# One case fails: a shard has to say so too.
+# One case fails, so the shard with it has to fail, too.
 POLICY = """extends = "default"
 [suite]
 mlp = ["fp16"]

@@ -135,7 +135,7 @@ def outside(tmp_path: Path) -> Path:
     return path
 
 
-# With a lock, tree.json is not asked what the tree holds.
+# If there is a lock, it decides what the tree contains, not tree.json.
 LOCKED = ("a directory is a link", "a file is a link", "git files", "tree.json names no files")
 
 

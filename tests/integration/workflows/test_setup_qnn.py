@@ -86,7 +86,7 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
     assert (result.outputs["hit"], result.outputs["repaired"]) == ("false", "false")
     assert run.path == [f"{run.setting.temp}/setup-qnn/bin"]
     assert "qnn-runtime is not cached: its licence does not allow redistribution" in run.heard.text
-    # On a machine that lacks libatomic.so.1 the library that was made there is the one thing kept.
+    # On a machine without libatomic.so.1, only the library compiled there is cached.
     kept = [one for one in github.services.caches if "/libatomic-" not in one.version]
     assert (kept, run.heard.depth) == ([], 0)
 

@@ -346,7 +346,7 @@ def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
         node.meta["stack_trace"] = f'File "/home/me/net.py", line {line}, in forward'
     rows = {(row.operator.name, row.is_range): row for row in graphs.rank_losses()}
     assert not {("linear_1", False), ("linear_1", True)} & rows.keys()
-    # What reads it starts from what was lost before it.
+    # An operator that reads it starts with the loss of its input.
     assert rows["tanh_1", False].before_db == rows["tanh", True].behind_db
 
 

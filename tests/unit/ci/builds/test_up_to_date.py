@@ -125,7 +125,7 @@ def test_changed_settings_cause_a_rebuild_and_irrelevant_changes_do_not(
 ) -> None:
     builds.run()
     (builds.source / "notes.txt").write_text("left out")
-    (builds.source / "a.c").write_text("one")  # another time, the same bytes
+    (builds.source / "a.c").write_text("one")  # another modification time, the same bytes
     assert builds.run(**choices).up_to_date is not again
 
 
@@ -142,7 +142,7 @@ def test_a_build_that_violates_its_policy_keeps_what_was_published(builds: Build
     builds.run()
     builds.is_bad = True
     (builds.source / "a.c").write_text("two")
-    for _ in range(2):  # it is not up to date by having failed
+    for _ in range(2):  # a failed build is not up to date
         result = builds.run()
         assert builds.taken == ["two", "split", "collect"]
         assert (result.published, result.up_to_date) == (False, False)

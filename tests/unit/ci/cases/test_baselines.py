@@ -89,7 +89,7 @@ def test_recorded_baselines_are_read_back_for_their_toolchain_only(
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
     record_baselines(make_report([other], toolchain=TOOLS))
     assert read_baselines(TOOLS) == {
-        # Without what varies, and what is no figure.
+        # Without figures that vary from run to run, and without other fields.
         "mlp 8a8w SM8650": Baseline(33.5, 32.4, Footprint(program_bytes=64_000, spill_bytes=0)),
         "mlp fp16 SM8650": Baseline(64.3),
     }

@@ -101,7 +101,7 @@ def factory(): ...
     ("text", "name"),
     [
         *((FILE, one) for one in ("imported", "nets", "assigned", "conditional", "Net", "factory")),
-        # What only an import can tell is left to the case.
+        # What is known only after an import is checked when the case runs.
         *(
             (text, "made")
             for text in (

@@ -35,7 +35,7 @@ FIXED = draw(5)[0][0]
         ([[np.array([1, 2])] for _ in range(4)], "output 0 is the same for every input"),
         ([[MASK]] * 4, "output 0 "),
         (draw(9), ""),
-        # An output that never varies is fine beside another, unless it is floating.
+        # A constant output is accepted next to a varying one, unless it is of a float type.
         *(([[one, fixed] for (one,) in draw(9)], "") for fixed in (MASK, np.array([3, 4]))),
         ([[MASK, one] for (one,) in draw(9)], ""),
         ([[one, MASK] for one in IDS], ""),

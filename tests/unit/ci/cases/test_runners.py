@@ -41,7 +41,7 @@ def test_relative_paths_in_a_runner_command_become_absolute(runner: Path, word: 
     assert found.environment == {"A": "b"}
     assert {one for one in found.argv if "run.sh" in one} == {str(runner)}
     assert Path(found.argv[0]).is_absolute()
-    python = runner.parent / "venv-python"  # which is not the one that it was made of
+    python = runner.parent / "venv-python"  # the link itself is started, not its target
     python.symlink_to(sys.executable)
     found = find_program("./venv-python x", {})
     assert isinstance(found, ProgramRunner)
@@ -81,7 +81,7 @@ def write_script(folder: Path, *lines: str) -> Path:
     return script
 
 
-LEFT = "were killed: (sh|sleep)"  # which it is while it becomes the other
+LEFT = "were killed: (sh|sleep)"  # a fork is "sh" until it starts sleep
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
         found = [(one.operators, one.known) for one in finder.findings]
         assert found == ([] if known else [(("add", "layer_norm"), PLANTED.name)])
         assert dict(finder.known) == ({PLANTED.name: 1} if known else {})
-        # A second one with these operators is counted, not shrunk.
+        # A second suspect with these operators is counted, not shrunk.
         assert finder.examine([(8, Result(text, 0, WRONG, 2.0, 60.0))]) == []
         assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
     for end in (WRONG, REFUSED, CRASHED, LATE):  # however its graph ends

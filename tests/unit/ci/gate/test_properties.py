@@ -14,7 +14,7 @@ from ci.gate.schema import Change, Difference, Kind, Plan
 from tests.stand_ins.small_project import FILES, PROJECT, compare, edit
 
 RULES = read_rules()
-# Two trees that differ in a bit of everything, so that any of their changes may be taken alone.
+# Two trees that differ in one file of each kind; a property takes any subset of the changes.
 EDITS = {
     "ci/cases/policy.py": None,
     "ci/cases/session.py": "from ci.report import write\n",

@@ -108,7 +108,7 @@ NO_JOB = Plan(base="a", head="b")
     [
         (PLAN, NEEDS, GOOD, [], [PASSED, PASSED], 0),
         (NO_JOB, {"plan": "success", "session": "skipped"}, {}, [], [], 0),
-        # A failed need is no news next to a failed job.
+        # A failed need is not reported if a job has failed, too.
         (PLAN, FAILED_NEEDS, {**GOOD, "unit": JobResult("1", 3)}, [], [PASSED, FAILED], 0),
         (PLAN, FAILED_NEEDS, {**GOOD, "unit": JobResult("4", 3)}, [], [PASSED, MACHINE], 0),
         (PLAN, FAILED_NEEDS, {"lint": GOOD["lint"]}, [], [PASSED, MACHINE], 0),
@@ -120,7 +120,7 @@ NO_JOB = Plan(base="a", head="b")
             [FAILED, MACHINE],
             0,
         ),
-        # Good results do not outweigh what GitHub says.
+        # Good results do not override a failure that GitHub reports.
         *(
             (PLAN, needs, GOOD, [], [PASSED, PASSED], 1)
             for needs in ({}, {"session": "success"}, FAILED_NEEDS)

@@ -48,7 +48,7 @@ def describe(unit: AppUnit) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# The files of a directory; a snapshot has the apps that they are.
+# The files of a directory; the snapshot shows which apps they make.
 TREES: dict[str, dict[str, str]] = {
     "each ABI of Android": {
         f"lib/{abi}/liba.so": ""

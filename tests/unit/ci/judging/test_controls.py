@@ -171,7 +171,7 @@ def test_a_control_counts_as_rejected_only_if_every_output_rejects_it() -> None:
     for rule, rejected in ((LIMITS, True), (limits, False)):
         found = {one.kind: one.rejected for one in feed_controls(references, infos, rule)}
         assert found[ControlKind.ZEROS] is rejected
-        assert found[ControlKind.WEAKEST_CHANNEL]  # the second then has no channel that is heard
+        assert found[ControlKind.WEAKEST_CHANNEL]  # not made for the second output
 
 
 def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
@@ -188,7 +188,7 @@ def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
     ("loudness", "step", "warned"),
     [
         ((1, 1, 1, 1), 0.01, ""),
-        ((1, 1, 1, 1), 100.0, ""),  # poor in all sets: that is the question of quantization
+        ((1, 1, 1, 1), 100.0, ""),  # poor in all sets: the gate reports this
         ((1, 0.01, 1, 0), 0.1, "1 of 4 input sets: 0.0 dB in set 1, where the output's RMS is"),
     ],
 )

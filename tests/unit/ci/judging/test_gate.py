@@ -56,7 +56,7 @@ OFF = np.where(np.arange(200).reshape(4, 50) == 7, IDS + 1, IDS)
 PARTS = (3, 5)
 
 
-# Of each limit: its value where the outputs meet it exactly, and which way is stricter.
+# Per limit: the value that the outputs meet exactly, and the direction that is stricter.
 EXACT: dict[str, tuple[float, float]] = {
     "min_sqnr_db": (measure(NEAR, FAR).sqnr_db, 1),
     "min_sqnr_db_all": (measure_pooled(NEAR, FAR), 1),

@@ -102,7 +102,7 @@ def test_wrong_keys_that_change_no_token_are_red(judge: Judge, right: Step, own:
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         logits, *caches = right(arrays)
-        caches[1] = caches[1] + (int(arrays[2][0, -1]) == last)  # no later token reads them
+        caches[1] = caches[1] + (int(arrays[2][0, -1]) == last)  # no later step reads them
         return [logits, *caches]
 
     case = judge(step).case
@@ -235,7 +235,7 @@ def test_a_poor_quantized_model_fails_by_itself(
         (Scheme.A8W8, None, 1.2, []),
         (Scheme.A8W8, 1.5, 1.2, []),
         (Scheme.A8W8, 1.2, 1.2, []),
-        (Scheme.A8W8, 0.0, 1.0, []),  # its own is exactly the limit
+        (Scheme.A8W8, 0.0, 1.0, []),  # its perplexity equals the limit
         (Scheme.A8W8, 1.01, 1.005, [TOKENS.id]),
         (Scheme.A8W8, 1.01, 1.01, [TOKENS.id]),
         (Scheme.A8W8, 1.01, 1.2, [QUANTIZED_BADLY.id]),

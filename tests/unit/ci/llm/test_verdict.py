@@ -39,7 +39,7 @@ def test_logits_with_the_predicted_noise_pass() -> None:
 
 WRONG_TOKEN = "step {}: token {} instead of {}, "
 OTHER_TEXT = change(2, 1, 0.052).logits.copy()
-OTHER_TEXT[3] = [5, 0, 0, 0]  # another text from the tie on
+OTHER_TEXT[3] = [5, 0, 0, 0]  # the text differs from the tie on
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_agreement_divergence_and_perplexity_of_known_logits() -> None:
     assert other.agreement == 0.0
     assert other.divergence > 1
     ours, theirs = (np.log(np.float32([row])) for row in ([0.5, 0.5], [0.9, 0.1]))
-    wanted = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)  # of theirs from ours
+    wanted = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)  # p log(p / q), with p of theirs
     assert compare_float(ours, theirs).divergence == pytest.approx(wanted, abs=1e-5)
     even = np.zeros((3, 8), np.float32)
     assert measure_perplexity(even, np.array([1, 2, 3])) == pytest.approx(8.0)

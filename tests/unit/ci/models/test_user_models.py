@@ -126,7 +126,7 @@ def test_a_metric_needs_one_label_per_input_set(tmp_path: Path, labels: int, fit
             check_data("net", entry)
     np.save(tmp_path / "few.npy", np.ones((1, 2)))  # enough to calibrate on
     check_data("net", ModelEntry("net.py:f", calibration=str(tmp_path / "few.npy")))
-    # How many sets a function returns is known when it is called.
+    # The number of sets that a function returns is known only after its call.
     check_data("net", structs.replace(entry, inputs="/data.py:load"))
 
 

@@ -70,7 +70,7 @@ OTHERS = "".join(ERF.replace("erf1", f"erf{number}") for number in (2, 3))
     ("log", "reasons"),
     [
         (PASSED + ERF, {"erf1": NO_ERF}),
-        # What QNN was offered is told where nobody says why.
+        # Nodes without a logged reason are reported with what was offered to QNN.
         (PASSED + EARLIER + OFFER + SAID + FORM + ERF, {**REFUSED, "erf1": NO_ERF}),
         (PASSED + EARLIER + OFFER + SAID + FUSED, REFUSED),
         (OFFER + SAID.replace("3110", "1002") + SAID + FORM, REFUSED),
@@ -78,7 +78,7 @@ OTHERS = "".join(ERF.replace("erf1", f"erf{number}") for number in (2, 3))
         (SAID + FORM, BARE),
         (OFFER + FORM, BARE),
         (refuse("OrtNodeUnit", "so it is \r"), dict.fromkeys(BARE, "so it is")),
-        # A unit ends with an empty line, and the last word about a node counts.
+        # A block ends with an empty line, and the last line about a node counts.
         (ERF + "\tOperator type: Relu Node name: relu9 Node index: 9\n\n", {"erf1": NO_ERF}),
         (ERF + AGAIN, {}),
         (AGAIN + ERF, {"erf1": NO_ERF}),

@@ -80,7 +80,7 @@ def test_every_setting_of_a_context_changes_its_key(
     plain.write_bytes((tmp_path / "two.onnx").read_bytes())
     keys.append(engine.key(judged))
     assert len(set(keys)) == len(keys)
-    # Where QNN lies decides nothing; its digest is in the toolchain.
+    # The path of QNN does not matter; its digest is part of the toolchain.
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
     monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")
     assert engine.key(spec) not in keys

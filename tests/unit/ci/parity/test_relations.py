@@ -25,7 +25,7 @@ def tree(first: str = "", cmake: str = "", second: str = "") -> dict[str, str]:
 
 BUCK, CMAKE = "p/BUCK", "CMakeLists.txt"
 DEPS = 'deps = ["//executorch/q:q"]'
-# What p has of Buck's and of CMake's, and what is found.
+# The attributes of p in Buck, its commands in CMake, and the findings.
 RELATIONS: dict[str, tuple[str, str, set[tuple[str, str]]]] = {
     "a dependency of Buck": (DEPS, "", {("dependency", BUCK)}),
     "a dependency of one platform": (

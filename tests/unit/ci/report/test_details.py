@@ -36,7 +36,7 @@ from tests.stand_ins.snapshots import check_snapshot
         ({"pte_bytes": 2047}, True),
         ({"fallback_nodes": 3}, True),
         ({"digests": Digests(inputs="b" * 64)}, True),
-        ({"digests": Digests(weights="b" * 64)}, False),  # which the base does not know
+        ({"digests": Digests(weights="b" * 64)}, False),  # a field that the base lacks
         ({"lower_s": 9.0, "cached": True, "delegated_nodes": 4}, False),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
     ]
     assert found[0] == found[1]
     assert len(set(found)) == 4
-    assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is no text
+    assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is not UTF-8
     # GitHub takes a result with another fingerprint for a new one.
     assert fingerprint("a.py", "mlp", "wrong") == "9bcc8503e9611e50a4db866d4abc9bd6"
 

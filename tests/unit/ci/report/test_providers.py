@@ -123,7 +123,7 @@ def test_a_pipe_gets_the_summary_only_if_it_has_a_reader(tmp_path: Path) -> None
     with pytest.raises(StoreError):
         provider.add_summary("x")
     text = "more than a pipe holds\n" * 9999
-    descriptor = os.open(pipe, os.O_RDWR)  # it never sees an end before the text
+    descriptor = os.open(pipe, os.O_RDWR)  # the reader gets the text before the end
     with os.fdopen(descriptor, "rb") as reader, ThreadPoolExecutor(1) as pool:
         writing = pool.submit(provider.add_summary, text)
         assert not wait([writing], timeout=0.05).done, "it waits for its reader"

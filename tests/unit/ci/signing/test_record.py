@@ -82,7 +82,7 @@ def change_library_and_record(folder: Path) -> None:
 
 def change_everything(folder: Path) -> None:
     (folder / "libone.so").unlink()
-    (folder / "libone.so").mkdir()  # a directory of its name is no library
+    (folder / "libone.so").mkdir()  # a directory with the name of a library is not one
     for name in ("z.so", "new.so", "b.so", "y.so", "a.so"):
         (folder / name).touch()
     (folder / "libc++.so.1").write_bytes(b"")

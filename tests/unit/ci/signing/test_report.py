@@ -63,7 +63,7 @@ def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
     dates = [date for one in chain for date in (one.not_before, one.not_after)]
     hidden = {one.fingerprint: "SHA256" for one in chain}
     hidden |= {date.isoformat(): "DATE" for date in dates}
-    hidden |= {f"{date:%Y-%m-%d}": "DAY" for date in dates}  # after DATE, of which it is a part
+    hidden |= {f"{date:%Y-%m-%d}": "DAY" for date in dates}  # last: DATE contains it
     check_snapshot(SNAPSHOTS / "reports.txt", show(said, hidden))
 
 

@@ -265,7 +265,7 @@ def test_the_layout_of_a_signed_file_is_checked(
     monkeypatch.setattr(mbn_writer, "PAGE", 4)
     data = sign_elf(library, key)
     image = parse_image(memoryview(data))
-    assert image.hash_segments[0].offset == image.headers.end  # it touches its neighbours
+    assert image.hash_segments[0].offset == image.headers.end  # no gap between them
     assert verify(data).verdict is Verdict.PROVEN
 
 

@@ -111,7 +111,7 @@ def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
     entry = Entry(test="C::test_abs", ran=Ran.PASSED, refusal="upstream expects it to be refused")
     judged = Judged("C::test_abs", Ending.UNSUPPORTED, entry.refusal, entry=entry)
     assert not make().check(judged).fault
-    row = structs.replace(GOOD, tests=("*_abs",))  # which expects that it runs
+    row = structs.replace(GOOD, tests=("*_abs",))  # it expects the test to run
     assert "expected passed by theirs, failed by ours" in make(row).check(judged).fault
 
 

@@ -26,7 +26,7 @@ def test_every_module_and_name_of_a_missing_package_is_stubbed() -> None:
     module = importlib.import_module("missing_one.deep.er")
     assert issubclass(type("Own", (module.Model,), {}), object)
     assert not isinstance(3, module.Model)
-    for one in (module, module.Model):  # such names are asked for to learn what a thing can do
+    for one in (module, module.Model):  # Python probes such names
         assert not hasattr(one, "__wrapped__")
         assert not hasattr(one, "__version__")
 

@@ -211,7 +211,7 @@ ELVES = [
     ("QNN215", Placed(elf(path=Path("/libc++.so.1.0"), soname="libc++.so.1"), PLAIN)),
     ("QNN215", Placed(elf(path=Path("/libc++.so.10"), soname="libc++.so.1"), PLAIN)),
     ("QNN215", Placed(elf(soname="b"), policy(PLAIN, sonames={"libQnnA.so": "b"}))),
-    # Next to others it is a fault only where they need the name, or where it is another's name.
+    # In a set, a wrong soname is a fault only if another library needs it or has the same.
     ("QNN215", within(soname="libQnnB.so")),
     ("QNN215", within("libQnnB.so", soname="libQnnB.so")),
     ("QNN215", within(path=Path("/libQnnHtp.so"), soname="libQnnGpu.so")),

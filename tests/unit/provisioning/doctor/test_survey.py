@@ -264,7 +264,7 @@ def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
     description.write_text("version: [")
     damaged = survey_sdk(tmp_path, ["QnnCommon.h"])
     assert damaged.fault
-    assert "sdk.yaml" not in damaged.fault  # the finding names it
+    assert "sdk.yaml" not in damaged.fault  # the finding already names it
     assert damaged == replace(sdk, version=None, stamp=None, fault=damaged.fault)
     assert not survey_sdk(description, []).is_directory
 

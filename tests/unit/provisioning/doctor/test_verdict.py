@@ -40,7 +40,7 @@ def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
         ((), None),
         ((909,), "QNN909"),
         ((909, 910), "QNN909"),
-        ((101, 909), None),  # what else is wrong is no missing library
+        ((101, 909), None),  # QNN101 is another kind of error
         ((909, 999), None),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_part_file_contains_the_bytes_since_the_last_restart(
                 restarts += bool(data)
                 data, validator = b"", step
         assert state(part) == (data, validator, restarts, False)
-        assert descriptors() <= before  # garbage of other tests may be closed meanwhile
+        assert descriptors() <= before  # other tests' files may get closed
         part.close()
         part.discard()
 

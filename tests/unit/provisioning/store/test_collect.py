@@ -262,7 +262,7 @@ def test_tree_is_renamed_before_it_is_removed(
 
 
 def test_every_directory_that_our_code_names_below_the_home_is_a_part() -> None:
-    records = {"locks", "pins", "uses"}  # they say what is published, and who uses it
+    records = {"locks", "pins", "uses"}  # no caches: records of the store
     named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "([a-z]+)"')
     files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]
     found = {name for one in files for name in named.findall(one.read_text("utf-8"))}
