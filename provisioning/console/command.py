@@ -264,13 +264,11 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
         raise UsageError(
             f"unknown verb {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the verbs"
         )
-    if successor := verbs[name].find_successor(words[1:]):
-        raise UsageError(
-            f"{successor} runs this now, not {name}",
-            fix=f"run `qnn-ci {successor} {shlex.join(words[1:])}`",
-        )
+    together = list_together(caller.sessions, name)
+    for one in (name, *together):
+        require_current(caller, verbs, one, words[2 if verbs[name].session.endswith("_") else 1 :])
     parser = make_parser(caller, verbs, name)
-    others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
+    others = [make_parser(caller, verbs, one) for one in together]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     args = parser.parse_args(own)
     progress = Progress() if args.quiet else Progress.to_stderr()
@@ -279,6 +277,20 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
             f"ignored, because only other sessions of this command accept them: {' '.join(left)}"
         )
     return load_verb(verbs[name]).execute(args, progress)
+
+
+def require_current(
+    caller: Caller, verbs: Mapping[str, Verb], name: str, words: Sequence[str]
+) -> None:
+    """Raise UsageError if another verb does now what the arguments of a verb ask for. The fix is
+    the command of all sessions of this call, with that verb's session."""
+    if successor := verbs[name].find_successor(words):
+        renamed = {verbs[name].session: verbs[successor].session}
+        names = [renamed.get(one, one) for one in os.environ.get(SESSIONS_VARIABLE, "").split()]
+        command = f"{caller.nox} -s {' '.join(names)} --" if names else f"qnn-ci {successor}"
+        raise UsageError(
+            f"{successor} runs this now, not {name}", fix=f"run `{command} {shlex.join(words)}`"
+        )
 
 
 def load_verb(verb: Verb) -> VerbModule:

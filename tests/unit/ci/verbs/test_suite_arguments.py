@@ -233,3 +233,15 @@ def test_the_old_command_names_the_new_one_and_needs_no_packages(
     assert not suite.steps
     assert main(shlex.split(fix)[-len(words) - 1 :]) == ExitCode.USAGE  # it has no journal
     assert "run the suite first" in capsys.readouterr().err
+
+
+def test_the_old_command_is_refused_in_the_first_of_several_sessions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+    monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")
+    words = ["--source", "my tree", "--suite", "upstream"]
+    for own in (["build", "aot"], ["test-emulator"]):
+        assert main([*own, *words]) == ExitCode.USAGE
+        fix = f"fix: run `./nox -s build_aot test_upstream -- {shlex.join(words)}`"
+        assert fix in capsys.readouterr().err
