@@ -154,20 +154,16 @@ PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 # Pairs of options that cannot be combined, and why: ExecuTorch 1.5.1 refuses the pair, or silently
 # ignores one of them.
 EXCLUSIONS = (
-    ("recipe", "parts", "QnnQuantizer.annotate reads only the recipe"),
-    ("recipe", "annotation", "QnnQuantizer.annotate reads only the recipe"),
-    ("recipe", "discard_nodes", "QnnQuantizer.annotate reads only the recipe"),
-    ("recipe", "block_size", "QnnQuantizer.annotate reads only the recipe"),
-    ("recipe", "observer", "QnnQuantizer.annotate reads only the recipe"),
+    *(
+        ("recipe", other, "QnnQuantizer.annotate reads only the recipe")
+        for other in QUANTIZING
+        if other != "recipe"
+    ),
     ("dump_intermediate_outputs", "methods", "all methods would have the same debug handles"),
     ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
     ("profile_level", "methods", "a trace does not name the method of an event"),
     ("saver", "methods", "ExecuTorch saves only the first method"),
-    (
-        "online_prepare",
-        "weight_sharing",
-        "weights are shared only if this host compiles the context",
-    ),
+    ("online_prepare", "weight_sharing", "weights are shared only if this host compiles contexts"),
     ("online_prepare", "methods", "a DLC is loaded by the name of a single graph"),
 )
 
@@ -192,11 +188,8 @@ def _find_faults(choices: Choices, scheme: AnyScheme) -> Iterator[tuple[str, str
             "each name must be different; forward is already the first method",
         )
     if isinstance(scheme, Mixture) and not asked.intersection(QUANTIZING):
-        told = f"it is the same as {scheme.base.value}"
-        yield (
-            told,
-            "a mixture needs parts, annotation, recipe, discard_nodes, block_size or observer",
-        )
+        why = "a mixture needs parts, annotation, recipe, discard_nodes, block_size or observer"
+        yield f"it is the same as {scheme.base.value}", why
     yield from _find_misfits(choices, scheme.base)
 
 
@@ -206,10 +199,7 @@ def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
     if quantizing and not base.quantized:
         yield f"{quantizing[0]} cannot be used with {base.value}", f"{base.value} quantizes nothing"
     elif choices.block_size and not base.recipe.block:
-        yield (
-            f"block_size cannot be used with {base.value}",
-            "block_size is only for 16a4w_block",
-        )
+        yield f"block_size cannot be used with {base.value}", "it is only for 16a4w_block"
     if base is Scheme.ASIS and quantizing:
         yield f"{quantizing[0]} cannot be used with asis", "the file is already quantized"
     elif base.recipe.activations and (others := set(quantizing) - {"parts", "observer"}):

@@ -243,7 +243,7 @@ def check_mixtures(name: str, entry: ModelEntry) -> None:
         if others.count(mixture.lower()) > 1:
             why = "a scheme or another mixture has this name (in capitals or not)"
             raise UsageError(f"{told}: the name is taken", why=why, fix="rename the mixture")
-        own = [key for key, value in entry.lowering.chosen() if key in QUANTIZING and value]
+        own = [key for key, _ in entry.lowering.chosen() if key in QUANTIZING]
         if own:
             raise UsageError(
                 f"{told} cannot be used together with models.{name}.lowering.{own[0]}",
