@@ -3,7 +3,7 @@ and a table of all cases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
@@ -40,7 +40,6 @@ def make_document(report: Report) -> Document:
         *(_make_problem(report, one, names) for one in group_causes(report)),
         *_list_worst(report, names),
         *_list_remarks(report, names),
-        *_list_refused(report, names),
         _make_table(report, names),
     )
     seconds = f"{report.summary.wall_s:.1f} s"
@@ -184,31 +183,35 @@ def _list_worst(report: Report, names: Names) -> Iterator[Table]:
 
 
 def _list_remarks(report: Report, names: Names) -> Iterator[Card]:
-    """Yield the warnings, which do not fail a case, and then the notes, with a card per case."""
-    for kind, find in (("warning", lambda case: case.warnings), ("note", _describe_notes)):
+    """Yield the warnings, which do not fail a case, the notes, and the reasons why cases did not
+    run: a card with the cases that have the same ones."""
+    for kind, describe in REMARKS.items():
+        groups: dict[tuple[str, ...], list[tuple[int, str]]] = {}
         for index, case in enumerate(report.cases):
-            if remarks := find(case):
-                name, lines = name_case(case, names), tuple(("", one) for one in remarks)
-                yield Card(kind, name, lines, about=((index, name),))
+            if remarks := tuple(describe(case)):
+                groups.setdefault(remarks, []).append((index, name_case(case, names)))
+        for remarks, about in groups.items():
+            title = name_some([name for _, name in about], NAMES)
+            yield Card(kind, title, tuple(("", one) for one in remarks), about=tuple(about))
 
 
-def _describe_notes(case: Case) -> list[str]:
-    unknown = case.estimate.unknown if case.estimate else ""
-    notes = [describe_note(one) for one in case.noise_notes]
-    return [*notes, f"no time is estimated: {unknown}"] if unknown else notes
+def _describe_notes(case: Case) -> Iterator[str]:
+    yield from map(describe_note, case.noise_notes)
+    if case.estimate and case.estimate.unknown:
+        yield f"no time is estimated: {case.estimate.unknown}"
 
 
-def _list_refused(report: Report, names: Names) -> Iterator[Card]:
-    """Yield a card for each reason why cases did not run, with these cases."""
-    refused: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
-    for index, case in enumerate(report.cases):
-        if case.status is Status.UNSUPPORTED:
-            lines = [*list_findings(case.findings)]
-            lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops]
-            refused.setdefault(tuple(lines), []).append((index, name_case(case, names)))
-    for reason, cases in refused.items():
-        title = name_some([name for _, name in cases], NAMES)
-        yield Card(Status.UNSUPPORTED.value, title, reason, about=tuple(cases))
+def _describe_refusal(case: Case) -> Iterator[str]:
+    if case.status is Status.UNSUPPORTED:
+        yield from case.reason.splitlines() or ["no reason was given"]
+        yield from (f"on the CPU: {one.op}: {one.reason}" for one in case.unlisted_ops)
+
+
+REMARKS: dict[str, Callable[[Case], Iterable[str]]] = {
+    "warning": lambda case: case.warnings,
+    "note": _describe_notes,
+    Status.UNSUPPORTED.value: _describe_refusal,
+}
 
 
 def _make_table(report: Report, names: Names) -> Table:

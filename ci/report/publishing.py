@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ci.facts.kinds import read_kinds
 from ci.report.annotation import make_annotations, render_annotations, render_log
 from ci.report.comparison import compare_reports, list_remarks
-from ci.report.document import LIMIT_BYTES, render_markdown
+from ci.report.document import LIMIT_BYTES, Document, render_markdown
 from ci.report.overview import make_document
 from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report
@@ -74,15 +74,15 @@ def publish_run(
     if report.uncompared:
         progress.step(f"note: not compared with the base: {report.uncompared}")
     warn_of_dropped(progress)
-    append_summary(report)
+    append_summary(make_document(report))
     provider = Provider()
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))
     return report
 
 
-def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Append the report to the run's page in the CI system. Return whether the CI system has such a
+def append_summary(document: Document, environ: Mapping[str, str] = os.environ) -> bool:
+    """Append a document to the run's page in the CI system. Return whether the CI system has such a
     page.
 
     Raises StoreError if the page cannot be written.
@@ -90,7 +90,7 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
     used = 0
     with suppress(OSError):
         used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
-    text = render_markdown(make_document(report), LIMIT_BYTES - used)
+    text = render_markdown(document, LIMIT_BYTES - used)
     return Provider(environ).add_summary(text)
 
 

@@ -138,14 +138,15 @@ def run(
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
     """Write audit.json and index.html, and show the audit in the CI system's summary of the run."""
     from ci.audit.operators_render import make_annotations, make_document
-    from ci.report.document import render_markdown, show_document, write_page
+    from ci.report.document import show_document, write_page
     from ci.report.providers import Provider
+    from ci.report.publishing import append_summary
 
     data, document = msgspec.to_builtins(audit), make_document(audit)
     write_json(directory / "audit.json", data)
     write_page(document, directory, progress)
     provider = Provider()
-    provider.add_summary(render_markdown(document))
+    append_summary(document)
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(audit)))
     code = ExitCode.FAILED if audit.failed else ExitCode.OK

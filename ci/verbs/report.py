@@ -84,10 +84,11 @@ def render_text(report: Report, args: argparse.Namespace, progress: Progress) ->
     if args.annotate:
         warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))
-    if args.summary and not publishing.append_summary(report):
-        text = render_markdown(make_document(report))
+    document = make_document(report)
+    if args.summary and not publishing.append_summary(document):
+        text = render_markdown(document)
         return show_markdown(text) if sys.stdout.isatty() else text
-    return show_document(make_document(report))
+    return show_document(document)
 
 
 def show_markdown(text: str) -> str:

@@ -23,20 +23,20 @@ GITHUB = {"GITHUB_ACTIONS": "true"}
 
 def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path: Path) -> None:
     """The text that other programs wrote into the file counts towards the limit."""
-    path = tmp_path / "summary"
+    path, document = tmp_path / "summary", make_document(report)
     path.write_text("before\n")
     environ = {**GITHUB, "GITHUB_STEP_SUMMARY": str(path)}
-    assert append_summary(report, environ)
-    assert path.read_text() == f"before\n{render_markdown(make_document(report))}"
-    assert not append_summary(report, {})
-    assert not append_summary(report, GITHUB)
+    assert append_summary(document, environ)
+    assert path.read_text() == f"before\n{render_markdown(document)}"
+    assert not append_summary(document, {})
+    assert not append_summary(document, GITHUB)
     path.write_text("x" * 999_400)
-    assert append_summary(report, environ)
+    assert append_summary(document, environ)
     assert 999_400 < path.stat().st_size <= 1_000_000
     assert path.read_text().endswith(LEFT_OUT)
     for bad in (tmp_path, path / "below a file"):
         with pytest.raises(StoreError):
-            append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(bad)})
+            append_summary(document, {**GITHUB, "GITHUB_STEP_SUMMARY": str(bad)})
 
 
 @pytest.mark.parametrize(
