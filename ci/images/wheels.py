@@ -15,6 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+
 from ci.images.definition import ImagePlan, wanted_requirements
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
@@ -92,8 +100,9 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     common = ["download", "--quiet", "--no-deps", "--dest", str(directory), *target]
     _run_pip(common, ["--require-hashes", "-r", hashed])
     _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
-    names = {wheel_name(line.split()[0]) for line in lines}
-    return sorted(path for path in directory.iterdir() if is_wanted(path, names))
+    pins = (line.split()[0].split("==") for line in lines)
+    wanted = {(canonicalize_name(name), version) for name, version in pins}
+    return sorted(path for path in directory.iterdir() if read_pin(path) in wanted)
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
@@ -113,25 +122,15 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
     _run_pip(words, ["--index-url", named] if named not in {"", "none"} else [])
 
 
-def wheel_name(pin: str) -> str:
-    """Return the start of a wheel's file name, ``NAME-VERSION``, for the requirement
-    ``name==version``.
-    """
-    name, version = pin.split("==")
-    return f"{re.sub(r'[-_.]+', '_', name)}-{version}"
-
-
-def is_wanted(path: Path, names: set[str]) -> bool:
-    """Return whether ``path`` is a wheel or a source archive of a package in ``names``.
-    ``wheel_name`` returns such names.
-    """
-    if path.suffix == ".whl":
-        name, version = path.name.split("-")[:2]
-    elif not path.name.endswith(".tar.gz"):
-        return False
-    else:
-        name, _, version = path.name.removesuffix(".tar.gz").rpartition("-")
-    return f"{re.sub(r'[-_.]+', '_', name.lower())}-{version.split('+')[0]}" in names
+def read_pin(path: Path) -> tuple[str, str] | None:
+    """Return the normalized name of the package and its version, without a local part, for a wheel
+    or a source archive. Return None for any other file."""
+    parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
+    try:
+        name, version = parse(path.name)[:2]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+    return name, version.public
 
 
 def _run_pip(

@@ -27,7 +27,7 @@ from ci.images.definition import (
     wanted_requirements,
 )
 from ci.images.engine import connect_engine, explain_connection, explain_error
-from ci.images.wheels import is_wanted, pin_lines, wheel_name
+from ci.images.wheels import pin_lines, read_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
 
@@ -129,15 +129,16 @@ def test_a_lock_leaves_out_cuda_and_local_versions() -> None:
 @pytest.mark.parametrize(
     ("file", "pin"),
     [
-        ("PyYAML-6.0.2-cp311-cp311-manylinux_2_17_x86_64.whl", "pyyaml==6.0.2"),
-        ("MarkupSafe-3.0.tar.gz", "markupsafe==3.0"),
-        ("ruamel.yaml-0.18-py3-none-any.whl", "ruamel-yaml==0.18"),
-        ("typing_extensions-4.12-py3-none-any.whl", "typing-extensions==4.12"),
-        ("antlr4-python3-runtime-4.9.3.tar.gz", "antlr4-python3-runtime==4.9.3"),
+        ("PyYAML-6.0.2-cp311-cp311-manylinux_2_17_x86_64.whl", ("pyyaml", "6.0.2")),
+        ("antlr4-python3-runtime-4.9.3.tar.gz", ("antlr4-python3-runtime", "4.9.3")),
+        ("ruamel.yaml-0.18-py3-none-any.whl", ("ruamel-yaml", "0.18")),
+        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", ("torch", "2.13.0")),
+        ("requirements.txt", None),
+        ("broken.whl", None),
     ],
 )
-def test_a_wheel_s_name_may_be_written_otherwise_than_in_the_lock(file: str, pin: str) -> None:
-    assert is_wanted(Path(file), {wheel_name(pin)})
+def test_pin_is_read_from_a_file_name(file: str, pin: tuple[str, str] | None) -> None:
+    assert read_pin(Path(file)) == pin
 
 
 @pytest.mark.parametrize("locked", [False, True])
