@@ -15,7 +15,7 @@ from provisioning.errors import ExitCode, QnnCiError
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
 
-def test_the_page_of_exit_codes_is_the_error_tree() -> None:
+def test_the_page_of_exit_codes_agrees_with_the_error_tree() -> None:
     rows = re.findall(r"(?m)^\| (\d+) \| `(\w+)` \| (.*?) ?\|", PAGE.read_text(encoding="utf-8"))
     kinds = [
         kind

@@ -56,7 +56,7 @@ def read_union(executorch: Path, name: str) -> dict[str, int]:
     return {member: number for number, member in enumerate(members, 1)}
 
 
-def test_types_of_a_program_s_tensors(scalar_types: dict[int, str]) -> None:
+def test_tensor_types_of_a_program_have_executorchs_numbers(scalar_types: dict[int, str]) -> None:
     ours = programs.DTYPES
     assert {number: name for number, (name, _) in ours.items()} == {
         number: name for number, name in scalar_types.items() if number in ours
@@ -77,14 +77,16 @@ def test_backends_have_the_ids_of_qnn_s_headers() -> None:
     assert names == context_binaries.BACKENDS
 
 
-def test_types_of_a_foreign_program_s_inputs(scalar_types: dict[int, str]) -> None:
+def test_input_types_of_a_foreign_program_have_executorchs_numbers(
+    scalar_types: dict[int, str],
+) -> None:
     foreign = pytest.importorskip("ci.llm.foreign")
     ours = foreign.DTYPES
     assert ours == {number: name for number, name in scalar_types.items() if number in ours}
     assert {name: int(re.sub(r"\D", "", name)) for name in foreign.WIDTHS} == foreign.WIDTHS
 
 
-def test_kinds_of_a_program_s_values_and_instructions(executorch: Path) -> None:
+def test_value_and_instruction_kinds_have_executorchs_numbers(executorch: Path) -> None:
     kinds = read_union(executorch, "KernelTypes")
     ours = {
         "Int": programs.INT,
@@ -109,7 +111,7 @@ print(json.dumps({name: int(one) for name, one in adaptor.Qnn_DataType_t.__membe
 """
 
 
-def test_types_of_a_context_binary_s_tensors(executorch: Path) -> None:
+def test_tensor_types_of_a_context_binary_have_qnns_numbers(executorch: Path) -> None:
     """The adaptor in ExecuTorch's wheel has the numbers of QNN's headers, except those of rare
     types. It is imported in another process because its module can only be loaded under its own
     name."""
@@ -131,7 +133,7 @@ def test_the_digits_of_a_qnn_type_number_are_its_kind_and_bits(number: int, name
 
 
 @pytest.mark.parametrize(("number", "name"), files.DTYPES.items())
-def test_types_of_an_onnx_file_s_tensors(number: int, name: str) -> None:
+def test_tensor_types_of_an_onnx_file_have_onnxs_numbers(number: int, name: str) -> None:
     onnx = pytest.importorskip("onnx")
     word = onnx.TensorProto.DataType.Name(number).lower()
     assert name == {"float": "float32", "double": "float64"}.get(word, word)

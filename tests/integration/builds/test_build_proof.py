@@ -76,7 +76,7 @@ def test_an_adaptor_that_does_not_load_fails_the_proof(
     assert "Traceback" not in caught.value.why
 
 
-def test_an_overlay_without_an_adaptor_does_not_prove_the_wheel_s(
+def test_an_overlay_without_its_own_adaptor_fails_the_proof(
     place: Place, variables: Mapping[str, str]
 ) -> None:
     for adaptor in place.artifacts.iterdir():

@@ -96,7 +96,9 @@ def paths_of(report: dict[str, Any]) -> set[str]:
     return {finding["path"] for finding in report["findings"]}
 
 
-def test_a_checkout_and_a_revision_and_a_bare_directory(source: Path, parity: Parity) -> None:
+def test_parity_reads_a_checkout_a_revision_and_a_bare_directory(
+    source: Path, parity: Parity
+) -> None:
     checkout = parity("--source", source, "--json")
     revision = parity("--source", source, "--rev", "main~1", "--json")
     bare = parity("--source", source / ".git", "--rev", "main", "--json")

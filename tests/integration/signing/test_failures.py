@@ -88,7 +88,7 @@ def test_verify_signature_at_a_date_judges_certificates_at_that_date(verb, libra
     assert "'yesterday' is not a date such as 2026-11-20" in wrong.stderr
 
 
-def test_one_bad_file_of_two_fails(verb, libraries, tmp_path: Path) -> None:
+def test_one_bad_file_of_two_fails_the_verification(verb, libraries, tmp_path: Path) -> None:
     """A good file and an unsigned one, and a record that does not match."""
     assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
     first, second = sorted((tmp_path / "signed").glob("*.so"))

@@ -163,7 +163,7 @@ def test_repair_restores_the_tree_and_touches_nothing_else(
 
 
 @pytest.mark.parametrize("tamper", [link_root, link_published])
-def test_a_link_in_a_published_directorys_place_is_not_one(
+def test_a_link_in_place_of_a_published_directory_is_not_accepted(
     world: World, outside: Path, tamper: Callable[[Scene], None]
 ) -> None:
     root = fetch()[0].root

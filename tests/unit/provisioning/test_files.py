@@ -79,7 +79,7 @@ def test_a_directory_with_only_a_git_folder_counts_as_empty(tmp_path: Path) -> N
     assert not has_files(tmp_path / ".gitignore")
 
 
-def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path: Path) -> None:
+def test_the_digest_of_sources_covers_names_and_bytes_not_bytecode(tmp_path: Path) -> None:
     package = tmp_path / "package"
     write_whole(package / "one.py", "1")
     write_whole(package / "inner" / "rules.bzl", "2")

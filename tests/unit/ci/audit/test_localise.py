@@ -738,7 +738,7 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
         ("timed out after 9 s", "net.py:make: timed out after 9 s"),
     ],
 )
-def test_a_model_that_cannot_be_described_is_named_once(
+def test_the_error_for_a_model_that_cannot_be_described_names_it_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str, what: str
 ) -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nthe log'

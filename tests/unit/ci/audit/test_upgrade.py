@@ -199,7 +199,7 @@ def make_wide() -> UpgradeReport:
     )
 
 
-def test_a_comparison_reads_as_its_snapshot() -> None:
+def test_an_upgrade_comparison_reads_as_its_snapshot() -> None:
     """The snapshot has the text, and the title and tables of the page."""
     report = make_wide()
     page = render_html(make_document(report))

@@ -38,7 +38,7 @@ def describe(judged: Judged) -> Iterable[str]:
             yield f"{title}{one}\n  where: {one.where}\n  why: {one.why}\n  fix: {one.fix}"
 
 
-def test_needs_size_python_and_pages_of_a_file_are_judged(tmp_path: Path) -> None:
+def test_needs_size_python_and_page_size_of_an_artifact_are_checked(tmp_path: Path) -> None:
     size = HEXAGON.stat().st_size
     python = tmp_path / "PyAdaptor.cpython-39-x.so"
     python.write_bytes(HEXAGON.read_bytes())
@@ -92,7 +92,7 @@ def collect(made: BuildPlan, extras: str = "", **defines: str) -> str:
     )
 
 
-def test_every_file_of_every_row_that_is_asked_for_is_collected(tmp_path: Path) -> None:
+def test_every_artifact_file_of_the_requested_rows_is_collected(tmp_path: Path) -> None:
     """A stripped file replaces the one with its symbols."""
     names = ("lib/z.so", "lib/a.so", "bin/a", "bin/b")
     write_files(tmp_path, dict.fromkeys(names, "with symbols"))
@@ -116,7 +116,7 @@ esac
 """
 
 
-def test_each_file_of_a_row_is_stripped_and_published_with_its_symbols(tmp_path: Path) -> None:
+def test_each_artifact_is_stripped_and_published_with_its_symbols(tmp_path: Path) -> None:
     names = ("lib/a.so", "lib/b.so", "skel/c.so", "bin/d", "stripped/old", "artifacts/earlier.so")
     write_files(tmp_path, {name: f"{name} as built\n" for name in names})
     policy = {"policy": "x86_64-linux"}

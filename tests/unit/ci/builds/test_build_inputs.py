@@ -58,7 +58,7 @@ def test_a_file_is_read_again_if_its_size_time_inode_or_mode_is_another(
     assert take_snapshot(tmp_path, {"a.c": other}) == {"a.c": entry}
 
 
-def test_contents_names_links_and_executable_bits_count_and_times_do_not(tmp_path: Path) -> None:
+def test_a_snapshot_changes_with_contents_names_links_and_modes_not_times(tmp_path: Path) -> None:
     def digest(number: int, change: Callable[[Path], object]) -> str:
         place = write_files(tmp_path / str(number), {"a.c": "one"})
         (place / "l").symlink_to("a.c")
@@ -194,7 +194,7 @@ def test_a_sync_that_failed_half_way_is_completed_by_the_next(
 @pytest.mark.parametrize(
     "text", ["damaged", '{"settings": 1}', '{"x": ' + "[" * 100_000, "\xff", "", None]
 )
-def test_a_record_that_cannot_be_read_is_an_empty_one(tmp_path: Path, text: str | None) -> None:
+def test_an_unreadable_record_of_the_copy_counts_as_empty(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "state.json"
     if text is not None:
         path.write_text(text, "latin-1")

@@ -95,7 +95,7 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
     assert probe_python(NEEDS, unchecked) == ("cpython-312", "3.12.1")
 
 
-def test_a_python_is_a_path_a_command_or_a_version(
+def test_the_python_option_is_a_path_a_command_or_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("python9.98", "mine", "pythonmine", "python"):

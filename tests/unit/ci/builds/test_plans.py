@@ -54,7 +54,7 @@ def describe(made: BuildPlan) -> Iterable[str]:
         yield from (f"{title} {name}: {value}" for name, value in sorted(own.items()))
 
 
-def test_a_plan_is_its_commands_its_environment_and_its_identity(tmp_path: Path) -> None:
+def test_a_build_plan_has_commands_environment_and_identity(tmp_path: Path) -> None:
     cache = replace(TOOLS, cache=Program(Path("/x/ccache"), Version("4")))
     stages: Any = TARGET["stages"]
     plans = {
@@ -173,7 +173,7 @@ def test_every_target_of_the_file_names_profiles_components_and_policies_that_ex
         ("[recipe.a]\nx=1\n[[target]]\nname='t'\nrecipe='a'", "t does not match its schema"),
     ],
 )
-def test_a_wrong_file_of_targets_is_refused(
+def test_a_malformed_targets_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     (tmp_path / "targets.toml").write_text(text)

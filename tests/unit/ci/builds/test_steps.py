@@ -45,7 +45,7 @@ def test_a_cmake_configuration_without_a_file_api_reply_has_failed(cmake: Cmake,
     assert cmake.fail().what.startswith("cmake left no usable file API reply in ")
 
 
-def test_an_option_is_looked_for_in_every_cmake_file_and_in_cmake(cmake: Cmake) -> None:
+def test_an_unknown_cmake_option_is_refused_with_the_nearest_known_one(cmake: Cmake) -> None:
     texts = {"CMakeLists.txt": "option(MY_FIRST)", "a/b.cmake": "if(MY_OTHER)", "a/c.txt": "MY_NO"}
     texts |= {"a/CMakeLists.txt": "set(MY_SECOND)", "a/d.cmake": "set(MY_THIRD MY_OTHERX)"}
     write_files(cmake.plan.overlay, texts)

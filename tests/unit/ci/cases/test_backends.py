@@ -41,7 +41,7 @@ LACKING = make_case(
 )
 
 
-def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
+def test_a_lane_offers_only_the_schemes_that_its_backend_supports() -> None:
     judged = read_emulator_policy().backends[Backend.LPAI]
     lane = choose_lane(EXECUTORCH, Backend.LPAI, judged, ["*8w"])
     assert lane.schemes == lane.default == (Scheme.A8W8, Scheme.A16W8)

@@ -92,7 +92,7 @@ def test_any_flipped_bit_of_a_cache_record_is_detected_or_harmless(staging: Path
         lambda place: place.rename(place.with_name("f" * 8)).rename(place.with_name("e" * 8)),
     ],
 )
-def test_an_artifact_that_is_not_the_one_of_its_record_and_key_is_a_miss(
+def test_a_cache_entry_that_differs_from_its_record_or_key_is_a_miss(
     staging: Path, harm: Callable[[Path], object]
 ) -> None:
     assert read_artifact(staging)
@@ -102,7 +102,7 @@ def test_an_artifact_that_is_not_the_one_of_its_record_and_key_is_a_miss(
 
 
 @pytest.mark.parametrize("link", ["", "gone", KEY])
-def test_a_good_entry_is_never_replaced_and_a_damaged_one_or_a_broken_link_is(
+def test_a_cache_entry_is_replaced_only_if_it_is_damaged_or_a_broken_link(
     tmp_path: Path, staging: Path, link: str
 ) -> None:
     entry = artifact_path(tmp_path / "cache", KEY)
@@ -121,7 +121,7 @@ def test_a_good_entry_is_never_replaced_and_a_damaged_one_or_a_broken_link_is(
 @pytest.mark.parametrize(
     ("program", "error"), [(b"good", None), (b"rust", FileExistsError), (None, PermissionError)]
 )
-def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
+def test_a_cache_entry_that_another_process_published_meanwhile_is_used(
     tmp_path: Path,
     staging: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +160,7 @@ class ChangingEngine:
         return ARTIFACT.compiled
 
 
-def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_one(
+def test_a_model_edited_after_the_lookup_is_not_cached_under_the_earlier_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tmp_path / "model"
@@ -177,7 +177,7 @@ def test_a_model_that_changes_after_the_lookup_is_not_published_as_the_earlier_o
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
 
 
-def test_a_program_that_is_lowered_anew_leaves_a_good_entry_and_replaces_a_damaged_one(
+def test_lowering_without_the_cache_replaces_only_a_damaged_entry(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "model").write_text("before")

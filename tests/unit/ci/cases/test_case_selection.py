@@ -114,7 +114,9 @@ def factory(): ...
         ),
     ],
 )
-def test_a_function_that_a_file_may_have_is_taken(tmp_path: Path, text: str, name: str) -> None:
+def test_a_model_function_is_accepted_if_its_file_may_define_it(
+    tmp_path: Path, text: str, name: str
+) -> None:
     (tmp_path / "net.py").write_text(text)
     (case,) = select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"], schemes=["fp16"])
     assert case.reference == f"{tmp_path}/net.py:{name}"

@@ -140,7 +140,7 @@ GOOD, BAD = (7, ""), (None, "the process died")
         ((UsageError("no"), ""), 0, False, ""),
     ],
 )
-def test_only_a_small_worker_that_answered_is_used_again(
+def test_only_a_small_worker_that_answered_is_reused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     answer: tuple[Any, str],

@@ -53,7 +53,7 @@ def test_operators_that_saver_only_validates_are_not_counted() -> None:
 @pytest.mark.parametrize(
     "calls", ["", write_calls(("a", "Relu")).replace('"qti.aisw", ', ""), "interface.graphAddNode("]
 )
-def test_a_source_of_another_form_gives_no_figure_but_an_error(calls: str) -> None:
+def test_saver_code_of_an_unknown_form_is_an_error(calls: str) -> None:
     with pytest.raises(FailedError, match=r"adds [01] nodes, but describes 0"):
         count_operators(calls)
 

@@ -60,7 +60,7 @@ def read(root: Path, text: str | bytes) -> EmulatorPolicy:
     return read_emulator_policy(file)
 
 
-def test_a_policy_on_top_of_the_default_says_only_what_differs(repository: Path) -> None:
+def test_a_policy_that_extends_the_default_changes_only_its_own_keys(repository: Path) -> None:
     default, own = read_emulator_policy(), read(repository, WHOLE)
     assert own.limits_of("mlp", Scheme.FP16) == default.limits_of("mlp", Scheme.FP16)
     changed = own.limits_of("mlp", Scheme.A8W8)
@@ -208,7 +208,9 @@ operators = { "aten.cat.*" = 1 }
 GRAPH_BYTES = 2_097_152 << 10  # what QNN holds of a graph
 
 
-def test_a_budget_is_the_default_s_then_the_model_s_then_the_scheme_s(repository: Path) -> None:
+def test_a_schemes_budget_overrides_the_models_which_overrides_the_defaults(
+    repository: Path,
+) -> None:
     policy = read(repository, WHOLE + BUDGET)
     common = Budget(context_bytes=GRAPH_BYTES, lowering_memory_bytes=9_000)
     assert policy.limits_of("other-net", Scheme.A8W8).budget == common

@@ -108,7 +108,7 @@ FOUND = {
         ("soc=SM1", (), "does not specify a known SoC"),
     ],
 )
-def test_candidates_are_all_devices_with_the_wanted_soc(
+def test_any_considers_all_devices_with_the_wanted_soc(
     soc: str, given: tuple[str, ...], found: list[str] | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(word: str, *_: object) -> tuple[Device, DeviceFacts]:

@@ -32,7 +32,7 @@ def test_a_damaged_etdump_has_no_times_and_raises_nothing() -> None:
         read_times(bytes(bytes_))
 
 
-def test_times_since_a_phone_started_have_64_bits() -> None:
+def test_times_since_boot_are_read_as_64_bits() -> None:
     def event(name: str, began: int, ended: int) -> dict[int, Any]:
         return {0: {0: name, 6: Number("Q", began), 7: Number("Q", ended)}}
 

@@ -67,7 +67,7 @@ def bundle(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> None:
+def test_a_bundle_with_a_changed_file_is_refused(bundle: Path) -> None:
     whole = read_bundle(bundle)
     assert [one.name for one in whole.files] == ["libQnnHtp.so", "runner"]
     for name, text in (("libQnnHtp.so", "THE BYTES OF LIB"), ("runner", "other"), ("runner", None)):
@@ -123,7 +123,7 @@ def write_record(case: Path, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize(("android", "absent"), [(True, "ssh"), (False, "adb")])
-def test_commands_by_hand_are_of_the_tool_that_reaches_the_bundle_s_system(
+def test_manual_commands_use_adb_or_ssh_as_the_bundle_needs(
     tmp_path: Path, android: bool, absent: str
 ) -> None:
     artifact = tmp_path / "kept" / "a" / "artifact"
@@ -155,7 +155,7 @@ exit $(cat program.pte)
 
 
 @pytest.mark.parametrize("android", [True, False])
-def test_cases_run_by_hand_fail_if_one_of_them_fails(tmp_path: Path, android: bool) -> None:
+def test_the_manual_run_script_fails_if_one_case_fails(tmp_path: Path, android: bool) -> None:
     kept, bundle = tmp_path / "kept", tmp_path / "a bundle"
     (bundle / FILES).mkdir(parents=True)
     (bundle / FILES / "runner").write_text(RUNNER)
@@ -224,7 +224,7 @@ A, B, ZERO = np.float32([1, 2]), np.float32([3]), np.float32([0.0])
         ([[[ZERO]], [[-ZERO]]], [2]),  # bytes, not values
     ],
 )
-def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case(
+def test_a_start_with_other_output_bytes_is_a_fault_of_the_case(
     starts: list[Any], unequal: list[int]
 ) -> None:
     one = start(*starts)
@@ -314,7 +314,7 @@ def list_names(place: Path) -> set[str]:
     ("system", "target", "profile", "has_sbom"),
     [(ANDROID, Target.ANDROID, "android", True), ({}, Target.LINUX, "linux", False)],
 )
-def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
+def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
     tmp_path: Path,
     staged: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,7 +367,7 @@ def test_bundle_for_the_emulator_is_staged_without_the_doctor(tmp_path: Path, st
 
 
 @pytest.mark.parametrize(("own", "other"), [(ANDROID, {}), ({}, ANDROID)])
-def test_libraries_of_another_system_are_passed_over(
+def test_libraries_of_another_system_are_not_staged(
     tmp_path: Path, staged: Any, own: dict[str, Any], other: dict[str, Any]
 ) -> None:
     del staged
@@ -515,7 +515,9 @@ def test_staged_libraries_include_their_transitive_needs() -> None:
         assert "--runtime" in caught.value.fix
 
 
-def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -> None:
+def test_the_record_of_a_bundle_lists_every_file_with_its_build(
+    tmp_path: Path, staged: Any
+) -> None:
     del staged
     write_elf(tmp_path / "libQnnHtp.so", ARM, "libb.so", build=f"a {QNN} b")
     write_elf(tmp_path / "runner", ARM, "libQnnHtp.so", build=f"a {QNN} b")
@@ -546,7 +548,7 @@ def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -
     assert describe(Target.LINUX, (), "runner", tmp_path).qnn == ""
 
 
-def test_licences_are_those_beside_the_libraries(tmp_path: Path) -> None:
+def test_a_bundle_includes_the_licences_next_to_its_libraries(tmp_path: Path) -> None:
     own = ("LICENSE", "LICENCE.txt", "QNN_LICENSE.pdf", "NOTICE", "LICENSES/NOTICE2")
     first = {name: name for name in (*own, "README", "LICENSES/ThirdPartyNotices.txt")}
     other = {"LICENSE": "LICENSE", "NOTICE": "2", "LICENSES/LICENSE": "3"}

@@ -46,7 +46,7 @@ def describe(sdk: Path) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-def test_a_toolchain_is_its_artifacts_packages_and_unnamed_parts(sdk: Path) -> None:
+def test_the_toolchain_of_a_report_lists_artifacts_packages_library_and_adaptor(sdk: Path) -> None:
     library = sdk / toolchain.HOST_DIRECTORY / "libQnnHtp.so"
     library.write_bytes(BUILD)
     assert describe(sdk) == {
@@ -58,7 +58,7 @@ def test_a_toolchain_is_its_artifacts_packages_and_unnamed_parts(sdk: Path) -> N
     }
 
 
-def test_validation_is_tried_with_the_variables_of_the_environment(sdk: Path) -> None:
+def test_operator_validation_is_probed_with_the_given_variables(sdk: Path) -> None:
     (sdk / toolchain.HOST_DIRECTORY / "libQnnHtp.so").write_bytes(BUILD)
     place = sdk / "lib/python/qti/aisw/converters/common"
     place.mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_validation_is_tried_with_the_variables_of_the_environment(sdk: Path) ->
     assert describe(sdk)["operator-validation"][0] == "sdk"
 
 
-def test_validation_is_the_sdks_where_its_module_can_be_imported(tmp_path: Path) -> None:
+def test_operator_validation_uses_the_sdk_if_its_module_can_be_imported(tmp_path: Path) -> None:
     place = tmp_path / "lib/python/qti/aisw/converters/common"
     assert toolchain.find_validation(tmp_path, os.environ) == "none"
     place.mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_pythonpath_entries_come_first_on_sys_path_and_once(
     assert sys.path == ["/one", "/three", "/old", "/two"]
 
 
-def test_libraries_used_in_place_are_named_by_size_and_time(
+def test_libraries_used_in_place_are_identified_by_size_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "digest_packages", lambda names: f"{len(names)} packages")

@@ -62,7 +62,7 @@ def test_causes_are_listed_in_the_order_of_their_lines() -> None:
     assert names(say(other, one).consequences) == ["zip-broken"]
 
 
-def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
+def test_a_symptom_is_reported_only_without_a_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
     told = say(INIT, "Segmentation fault (core dumped)")
     assert names(told.causes) == ["backend-not-initialized"]
@@ -81,7 +81,7 @@ def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
     assert (names(known.causes), names(known.notes)) == (["stub-mismatch"], ["op-refused-fp16"])
 
 
-def test_of_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
+def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
     def make(name: str, role: Role = Role.CAUSE, *before: str) -> Rule:
         return Rule(
             name, Area.DEVICE, "h", "r", "", "", ("a link",),
@@ -123,7 +123,9 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
         ((MAGIC, "fine"), ""),
     ],
 )
-def test_a_failure_is_known_by_its_cause_else_by_a_hint(lines: tuple[str, ...], rule: str) -> None:
+def test_a_failure_is_identified_by_its_cause_or_else_by_a_hint(
+    lines: tuple[str, ...], rule: str
+) -> None:
     known = find_known("\n".join(lines), RULES)
     assert (known.rule if known else "") == rule
 
@@ -137,7 +139,7 @@ def test_a_failure_is_known_by_its_cause_else_by_a_hint(lines: tuple[str, ...], 
         *("2026-01-01 [E:onnxruntime:, a.cc:1] x", "E/qnn ( 12): x", "1-1 0:0 12 13 E qnn : x"),
     ],
 )
-def test_each_form_of_an_error_line_is_unknown_until_a_rule_knows_it(line: str) -> None:
+def test_each_form_of_an_error_line_is_listed_as_unknown_without_a_rule(line: str) -> None:
     for text in (line, line.upper() if "E:" not in line else line):
         assert [(one.line, one.text) for one in say(text, "", "x", text).unknown] == [
             (1, text), (4, text),
@@ -199,7 +201,7 @@ def test_any_line_ending_encoding_or_chunk_size_of_a_log_gives_the_same_cause(
     assert names(explain("log", parts, RULES).causes) == ["stub-mismatch"]
 
 
-def test_time_grows_with_the_log_and_not_faster() -> None:
+def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
     hostile = b"error " * 200_000 + b"\n" + b"aaaaaaaaaaaaaaaa.*" * 50_000
     noise = b"11-22 12:00:01.331 17202 1 I adsprpc : " + b"0123456789abcdef " * 6 + b"failed 1\n"
     begun = time.process_time()
@@ -226,7 +228,7 @@ def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: 
         assert told.unknown == (Unknown(1, lines[0]),)
 
 
-def test_lines_stay_whole_however_the_log_is_cut() -> None:
+def test_lines_of_a_log_stay_whole_at_chunk_borders() -> None:
     """A chunk that ends within a line waits for the rest, except a long chunk without a line
     end."""
     whole = f"fine\n{STUB}\n".encode()

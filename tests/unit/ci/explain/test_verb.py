@@ -87,7 +87,7 @@ def zip_of(log: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [zip_of, gzip.compress, lzma.compress, bz2.compress])
-def test_a_packed_log_is_not_taken_for_a_log(
+def test_a_compressed_log_is_refused_by_explain(
     pack: Callable[[bytes], bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,7 +115,9 @@ def test_explain_reads_a_log_from_standard_input(
     assert "standard input: " in capsys.readouterr().out
 
 
-def test_a_terminal_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_refuses_to_read_from_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipe = Pipe(b"")
     monkeypatch.setattr(pipe, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", pipe)

@@ -83,7 +83,7 @@ def test_a_known_fault_after_a_reshape_is_matched_by_the_reshaped_size() -> None
 
 
 @pytest.mark.parametrize(("ceil", "covered"), [("", False), (", ceil=0", True)])
-def test_a_finding_explains_only_operators_with_its_attributes(ceil: str, covered: bool) -> None:
+def test_a_finding_covers_only_operators_with_its_attributes(ceil: str, covered: bool) -> None:
     pool = "x = input(1, 4, 8, 8)\ny = avg_pool(x, kernel=3, stride=2{})\nreturn y"
     finding = parse_graph(pool.format(", ceil=1"))
     assert has_chain(parse_graph(pool.format(ceil)), finding) is covered

@@ -140,7 +140,7 @@ def test_a_worse_outcome_is_a_regression_and_a_better_one_a_fix() -> None:
     assert (matrix.regressions, len(matrix.fixes)) == ((), 1)
 
 
-def test_a_matrix_of_two_faults_has_a_row_of_each_form_and_scheme() -> None:
+def test_a_matrix_of_known_faults_has_a_row_per_form_and_scheme() -> None:
     def run(fault: str, form: str, scheme: str, qnn: str, end: str, db: float | None) -> Rerun:
         return Rerun(
             fault=fault,

@@ -193,7 +193,7 @@ def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
         assert bool(find_pattern(Pattern(("rand",), ("fp16",), **more), [bare])) is fits
 
 
-def test_a_chain_is_found_through_any_of_the_operands() -> None:
+def test_a_fault_pattern_matches_through_any_operand() -> None:
     steps = [
         Step("r", "relu", (), ("",), (2,)),
         Step("t", "tanh", (), ("",), (2,)),
@@ -205,7 +205,7 @@ def test_a_chain_is_found_through_any_of_the_operands() -> None:
     assert find_pattern(Pattern(("tanh", "neg"), ("fp16",)), steps) == []
 
 
-def test_a_pattern_is_found_with_its_conditions() -> None:
+def test_a_fault_pattern_matches_only_with_its_conditions() -> None:
     pattern = Pattern(
         ("add", "layer_norm|softmax"), ("fp16",), constant="over_batch", min_batch=2, ranks=(3,)
     )

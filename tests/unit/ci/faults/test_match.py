@@ -70,7 +70,7 @@ def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy()
     assert remedy.text.startswith("expand the constant")
 
 
-def test_each_fault_of_a_line_is_named_once() -> None:
+def test_each_known_fault_is_reported_once_per_line() -> None:
     wide, constant = Operand((2, 24, 64)), Operand((24, 64), constant=True)
 
     def call(name: str, operator: str, source: str) -> Step:
@@ -111,7 +111,7 @@ def test_each_fault_of_a_line_is_named_once() -> None:
         ),
     ],
 )
-def test_a_fault_is_named_for_its_graphs_schemes_and_versions_alone(
+def test_a_known_fault_is_reported_only_for_its_graphs_schemes_and_versions(
     call: Callable[..., Tensor], scheme: str, qnn: str, names: list[str]
 ) -> None:
     assert [one.fault for one in find(call, X, scheme=scheme, qnn=qnn)] == names
@@ -131,7 +131,7 @@ def test_a_large_attention_mask_is_a_known_fault_in_8_bits_stored_or_computed() 
         assert find(block(-30.0), scores, kept, scheme=scheme) == ()
 
 
-def test_a_batch_norm_that_no_convolution_absorbs_is_named() -> None:
+def test_the_known_fault_of_an_unabsorbed_batch_norm_is_reported() -> None:
     parts = (nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
     for call, names in (
         (lambda net, x: net.parts[1](x.relu()), ["batch-norm-alone"]),
@@ -301,7 +301,7 @@ def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
     assert [one.fault for one in found] == names
 
 
-def test_a_pool_of_a_tall_and_narrow_picture_is_named() -> None:
+def test_a_known_fault_of_pools_on_tall_narrow_images_is_reported() -> None:
     tall, square = torch.randn(1, 4, 20, 7), torch.randn(1, 4, 20, 20)
     assert [one.fault for one in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
     assert find(pool(2, 1, 0), square) == ()
@@ -352,7 +352,7 @@ CALLED, WRITTEN = ["rms-norm-misplaced"], ["rms-norm-written-out-misplaced"]
         ),
     ],
 )
-def test_an_rms_norm_is_named_for_the_shapes_that_qnn_misplaces(
+def test_the_known_rms_norm_fault_is_reported_for_its_shapes(
     call: Callable[..., Tensor], shape: tuple[int, ...], scheme: str, names: list[str]
 ) -> None:
     weight = nn.ParameterList([nn.Parameter(torch.rand(shape[-1]))])

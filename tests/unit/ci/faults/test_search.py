@@ -124,7 +124,7 @@ def test_a_planted_fault_is_found_and_shrunk() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_graph_fails_if_it_does_with_any_seed(seed: int) -> None:
+def test_a_graph_fails_if_it_fails_with_any_seed(seed: int) -> None:
     graphs = [parse_graph(PLANTED.graph)] * 3
     made = make_search(lambda one, _: WRONG if one.seed == seed else RIGHT)
     assert made.fails(WRONG, graphs) == [True] * 3
@@ -272,7 +272,7 @@ def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> Non
     assert "with sigmoid as the last operator" in found.right
 
 
-def test_suspects_that_a_round_has_no_time_for_wait_for_the_next() -> None:
+def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
     unary = ["relu", "sigmoid", "tanh", "gelu", "abs", "neg", "sin", "cos", "exp"]
     finder = make_search(always(WRONG))
     suspects = [(n, suspect(one)) for n, one in enumerate(unary)]

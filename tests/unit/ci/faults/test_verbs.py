@@ -211,7 +211,7 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
     assert (len(matrix["regressions"]), matrix["fixes"]) == (len(set(words)) - 1, [])
 
 
-def test_no_version_is_tried_unless_all_can_be(
+def test_no_version_is_run_unless_all_versions_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions_matrix, "find_side", None)

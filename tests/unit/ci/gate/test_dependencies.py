@@ -51,11 +51,13 @@ UPSTREAM = TreeFiles(
         ("scripts/link.py", "", "exir/program.py"),
     ],
 )
-def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -> None:
+def test_a_file_of_an_executorch_tree_depends_on_its_imports(
+    path: str, text: str, found: str
+) -> None:
     assert UPSTREAM.list_dependencies(path, parse_python(text)) == set(found.split())
 
 
-def test_groups_are_closed_over_what_they_include() -> None:
+def test_dependency_groups_include_the_groups_that_they_name() -> None:
     rows = {
         "a": ["x==1", {"include-group": "b"}, {"other": "c"}],
         "b": [{"include-group": "d"}, {"include-group": "a"}],
@@ -67,7 +69,7 @@ def test_groups_are_closed_over_what_they_include() -> None:
     assert close_groups({"a"}, {}) == ("a",)
 
 
-def test_a_session_starts_with_its_record_and_its_rule() -> None:
+def test_the_dependencies_of_a_session_start_from_its_record_and_rule() -> None:
     sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
     found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
     starts = {path for path, parent in found["wheels"].reach.parents.items() if not parent}
@@ -81,7 +83,7 @@ def test_a_session_starts_with_its_record_and_its_rule() -> None:
     ]
 
 
-def test_the_sessions_of_a_noxfile() -> None:
+def test_sessions_are_read_from_a_noxfile() -> None:
     assert [*parse_noxfile(NOXFILE)][:3] == ["test_emulator", "tests", "unit"]
     text = "@other\n@nox.session\ndef one(session): ...\ndef two(session): ...\nthree = 3\n"
     assert [*parse_noxfile(text)] == ["one"]
@@ -102,7 +104,7 @@ def test_the_sessions_of_a_noxfile() -> None:
         ("other.toml", "tool.mypy", ""),
     ],
 )
-def test_a_file_or_key_of_a_session_is_explained(path: str, key: str, why: str) -> None:
+def test_a_file_or_key_that_a_session_uses_has_its_reason(path: str, key: str, why: str) -> None:
     reach = Reach({"a.py": "", "b.py": "a.py"})
     uses = {"pyproject.toml#tool.mypy": "linted"}
     session = SessionInputs("x", reach, Recorded((), ("c.toml",)), uses=uses)
@@ -130,7 +132,7 @@ def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> N
         ("a = 1", f"a = {'[' * 9999}{']' * 9999}", {"?"}),
     ],
 )
-def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
+def test_changed_keys_of_a_toml_file_are_listed(old: str, new: str, keys: set[str]) -> None:
     assert list_changed_keys(old, new) == keys
     assert list_changed_parts("a.toml", old, new) == keys
     assert list_changed_parts("a.py", old, new) is None
@@ -151,13 +153,15 @@ def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
         ),
     ],
 )
-def test_a_page_changes_with_its_blocks_of_code(old: str, new: str, differs: bool) -> None:
+def test_a_markdown_page_changes_only_with_its_code_blocks(
+    old: str, new: str, differs: bool
+) -> None:
     for before, after in ((old, new), (new, old)):
         found = list_changed_parts("a.md", before, after)
         assert found == frozenset({"code"} if differs else ())
 
 
-def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> None:
+def test_a_gate_rule_for_the_case_session_plans_all_of_its_cases() -> None:
     rule = Rule(("Makefile",), ("test_emulator",), "it makes it")
     rules = replace(RULES, rule=(rule, *RULES.rule))
     after = edit(FILES, {"Makefile": "x", "ci/models/suite/mlp.py": "x = 2\n"})

@@ -230,7 +230,7 @@ def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model
     assert third == "o 8a8w S passed with SQNR 30 (below 31)"
 
 
-def test_the_limits_of_a_report_are_those_of_the_policy_and_no_others() -> None:
+def test_a_report_with_other_limits_than_the_policys_is_a_fault() -> None:
     policy = read_emulator_policy()
     first, *rest = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
     looser = replace(first, max_abs=1e9)

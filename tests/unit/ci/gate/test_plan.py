@@ -283,7 +283,7 @@ MLP_TREE = TreeFacts(
 )
 
 
-def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
+def test_a_file_that_only_a_removed_model_used_plans_no_case() -> None:
     model = f"{SUITE}/gone.py"
     gone = replace(MLP_TREE, models={**MLP_TREE.models, "gone": Reach({model: ""})})
     for path, everything in ((model, ""), ("c.py", "no rule or dependency covers c.py")):
@@ -308,7 +308,7 @@ def test_a_file_that_only_a_removed_model_used_needs_nothing() -> None:
         ("c.toml", {"k", "other"}, False),
     ],
 )
-def test_a_file_whose_parts_have_rules_is_covered_part_by_part(
+def test_a_changed_file_is_covered_only_if_each_changed_key_has_a_rule(
     path: str, keys: set[str] | None, covered: bool
 ) -> None:
     names = ("a.toml#k", "a.toml#kind", "b.toml#k", f"{SOCS}#SM8650.id")

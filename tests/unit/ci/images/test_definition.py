@@ -66,7 +66,7 @@ NAMES = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
         ("noxfile.py", 'python = f"python{sys', 'python = f"python-{sys'),  # in digest_group
     ],
 )
-def test_what_is_installed_and_how_changes_the_tag(
+def test_packages_and_build_files_change_the_tag_of_an_image(
     checkout: Path, name: str, old: str, new: str
 ) -> None:
     before = plan(checkout).reference()
@@ -76,7 +76,7 @@ def test_what_is_installed_and_how_changes_the_tag(
     assert plan(checkout).reference() != before
 
 
-def test_other_changes_of_the_project_change_no_tag(checkout: Path) -> None:
+def test_unrelated_files_do_not_change_the_tag_of_an_image(checkout: Path) -> None:
     before = plan(checkout).reference()
     text = (checkout / "noxfile.py").read_text("utf-8")
     (checkout / "noxfile.py").write_text(text + "\n\ndef more() -> None: ...\n", "utf-8")

@@ -102,7 +102,7 @@ def test_an_unknown_image_or_a_build_outside_a_checkout_is_refused(
         (b"#ID=debian\n", ""),
     ],
 )
-def test_the_python_of_a_base_is_its_distributions(
+def test_the_python_of_a_base_image_is_that_of_its_distribution(
     engine: Any, monkeypatch: pytest.MonkeyPatch, release: bytes, python: str
 ) -> None:
     asked: list[tuple[str, str]] = []

@@ -103,7 +103,7 @@ UNITS: list[tuple[str, str, AppUnit]] = [
 ]  # fmt: skip
 
 
-def test_checks_of_apps_find_their_fault_and_not_the_nearest_thing() -> None:
+def test_app_checks_find_their_faulty_example_and_not_the_good_one() -> None:
     shown = ""
     for code, special, given in UNITS:
         found = [one for one in APPS.judge(given) if one.id == code]

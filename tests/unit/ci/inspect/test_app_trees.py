@@ -200,7 +200,7 @@ def test_offset_that_leads_nowhere_is_a_fault(at: int) -> None:
         (b'<?xml version="1.0" encoding="x-none"?><manifest/>', "not XML"),
     ],
 )
-def test_other_documents_have_a_fault(data: bytes, reason: str) -> None:
+def test_a_file_that_is_no_android_manifest_has_a_fault(data: bytes, reason: str) -> None:
     assert reason in parse_manifest(data).fault
 
 
@@ -270,7 +270,7 @@ def test_file_that_is_no_app_is_refused_with_its_kind(
         ([f"lib/{ABI}/liba.so", f"lib/{ABI}/libA.so"], Kind.APK),  # no Android folds case
     ],
 )
-def test_aar_has_a_list_of_resources_or_libraries_of_its_own(
+def test_aar_is_recognised_by_its_resource_list_or_libraries(
     tmp_path: Path, names: list[str], kind: Kind
 ) -> None:
     (tmp_path / "app").write_bytes(make_zip(*names))
@@ -341,7 +341,7 @@ def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> 
     assert told in inspect_file(path).damage
 
 
-def test_one_limit_is_for_all_archives_of_an_app(
+def test_the_limit_of_unpacked_bytes_is_for_all_archives_of_an_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: Mapping[str, int] = {"a": 100, "b": 100, "empty": 0, "c": 100}

@@ -141,7 +141,7 @@ WHOLE = Runtime("libs", "2.49.40", (75, 79), (), "2.37", ("aten::erf.out",))
         )),
     ],
 )  # fmt: skip
-def test_directory_or_archive_of_libraries_is_a_runtime(
+def test_compat_takes_a_directory_or_archive_as_runtime(
     tmp_path: Path, files: dict[str, bytes | None], found: Runtime
 ) -> None:
     root = tmp_path / "libs"
@@ -157,7 +157,7 @@ def test_directory_or_archive_of_libraries_is_a_runtime(
         assert read_runtime(str(tmp_path / "app.apk"), KERNELS) == replace(found, name="app.apk")
 
 
-def test_versions_and_artifacts_are_runtimes(
+def test_compat_takes_a_version_or_artifact_as_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))

@@ -128,7 +128,7 @@ def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) 
         list_wanted(selection, POLICY, roots)
 
 
-def test_two_libraries_of_one_name_are_named(tmp_path: Path) -> None:
+def test_two_libraries_to_sign_with_one_name_are_refused(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a/x.so", "b/y.so", "c/x.so", "d/z.so", "e/y.so")]
     for path in files:
         make_library(path, 0x79)

@@ -46,7 +46,7 @@ def test_a_verdict_is_the_worst_of_what_was_found(
     assert report.verdict is verdict
 
 
-def test_a_verification_as_data_and_as_text(key: Key, library: bytes) -> None:
+def test_a_verification_reads_as_its_snapshot_as_data_and_text(key: Key, library: bytes) -> None:
     good, faulty = verify(sign_elf(library, key)), verify(sign_elf(library, key, wrong_entry=3))
     faulty.notes.append("a note")
     unsigned, other = Verification(1), Verification(1, signed=True)
@@ -74,7 +74,9 @@ def check(*words: object) -> ExitCode:
     return ExitCode(main(["verify-signature", *map(str, words)]))
 
 
-def test_the_expected_kind_decides_the_exit_code(tmp_path: Path, key: Key, library: bytes) -> None:
+def test_the_expected_kind_of_signature_decides_the_exit_code(
+    tmp_path: Path, key: Key, library: bytes
+) -> None:
     authority = generate_private_key(SECP256R1())
     chain = certify(LEAF_NAME, Ed25519PrivateKey.generate(), ROOT_NAME, authority)
     chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
@@ -101,7 +103,7 @@ def test_the_expected_kind_decides_the_exit_code(tmp_path: Path, key: Key, libra
     assert passing("--at", f"{now:%Y-%m-%dT%H:%M:%S}") == ["signed"]
 
 
-def test_one_of_several_files_fails_them_all_and_each_is_named(
+def test_one_bad_file_fails_the_verification_and_each_bad_one_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], key: Key, library: bytes
 ) -> None:
     assert check(tmp_path) == ExitCode.USAGE

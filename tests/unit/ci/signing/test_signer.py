@@ -116,7 +116,7 @@ def test_the_sdk_s_signer_runs_in_its_own_python_and_another_as_it_is(
     assert resolve_signer(make_plan(signer_command=f"{python} -c 'a b'")) == other
 
 
-def test_files_of_a_command_are_programs_and_the_rest_arguments(tmp_path: Path) -> None:
+def test_files_of_a_signer_command_are_recorded_as_programs(tmp_path: Path) -> None:
     script = tmp_path / "sign.py"
     script.write_text("")
     signer = Signer((SH, str(script), "--token", "x", "/no/file", "x" * 5000), 1.0)

@@ -270,7 +270,9 @@ def test_the_layout_of_a_signed_file_is_checked(
 
 
 @pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\x01"])
-def test_bytes_that_no_hash_covers_are_padding(key: Key, library: bytes, filler: bytes) -> None:
+def test_bytes_that_no_hash_covers_may_only_be_padding(
+    key: Key, library: bytes, filler: bytes
+) -> None:
     data = sign_elf(library, key)
     verdict = Verdict.INVALID if filler == b"\1" else Verdict.PROVEN
     assert verify(data).uncovered
@@ -395,7 +397,9 @@ def test_a_placeholder_or_missing_signature_is_invalid(
     assert report.errors == ["the hash segment contains hashes but no signature"]
 
 
-def test_another_file_s_signature_is_told_from_another_key_s(key: Key, library: bytes) -> None:
+def test_a_signature_of_another_file_is_distinguished_from_another_keys(
+    key: Key, library: bytes
+) -> None:
     other = sign_elf(flip(library, parse_image(memoryview(library)).segments[2].offset), key)
     start = other.index(key.chain) - key.size
     borrowed = FixedKey(0, 0, key.chain, value=other[start : start + key.size])

@@ -71,7 +71,7 @@ def check_tree(sdk: Workspace, wanted: Mapping[str, bytes], *components: str) ->
 # -- pinned archives ------------------------------------------------------------------------------
 
 
-def test_whole_archive_is_asked_for_once(sdk: Workspace, server: BadServer) -> None:
+def test_whole_archive_is_requested_once(sdk: Workspace, server: BadServer) -> None:
     serve(sdk, server, "good")
     check_tree(sdk, FILES)
     assert [(one.name, one.range) for one in server.requests] == [("good", "")]

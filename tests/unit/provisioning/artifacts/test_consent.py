@@ -100,7 +100,7 @@ def test_variable_accepts_the_licences_of_the_named_artifacts(
         ("y", "true", False),
     ],
 )
-def test_terminal_is_asked_except_in_ci(
+def test_consent_is_asked_for_on_a_terminal_except_in_ci(
     licensed: Workspace, monkeypatch: pytest.MonkeyPatch, answer: str, ci: str, accepts: bool
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
@@ -228,7 +228,7 @@ def test_one_suggested_command_gives_every_missing_consent(
         ("qnn/lib/lpai-v6/unsigned", 164),
     ],
 )
-def test_libraries_are_for_the_machine_of_their_directory(
+def test_machines_of_libraries_are_compared_with_their_directories(
     tmp_path: Path, folder: str, machine: int
 ) -> None:
     library = write(tmp_path / folder / "libA.so", made.make_library(machine, 9000))
@@ -248,7 +248,9 @@ def test_libraries_are_for_the_machine_of_their_directory(
         assert caught.value.what == what
 
 
-def test_libraries_state_the_version_of_their_archive(sdk: Workspace, tmp_path: Path) -> None:
+def test_versions_in_libraries_are_compared_with_the_archives(
+    sdk: Workspace, tmp_path: Path
+) -> None:
     request, root = of(sdk.ask(), version=made.VERSION), tmp_path / "root"
     library = made.make_library(62, 9000)
     write(root / "sdk.yaml", f"version: {made.VERSION}175447\n")

@@ -218,7 +218,7 @@ def test_overlay_comes_first_for_python_and_the_loader(tmp_path: Path) -> None:
 # -- profiles -------------------------------------------------------------------------------------
 
 
-def test_profiles_manifests_and_kinds_of_sources_fit_each_other() -> None:
+def test_committed_profiles_and_manifests_are_consistent() -> None:
     for name in list_toolchains():
         toolchain = read_toolchain(name)
         assert (toolchain.name, toolchain.release().version) == (name, toolchain.default)

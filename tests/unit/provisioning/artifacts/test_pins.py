@@ -34,7 +34,9 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("carry", [True, False])
-def test_figures_follow_a_pin_or_are_removed(sdk: Workspace, *, carry: bool) -> None:
+def test_update_renames_or_removes_the_recorded_figures_of_a_pin(
+    sdk: Workspace, *, carry: bool
+) -> None:
     folder = sdk.manifests / "baselines"
     for name in (OF_BOTH, *OTHERS, "qnn-runtime-2.49.40-lpai.toml", "qnn-runtime-2.49.40.txt"):
         write(folder / name, f"# ü {name}\n")

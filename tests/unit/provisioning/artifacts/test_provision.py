@@ -98,7 +98,7 @@ def test_tree_needs_room_on_the_disk(
     assert sdk.provision().fetched
 
 
-def test_version_is_replaced_except_in_longer_numbers() -> None:
+def test_version_in_a_text_is_replaced_except_within_longer_numbers() -> None:
     for text, words, wanted in (
         ("1.2.5 11.2 0.1.2 1.25 a1.21", {"1.2": "1.3"}, "1.2.5 11.2 0.1.2 1.25 a1.21"),
         ("v1.2/1.2-1.2.zip", {"1.2": "1.3"}, "v1.3/1.3-1.3.zip"),

@@ -141,7 +141,7 @@ def test_global_options_and_help_work_on_both_sides_of_the_verb(
 
 
 @pytest.mark.parametrize("words", [["show", "--nonsense"], ["nonsense"], []])
-def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
+def test_a_wrong_command_with_json_is_a_json_usage_error(
     verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = run_command("p", verbs, [*words, "--json"])

@@ -39,7 +39,7 @@ def test_git_variables_of_the_caller_do_not_select_another_repository(
     assert read_commit(repository / ".git") == commit
 
 
-def test_lines_of_git_come_one_by_one_with_its_variables(repository: Path) -> None:
+def test_lines_of_git_are_streamed_with_its_variables(repository: Path) -> None:
     lines: list[str] = []
     words = ("-c", "alias.say=!echo one; echo $QNN_CI_X; exit 3", "say")
     ended = run_git(
@@ -64,7 +64,7 @@ def test_a_directory_inside_a_repository_is_not_that_repository(
             read_commit(place)
 
 
-def test_the_users_mirror_in_a_variable_still_counts(
+def test_git_config_in_the_users_variables_still_applies(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")

@@ -55,7 +55,7 @@ def test_an_interrupt_ends_the_whole_group() -> None:
         time.sleep(0.01)
 
 
-def test_a_hang_is_ended_with_its_children() -> None:
+def test_a_hanging_process_is_ended_with_its_children() -> None:
     ended = run_process(["sh", "-c", "sleep 600 & echo $!; wait"], timeout_s=0.5, check=False)
     assert ended.exceeded
     command = Path(f"/proc/{int(ended.output)}/cmdline")

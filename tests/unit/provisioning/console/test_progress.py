@@ -113,7 +113,7 @@ def test_steps_are_wrapped_between_words(screen: Screen) -> None:
     assert "net.py:bad" in lines[0]
 
 
-def test_a_path_is_never_broken() -> None:
+def test_a_long_path_is_never_wrapped() -> None:
     path = "/a/path/" + "x" * 100
     assert path in fit_lines(f"report: {path}", 80).split()
     assert fit_lines(path, None) == path

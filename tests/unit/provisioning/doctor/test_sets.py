@@ -55,7 +55,7 @@ def test_libraries_and_skels_of_two_directories_are_one_set() -> None:
     assert split_sets(()) == []
 
 
-def test_sets_of_two_versions_are_judged_alone() -> None:
+def test_library_sets_of_two_versions_are_judged_separately() -> None:
     sets = [
         (*at(f"{version}/lib", build), dsp(f"{version}/dsp", build))
         for version, build in (("2.33", OTHER), ("2.34", BUILD))
@@ -137,7 +137,7 @@ def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
     return [(one.id, one.severity) for one in found]
 
 
-def test_the_api_level_is_that_of_the_app() -> None:
+def test_libraries_need_at_most_the_apps_minimum_api_level() -> None:
     assert judge_level(31, 33) == []
     assert judge_level(31, 31) == []
     assert judge_level(31, 29) == [("QNN223", Severity.ERROR)]

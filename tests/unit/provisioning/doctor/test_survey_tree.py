@@ -136,7 +136,7 @@ def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None
     render_verdict(verdict).encode()
 
 
-def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
+def test_a_linked_sdk_is_surveyed_like_the_sdk(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}

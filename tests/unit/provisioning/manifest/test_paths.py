@@ -164,7 +164,7 @@ def write_lock(path: str = "a", sha256: str = SHA256) -> None:
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_a_lock_whose_files_lead_out_is_damaged(path: str) -> None:
+def test_a_lock_with_a_path_outside_the_tree_is_refused(path: str) -> None:
     write_lock(path)
     with pytest.raises(ManifestError, match="cannot read the lock"):
         read_lock(project_lock_path("sdk", "1"))

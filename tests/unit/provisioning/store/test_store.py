@@ -221,7 +221,7 @@ def leave(store: Store, *names: str) -> None:
     touch(store.trees, *(f"{name}/deep/file" for name in names))
 
 
-def test_stage_is_fresh_and_removes_leftovers_of_its_artifact(store: Store) -> None:
+def test_staging_directory_is_fresh_and_leftovers_are_removed(store: Store) -> None:
     leave(store, *STALE, *OTHERS)
     with store.stage(KEY) as staged:
         assert (staged.parent, names_in(staged)) == (store.trees, {"sdk"})

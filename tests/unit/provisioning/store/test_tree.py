@@ -193,7 +193,7 @@ GIT_OWNS = {
 }
 
 
-def test_files_that_control_git_are_looked_at(tmp_path: Path) -> None:
+def test_scan_of_a_checkout_includes_files_that_control_git(tmp_path: Path) -> None:
     touch(tmp_path, "a", "deep/.git/index", "deep/b", *GIT_DECIDES, *GIT_OWNS)
     around = {"a", "deep/", "deep/.git/", "deep/.git/index", "deep/b"}
     assert set(scan_tree(tmp_path, checkout=True)) == GIT_DECIDES | around
@@ -201,7 +201,7 @@ def test_files_that_control_git_are_looked_at(tmp_path: Path) -> None:
     assert whole >= GIT_DECIDES | GIT_OWNS | around | {".git/", ".git/refs/heads/"}
 
 
-def test_alternates_and_links_in_git_directories_are_looked_at(tmp_path: Path) -> None:
+def test_scan_finds_alternates_and_links_in_git_directories(tmp_path: Path) -> None:
     touch(tmp_path, ".git/HEAD", ".git/modules/sub/HEAD", ".git/objects/info/alternates")
     alternates = tmp_path / ".git/modules/sub/objects/info/alternates"
     alternates.parent.mkdir(parents=True)
