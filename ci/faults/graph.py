@@ -9,13 +9,14 @@ module.
 Each line except the last defines a tensor. ``input`` and ``constant`` take the shape, and the
 distribution of the elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5),
 ``"large"`` (normal, 16 times as large), or a mask of attention scores with 0 and -30: ``"causal"``
-(0 up to the diagonal) or ``"window"`` (0 at the diagonal and the seven elements before it). With
-``value=0.5``, all elements have that value instead.
+(0 up to the diagonal) or ``"window"`` (0 at the diagonal and the seven elements before it), or the
+biases of ALiBi, [heads, rows, columns]: ``"alibi"``. With ``value=0.5``, all elements have that
+value instead.
 An operator of ``OPERATORS`` takes tensors, and keyword arguments that are numbers or lists of
 integers, such as ``axis=-1``. The last line returns one or more results of operators.
 
 Instead of a tensor's name, an operand may be another call, such as ``relu(add(x, p))``, a number,
-which is a constant of one element, or a sum, difference, product or quotient, such as ``x * 0.5``.
+which is a constant without axes, or a sum, difference, product or quotient, such as ``x * 0.5``.
 A parsed graph has a line for each of these.
 """
 
@@ -63,6 +64,9 @@ block     gather           index_select                                     Gath
 block     pixel_shuffle    pixel_shuffle                                    DepthToSpace
 block     adaptive_pool    adaptive_avg_pool2d                              -
 block     group_norm       group_norm,native_group_norm                     -
+block     grid_sample      grid_sampler,grid_sampler_2d                     -
+block     slice_scatter    slice_scatter                                    -
+block     index_copy       index_copy,index_put                             -
 block     gru              gru                                              -
 block     lstm             lstm                                             -
 block     scaled_dot_product_attention  scaled_dot_product_attention        -
@@ -135,7 +139,7 @@ ONLY_IN_PATTERNS: Mapping[str, str] = {
 }
 
 
-Like = Literal["normal", "positive", "large", "causal", "window"]
+Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]
 Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 

@@ -30,6 +30,10 @@ positive = lambda *s: rng.uniform(0.5, 1.5, s).astype("f")
 large = lambda *s: 16 * normal(*s)
 causal = lambda *s: np.triu(np.full(s, -30, "f"), 1)
 window = lambda *s: causal(*s) + np.tril(np.full(s, -30, "f"), -8)
+def alibi(*s):
+    h, t, u = (np.arange(n, dtype="f") for n in s[-3:])
+    slopes = 2 ** (-8 * (h + 1) / len(h))
+    return np.broadcast_to(slopes[:, None, None] * np.minimum(u - t[:, None], 0), s)
 whole = lambda v, *s: np.full(s, v, "f")
 constants = {
 $constants}
@@ -88,6 +92,10 @@ positive = lambda *s: torch.rand(s) + 0.5
 large = lambda *s: 16 * normal(*s)
 causal = lambda *s: torch.full(s, -30.0).triu(1)
 window = lambda *s: causal(*s) + torch.full(s, -30.0).tril(-8)
+def alibi(*s):
+    h, t, u = (torch.arange(float(n)) for n in s[-3:])
+    slopes = 2 ** (-8 * (h + 1) / len(h))
+    return (slopes[:, None, None] * (u - t[:, None]).clamp(max=0)).expand(s).clone()
 whole = lambda v, *s: torch.full(s, float(v))
 class Net(torch.nn.Module):
     def __init__(self):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from msgspec import structs
 
@@ -253,29 +254,21 @@ class Search:
         repeats = repeats[:2] if is_slow else repeats
         again = self.confirm([Item(str(small), one) for one in repeats], 1)
         failing = [one for one in again if one.end == end]
-        worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
+        worst = min(failing, key=lambda one: one.sqnr_db)
         rewritten = [Item(str(small), worst.seed, name) for name in self.rewrites]
         mended = self.try_items(rewritten, 1, self.deadline) if not is_slow else ()
-        has_db = worst.end == WRONG
-        finding = Finding(
-            graph=str(small),
-            end=end,
+        finding = make_finding(
+            small,
+            end,
+            again,
             frontend=self.frontend,
             scheme=self.scheme,
             soc=self.soc,
-            sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
-            predicted_db=round(worst.predicted_db, 1) if has_db else None,
-            place=worst.place,
-            why=worst.why,
-            operators=small.operators,
-            relations=list_relations(small),
             right=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if not bad),
             also_wrong=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if bad),
-            failed=len(failing),
-            repeats=len(repeats),
             known=self.find_known(small),
             mended_by=tuple(
                 item.rewrite
@@ -311,6 +304,27 @@ class Search:
         """Return the name of the first known fault in a graph; empty if it has none."""
         known = match_faults(describe(graph, find_shapes(graph)), self.scheme, self.qnn)
         return known[0].fault if known else ""
+
+
+def make_finding(graph: Graph, end: str, results: Sequence[Result], **fields: Any) -> Finding:
+    """Return a finding: a graph, and its results with several seeds, of which some are ``end``.
+    ``fields`` are further fields of the finding."""
+    failing = [one for one in results if one.end == end]
+    worst = min(failing, key=lambda one: one.sqnr_db)
+    has_db = end == WRONG
+    return Finding(
+        graph=str(graph),
+        end=end,
+        sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
+        predicted_db=round(worst.predicted_db, 1) if has_db else None,
+        place=worst.place,
+        why=worst.why,
+        operators=graph.operators,
+        relations=list_relations(graph),
+        failed=len(failing),
+        repeats=len(results),
+        **fields,
+    )
 
 
 def _rank(one: Finding) -> tuple[bool, bool, float]:

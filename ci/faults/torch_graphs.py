@@ -36,6 +36,11 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     if declared.like in {"causal", "window"}:
         low: Any = np.full(declared.shape, -30, np.float32)
         return np.triu(low, 1) + (np.tril(low, -WINDOW) if declared.like == "window" else 0)
+    if declared.like == "alibi":
+        heads, rows, columns = (np.arange(size) for size in declared.shape[-3:])
+        slopes = 2.0 ** (-8.0 * (heads + 1) / len(heads))
+        biases = slopes[:, None, None] * np.minimum(columns - rows[:, None], 0)
+        return np.asarray(np.broadcast_to(biases, declared.shape), np.float32)
     factor = 16.0 if declared.like == "large" else 1.0
     drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
     if not declared.is_input and _is_weight(graph, name):
@@ -305,6 +310,15 @@ CALLS: Mapping[str, Call] = {
     "adaptive_pool": lambda x, size: functional.adaptive_avg_pool2d(x, list(size)),
     "pixel_shuffle": lambda x, scale: functional.pixel_shuffle(x, int(scale)),
     "gather": lambda x, axis, places: x.index_select(axis, torch.tensor(places, device=x.device)),
+    "index_copy": lambda x, y, axis, places: x.index_copy(
+        axis, torch.tensor(places, device=x.device), y
+    ),
+    "slice_scatter": lambda x, y, axis, start: torch.slice_scatter(
+        x, y, axis, start, start + y.shape[axis]
+    ),
+    "grid_sample": lambda x, grid, align=0: functional.grid_sample(
+        x, grid, align_corners=bool(align)
+    ),
     "where": lambda c, a, b: torch.where(c > 0, a, b),
     "scaled_dot_product_attention": _attend,
     "gru": partial(_recur, cell="gru"),

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from ci.faults.graph import parse_graph
-from ci.faults.known import FRONTENDS
+from ci.faults.known import FRONTENDS, Frontend, read_faults
 from ci.faults.render import render_coverage, render_found, render_markdown
-from ci.faults.results import SUSPECT, Item
+from ci.faults.results import Finding, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source", choices=SOURCES, default=SOURCES[0], help=text)
     text = "an SoC to compile for; repeatable; default: {}"
     add_options(parser, "--soc", group="", text=text)
-    add("--graph", **FILE, help="instead of a search, try the graph in this file with ten seeds")
+    text = "instead of a search, try a graph with ten seeds: a file, or the name of a known fault"
+    add("--graph", **FILE, help=text)
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
     add_options(parser, "--reports", gaps={"--reports": "fuzz/"})
@@ -82,7 +83,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     ) as bench:
         progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
         if text:
-            return try_graph(text, [(one, bench.make(one, soc)) for one, soc in runs])
+            trials = [(one, bench.make(one, soc)) for one, soc in runs]
+            outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
+            write_pages(findings, directory, args.frontend, bench.qnn)
+            return outcome
 
         from ci.faults.search import Search  # it imports torch
 
@@ -107,15 +111,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         qnn = bench.qnn
     progress.step("4/4 report")
 
-    package = "onnxruntime-qnn" if args.frontend == "onnx" else "executorch"
-    release = version(package)
-    tools = f"QNN {qnn}, {package} {release}"
     write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(found)))
     findings = [finding for one in found for finding in one.findings]
-    for number, finding in enumerate(findings, 1):
-        name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)[:MOST_NAME]}.md"
-        page = render_markdown(finding, release, tools)
-        write_whole(directory / name, page.encode())
+    write_pages(findings, directory, args.frontend, qnn)
     if args.source != "random":
         write_whole(directory / "coverage.md", render_coverage(found).encode())
     fresh = [one for one in findings if not one.known]
@@ -123,27 +121,49 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
 
 
+def write_pages(findings: list[Finding], directory: Path, frontend: Frontend, qnn: str) -> None:
+    """Write a bug report per finding into a directory."""
+    package = "onnxruntime-qnn" if frontend == "onnx" else "executorch"
+    release = version(package)
+    for number, finding in enumerate(findings, 1):
+        name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)[:MOST_NAME]}.md"
+        page = render_markdown(finding, release, f"QNN {qnn}, {package} {release}")
+        write_whole(directory / name, page.encode())
+
+
 def read_graph(path: Path) -> str:
-    """Return the graph in a file, as text. Raises UsageError if the file does not contain a valid
-    graph."""
+    """Return the graph in a file, or that of the known fault with this name, as text. Raises
+    UsageError if there is no valid graph."""
+    known = {one.name: one.graph for one in read_faults() if one.graph}
+    if path.name in known and not path.exists():
+        return known[path.name]
     data = read_user_file(path, "the graph", LIMIT_BYTES)
     return str(parse_graph(data.decode("utf-8", "replace")))
 
 
-def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
-    """Try one graph in each scheme, with each of SEEDS. Raises UsageError if the graph cannot be
-    computed."""
+def try_graph(
+    text: str, trials: list[tuple[Scheme, Trial]], *, frontend: Frontend, soc: str
+) -> tuple[Outcome, list[Finding]]:
+    """Try one graph in each scheme, with each of SEEDS. Return the results, and a finding for each
+    scheme in which it fails with any seed. Raises UsageError if the graph cannot be computed."""
+    from ci.faults.search import ORDER, make_finding
     from ci.faults.torch_graphs import find_shapes
 
-    find_shapes(parse_graph(text))
-    lines, data, wrong = [], [], False
+    graph = parse_graph(text)
+    find_shapes(graph)
+    lines, data, findings = [], [], []
     for scheme, trial in trials:
-        for one in trial.run([Item(text, seed) for seed in SEEDS], 1):
-            wrong = wrong or one.end in SUSPECT
+        results = list(trial.run([Item(str(graph), seed) for seed in SEEDS], 1))
+        for one in results:
             lines.append(
                 f"{scheme} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB"
                 f" ({one.predicted_db:.1f} dB predicted) {one.place} {one.why}".rstrip()
             )
             data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})
+        if ends := [one.end for one in results if one.is_suspect]:
+            end = min(ends, key=ORDER.index)
+            own = {"frontend": frontend, "scheme": scheme.value, "soc": soc}
+            findings.append(make_finding(graph, end, results, **own))
     text = "".join(f"{line}\n" for line in lines)
-    return Outcome(text, {"results": data}, ExitCode.FAILED if wrong else ExitCode.OK)
+    code = ExitCode.FAILED if findings else ExitCode.OK
+    return Outcome(text, {"results": data}, code), findings

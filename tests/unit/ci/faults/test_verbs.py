@@ -291,6 +291,8 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     assert [one["seed"] for one in outcome.data["results"]] == [*range(10)]
     assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
     assert bench.made == (Scheme.FP16, "SM8750")
+    assert len([*tmp_path.rglob("fp16-01-*.md")]) == code
+    assert fuzz.read_graph(tmp_path / PLANTED.name) == PLANTED.graph
 
 
 @pytest.mark.parametrize("wrong", [0, 9])
@@ -303,8 +305,10 @@ def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> 
     once: Any = Once()
     right: Any = StandIn(lambda _: False)
     for trials, code in (([once, right], 1), ([right, once], 1), ([right], 0)):
-        outcome = fuzz.try_graph(PLANTED.graph, [(Scheme.FP16, one) for one in trials])
+        pairs = [(Scheme.FP16, one) for one in trials]
+        outcome, findings = fuzz.try_graph(PLANTED.graph, pairs, frontend="onnx", soc="SM8650")
         assert outcome.exit_code == code
+        assert [(one.failed, one.repeats, one.end) for one in findings] == [(1, 10, WRONG)] * code
 
 
 @pytest.mark.parametrize(
