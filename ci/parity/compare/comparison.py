@@ -174,7 +174,8 @@ def apply_allowances(
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
-    pairs = [(one, next((e for e in live if covers(e, one)), None)) for one in findings]
+    keys = ((one, (one.kind.value, one.path, one.detail)) for one in findings)
+    pairs = [(one, next((e for e in live if e.covers(*key)), None)) for one, key in keys]
     kept = [finding for finding, entry in pairs if entry is None]
     used = {id(entry) for _, entry in pairs}
     allowed = len(findings) - len(kept)
@@ -195,10 +196,6 @@ def why_without_effect(entry: Allowance, files: Container[str], today: date) -> 
     if entry.absent and entry.absent in files:
         return f"the entry's condition is not met: {entry.absent} is in the tree"
     return ""
-
-
-def covers(entry: Allowance, finding: Finding) -> bool:
-    return entry.covers(finding.kind.value, finding.path, finding.detail)
 
 
 def _stale(entry: Allowance, why: str) -> Finding:

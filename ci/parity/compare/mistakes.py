@@ -18,7 +18,7 @@ from ci.parity.compare.dependencies import library_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, Use, is_compiling
-from ci.parity.compare.sources import is_compared, nearest_buck_target
+from ci.parity.compare.sources import is_compared, level_of, nearest_buck_target
 from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, ListEntry, Place, suffix_of
 from ci.parity.policy import matches
 
@@ -224,7 +224,7 @@ def _overdone(
     elif not buck.entry.condition and not Groups.is_python(cmake.target):
         yield replace(
             found,
-            level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+            level=level_of(index, path, Level.WARNING),
             message=f"{buck.target.label} compiles this file for every platform, but "
             f"{cmake.target.name} does not compile it for {configuration.value}",
             fix=f"use select() for it in {buck.target.label}, or let CMake compile it for "

@@ -38,11 +38,11 @@ from ci.parity.policy import matches
 WHOLE_FOLDER = "folder"
 
 
-def level_of(index: Index, path: str) -> Level:
+def level_of(index: Index, path: str, level: Level = Level.ERROR) -> Level:
     """Return the level of a difference. It is a note for tests, because CMake builds only some of
     them.
     """
-    return Level.NOTE if index.policy.is_test(path) else Level.ERROR
+    return Level.NOTE if index.policy.is_test(path) else level
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
     return Finding(
         kind=Kind.BUCK_ONLY,
         path=path,
-        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        level=level_of(index, path, Level.WARNING),
         message=f"{target.name} compiles {len(taken)} other sources of {label}, but not this one",
         detail=target.name,
         fix=f"add {path} to {target.name} ({entry.place})",

@@ -93,20 +93,19 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
     """Return the list ``name`` in a .bzl file, or None if it is unknown."""
-    known = run.state.sources.file_lists
-    if path not in known:
-        known[path] = read_file_lists(run.state.sources.tree.read(path), path)
-    lists = known[path]
+    sources = run.state.sources
+    if path not in sources.file_lists:
+        sources.file_lists[path] = read_file_lists(sources.tree.read(path), path)
+    lists = sources.file_lists[path]
     run.state.read.add(path)
-    if not isinstance(lists, str) and name in lists:
-        return lists[name]
     if isinstance(lists, str):
-        is_broken = path in run.state.sources.tree.files
+        is_broken = path in sources.tree.files
         folder = "" if is_broken else None  # any directory may use the list
         run.note_unread(0, f"{path} is not evaluated: {lists}", folder, is_broken=is_broken)
-    else:
+        return None
+    if name not in lists:
         run.note_unread(0, f"{path} has no list {name}")
-    return None
+    return lists.get(name)
 
 
 def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
@@ -114,16 +113,15 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
     if text is None:
         return "the file is not in the tree"
     module = starlark.Module()
+    end = time.thread_time() + FILE_LIST_LIMIT_S
+    options = starlark.EvalOptions(check_cancelled=lambda: time.thread_time() > end)
     try:
         ast = starlark.parse(path, text, starlark.Dialect.extended())
-        end = time.thread_time() + FILE_LIST_LIMIT_S
-        options = starlark.EvalOptions(check_cancelled=lambda: time.thread_time() > end)
         starlark.eval_with(options, module, ast, starlark.Globals.standard())
     except starlark.StarlarkError as error:
         return explain(error, path)[0]
-    names = re.findall(r"^(\w+)\s*=", text, re.MULTILINE)
-    values = {name: module[name] for name in names}
-    return {k: [str(item) for item in v] for k, v in values.items() if isinstance(v, list)}
+    values = ((name, module[name]) for name in re.findall(r"^(\w+)\s*=", text, re.MULTILINE))
+    return {name: [*map(str, value)] for name, value in values if isinstance(value, list)}
 
 
 def use_language(run: Interpreter, call: Call) -> None:

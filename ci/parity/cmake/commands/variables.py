@@ -107,13 +107,10 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
 
 def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]:
     folder, _, last = pattern.rpartition("/")
-    folders = run.state.sources.folders
-    if not recursive and "*" not in folder:
-        test = compile_pattern(last)
-        return [p for p in folders.get(folder, ()) if test.fullmatch(p.rpartition("/")[2])]
     test = compile_pattern(f"{folder}/**/{last}".lstrip("/") if recursive else pattern)
-    start = folder.partition("*")[0].rstrip("/")
-    near = [name for name in folders if name == start or name.startswith(start + "/") or not start]
+    start = folder.partition("*")[0].rpartition("/")[0] if "*" in folder else folder
+    folders = run.state.sources.folders
+    near = [name for name in folders if not start or f"{name}/".startswith(f"{start}/")]
     return [path for name in near for path in folders[name] if test.fullmatch(path)]
 
 
