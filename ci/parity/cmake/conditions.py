@@ -49,16 +49,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Scope:
-    """The functions that conditions call to look up variables, targets and paths, and to record
-    matches.
-    """
+    """The functions that conditions call to look up variables, targets and paths."""
 
     variable: Callable[[str], Value | None]
     is_open: Callable[[str], bool]
     has_target: Callable[[str], bool]
     has_path: Callable[[str], bool]
-    note_match: Callable[[re.Match[str] | None], None]
-    note_unknown_match: Callable[[], None]
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
@@ -172,9 +168,7 @@ def _compare(left: Operand, word: str, right: Operand, scope: Scope) -> Answer:
         return _in_list(left, right, scope)
     firsts = _values(left, scope)
     if word == "MATCHES":
-        answers = {_match(first, second, scope) for first in firsts for second in right.values}
-        if len(answers) > 1 or len(firsts) > 1:
-            scope.note_unknown_match()
+        answers = {_match(first, second) for first in firsts for second in right.values}
     else:
         answers = {_order(a, word, b) for a in firsts for b in _values(right, scope)}
     return None if _is_open(left, scope) or _is_open(right, scope) else _agree(answers)
@@ -204,14 +198,11 @@ def _order(first: str, word: str, second: str) -> Answer:
         return False
 
 
-def _match(text: str, pattern: str, scope: Scope) -> Answer:
+def _match(text: str, pattern: str) -> Answer:
     try:
-        match = search(pattern, text)
+        return search(pattern, text) is not None
     except UnknownMatchError:
-        scope.note_unknown_match()
         return None
-    scope.note_match(match)
-    return match is not None
 
 
 def _in_list(left: Operand, right: Operand, scope: Scope) -> Answer:

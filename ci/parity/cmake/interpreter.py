@@ -8,7 +8,6 @@ was not evaluated.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -41,7 +40,6 @@ from ci.parity.facts import NotEvaluated, Place
 MOST_STEPS = 100_000
 MOST_DEPTH = 60
 MOST_TURNS = 2000
-MOST_GROUPS = 10
 Table: TypeAlias = MutableMapping[str, "Value | None"]
 Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
@@ -105,17 +103,6 @@ class Interpreter:
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
         scope.maps[0][name] = value
-
-    def note_match(self, match: re.Match[str] | None) -> None:
-        groups = (match.group(), *match.groups("")) if match else ()
-        self.set("CMAKE_MATCH_COUNT", (str(max(len(groups) - 1, 0)),))
-        for number in range(MOST_GROUPS):
-            value = groups[number] if number < len(groups) else ""
-            self.set(f"CMAKE_MATCH_{number}", (value,))
-
-    def note_unknown_match(self) -> None:
-        for name in (*range(MOST_GROUPS), "COUNT"):
-            self.set(f"CMAKE_MATCH_{name}", unknown(f"CMAKE_MATCH_{name}"))
 
     def expand(self, argument: Argument) -> Value:
         """Return all possible values of an argument, before lists are split."""
@@ -374,8 +361,6 @@ class Interpreter:
             is_open=self._is_open,
             has_target=self.has_target,
             has_path=lambda path: self.relative(path) in self.state.sources.tree.files,
-            note_match=self.note_match,
-            note_unknown_match=self.note_unknown_match,
         )
         return decide(operands, scope)
 

@@ -81,7 +81,9 @@ def root_variables(
     }
     known = HOST if configuration is Configuration.HOST else ANDROID
     is_any = configuration is Configuration.ANY
+    groups = (f"CMAKE_MATCH_{number}" for number in (*range(10), "COUNT"))
     return {
+        **{name: unknown(name) for name in groups},
         **{n: unknown(n) if is_any else (known.get(n, ""),) for n in PLATFORM_NAMES},
         **{name: (value,) for name, value in fixed.items()},
     }

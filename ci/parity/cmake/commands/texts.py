@@ -164,15 +164,16 @@ def _edit_words(run: Interpreter, words: list[str]) -> None:
 
 
 def use_regex(run: Interpreter, action: str, pattern: str, words: list[str]) -> None:
-    """Evaluate string(REGEX), which also sets CMAKE_MATCH_n. The words are the replacement (used by
-    REPLACE only), the variable for the result, and the text.
+    """Evaluate string(REGEX). The words are the replacement (used by REPLACE only), the variable
+    for the result, and the text.
     """
     new, name, text = words[0], words[1], "".join(words[2:])
     try:
-        matches = list(islice(find_all(pattern, text), 1 if action == "MATCH" else None))
-        run.note_match(matches[-1] if matches else None)
-        found = ";".join(match.group() for match in matches)
-        run.set(name, (replace(pattern, new, text) if action == "REPLACE" else found,))
+        if action == "REPLACE":
+            result = replace(pattern, new, text)
+        else:
+            found = islice(find_all(pattern, text), 1 if action == "MATCH" else None)
+            result = ";".join(match.group() for match in found)
     except UnknownMatchError:
-        run.note_unknown_match()
-        run.set(name, unknown("string(REGEX)"))
+        result = unknown("string(REGEX)")[0]
+    run.set(name, (result,))
