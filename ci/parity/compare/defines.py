@@ -76,8 +76,6 @@ def _cmake_only(groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
                 continue
             label = min(labels)
             fix = f'add "-D{word.text}" to the preprocessor_flags of {label}'
-            if giver := find_giver(groups, label, name):
-                fix = f'move "-D{word.text}" to the exported_preprocessor_flags of {giver}'
             yield _lacking(target, word, reader, groups.by_label[label], fix)
             break
 
@@ -98,16 +96,6 @@ def _lacking(
         **at(reader, word.place),
         **at(other),
     )
-
-
-def find_giver(groups: Groups, label: str, macro: str) -> str:
-    """Return the label of a dependency of the Buck target ``label`` that defines a macro without
-    exporting it, or "" if there is none.
-    """
-    reached = groups.passed_on(groups.by_label[label]) - {label}
-    known = reached & groups.by_label.keys()
-    givers = (each for each in known if macro in map(name_of, groups.by_label[each].defines))
-    return min(givers, default="")
 
 
 def cmake_readers(groups: Groups, target: CMakeTarget, word: Word) -> Iterator[CMakeTarget]:

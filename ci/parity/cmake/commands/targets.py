@@ -20,11 +20,10 @@ LIBRARY_WORDS = {
 }  # fmt: skip
 KEYWORDS = {"PUBLIC", "PRIVATE", "INTERFACE", "BEFORE", "AFTER", "LINK_PUBLIC", "LINK_PRIVATE"}
 SEARCH_WORDS = KEYWORDS | {"SYSTEM"}
+SOURCE_WORDS = KEYWORDS | {"FILE_SET", "TYPE", "HEADERS", "CXX_MODULES", "BASE_DIRS", "FILES"}
 OPTION = "option"
 PYTHON_MAKERS = {"pybind11_add_module", "python_add_library"}
 LINK_TYPES = {"debug", "optimized", "general"}
-# If a source has no extension, CMake tries these in this order (policy CMP0115).
-EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
 @dataclass
@@ -152,7 +151,7 @@ class Targets:
     def add_sources(self, run: Interpreter, call: Call) -> None:
         """Evaluate target_sources(), including its file sets."""
         if target := self.find_known(run, call):
-            self._list(run, target, file_set_items(call.items[1:]))
+            self._list(run, target, [i for i in call.items[1:] if i.text not in SOURCE_WORDS])
 
     def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
         # A quoted list is one word of the call, but several sources of the target.
@@ -260,28 +259,9 @@ def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     return first[:size] == second[:size]
 
 
-def file_set_items(items: tuple[Item, ...]) -> list[Item]:
-    """Return the files of target_sources(), without FILE_SET, TYPE, BASE_DIRS and their values."""
-    kept = []
-    skip = False
-    mode = ""
-    for item in items:
-        if skip:
-            skip = False
-        elif item.text in {"FILE_SET", "TYPE"}:
-            skip = True
-        elif item.text in {"BASE_DIRS", "FILES"}:
-            mode = item.text
-        elif item.text in KEYWORDS:
-            mode = ""
-        elif mode != "BASE_DIRS":
-            kept.append(item)
-    return kept
-
-
 def source_path(run: Interpreter, text: str) -> str | None:
-    """Return the path of a source in the tree, or None for a generated file or a file outside the
-    tree.
+    """Return the path of a source in the tree, or None for a generated file, a file outside the
+    tree or a folder, such as one of a file set.
     """
     path = run.absolute(text)
     while path.startswith(ROOT + ROOT + "/"):
@@ -290,7 +270,4 @@ def source_path(run: Interpreter, text: str) -> str | None:
     if not path.startswith(ROOT + "/"):
         return None
     path = path[len(ROOT) + 1 :]
-    files = run.state.sources.tree.files
-    if path in files:
-        return path
-    return next((path + extension for extension in EXTENSIONS if path + extension in files), path)
+    return path if suffix_of(path) or path in run.state.sources.tree.files else None
