@@ -171,6 +171,8 @@ def test_parity_fails_if_a_side_could_not_be_read(
     assert (code, "::error title=parity::the buck side" in text) == (ExitCode.FAILED, True)
     code, text = run_command("ci", VERBS, [*words, "--json"])
     assert (code, [row["path"] for row in json.loads(text)["findings"]]) == (ExitCode.FAILED, [])
+    why = "the process that reads this side of the tree failed: did not end within"
+    assert {row["reason"][: len(why)] for row in json.loads(text)["not_evaluated"]} == {why}
 
 
 @pytest.mark.parametrize(

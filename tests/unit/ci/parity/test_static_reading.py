@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -31,7 +30,6 @@ from ci.parity.facts import (
 )
 from ci.parity.policy import ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
-from provisioning.console.process import Completed
 from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
 from tests.stand_ins.snapshots import check_snapshot
@@ -582,49 +580,6 @@ def test_a_digest_of_a_tree_is_of_all_that_is_read(change: Files, is_changed: bo
     assert run.digest_tree(other) != run.digest_tree(before)
 
 
-@pytest.mark.parametrize(
-    ("hard", "soft"),
-    [(resource.RLIM_INFINITY, 3 << 30), (4 << 30, 3 << 30), (1 << 30, 1 << 30)],
-)
-@pytest.mark.parametrize("is_committed", [False, True])
-def test_a_worker_process_reads_one_side_within_time_and_memory_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool, hard: int, soft: int
-) -> None:
-    limits: list[object] = []
-
-    def run_here(argv: list[str], *, cwd: Path, timeout_s: float, check: bool) -> Completed:
-        assert (argv[1:3], (cwd / "ci").is_dir()) == (["-m", "ci.parity.reading"], True)
-        limits.append(timeout_s)
-        os.chdir(cwd)  # where a relative path leads elsewhere
-        assert reading.main(argv[3:]) == 0
-        os.chdir(tmp_path)
-        return Completed((), int(check), "", 0)
-
-    monkeypatch.setattr(reading, "run_process", run_here)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda *words: limits.append(words))
-    root = tmp_path / "checkout"
-    root.mkdir()
-    (root / "BUCK").write_text('load("@executorch//:a.bzl", "A")\nA(name = "lib")\n')
-    (root / "a.bzl").write_text("def A(name):\n    native.cxx_library(name = name)\n")
-    (root / "CMakeLists.txt").write_text("add_library(lib a.cpp)\n")
-    if is_committed:
-        git(root, "init", "--quiet")
-        git(root, "add", ".")
-        git(root, "commit", "--quiet", "-m", "one")
-        (root / "BUCK").write_text("")
-    monkeypatch.chdir(tmp_path)
-    tree = open_tree(Path("checkout"), "HEAD" if is_committed else None, LAYOUT)
-    assert isinstance(tree, RevisionTree | DirectoryTree)
-    known = reading.read_side(tree, "buck")
-    assert ([one.label for one in known.targets], known.not_evaluated) == (["//:lib"], ())
-    sides = reading.read_side(tree, "cmake")
-    assert [(one.configuration, len(one.targets)) for one in sides] == [
-        (one, 1) for one in Configuration
-    ]
-    assert limits == [300, (resource.RLIMIT_AS, (soft, hard))] * 2
-
-
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
@@ -664,25 +619,3 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
     assert read_again == (4 if is_whole else 3)
     (tmp_path / "file").touch()
     assert run.compare_whole(tree, ParityPolicy(), tmp_path / "file") == first
-
-
-@pytest.mark.parametrize(
-    ("ended", "told"),
-    [
-        (Completed((), 1, "one\n  two\n\n", 0), "two"),
-        (Completed((), -11, " \n", 0), "was killed by SIGSEGV"),
-        (Completed((), -9, "", 0, "did not end within 300 s"), "did not end within 300 s"),
-        (Completed((), 0, "", 0), "[Errno 2] No such file or directory: "),
-    ],
-)
-def test_a_side_whose_reader_fails_is_not_evaluated_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Completed, told: str
-) -> None:
-    monkeypatch.setattr(reading, "run_process", lambda *_, **__: ended)
-    tree = DirectoryTree(tmp_path)
-    why = f"the process that reads this side of the tree failed: {told}"
-    (row,) = reading.read_side(tree, "buck").not_evaluated
-    assert (row.place, row.reason[: len(why)]) == (WHOLE, why)
-    sides = reading.read_side(tree, "cmake")
-    assert [one.configuration for one in sides] == [*Configuration]
-    assert {one.not_evaluated[0].reason[: len(why)] for one in sides} == {why}
