@@ -400,21 +400,14 @@ class Interpreter:
             if len(names) == 1:
                 names = [f"{name}_{index}" for index in range(len(lists))]
             return names, list(zip_longest(*lists, fillvalue=""))
-        if rest[:1] == ["IN"]:
-            return [name], [(word,) for word in self._foreach_items(rest[1:])]
-        return [name], [(word,) for word in rest]
-
-    def _foreach_items(self, words: list[str]) -> list[str]:
         found: list[str] = []
         mode = ""
-        for word in words:
-            if word in {"LISTS", "ITEMS"}:
+        for word in rest[1:] if rest[:1] == ["IN"] else rest:
+            if rest[0] == "IN" and word in {"LISTS", "ITEMS"}:
                 mode = word
-            elif mode == "LISTS":
-                found.extend(self._list_of(word))
             else:
-                found.append(word)
-        return found
+                found.extend(self._list_of(word) if mode == "LISTS" else [word])
+        return [name], [(word,) for word in found]
 
     def _list_of(self, name: str) -> list[str]:
         values = self.scope.get(name) or ()

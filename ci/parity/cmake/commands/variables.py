@@ -128,17 +128,19 @@ def _split_words(run: Interpreter, words: list[str]) -> None:
 
 def component(run: Interpreter, path: str, mode: str) -> str:
     base = posixpath.basename(path)
-    if mode in {"ABSOLUTE", "REALPATH"}:
-        return run.absolute(path)
-    if mode in {"PATH", "DIRECTORY"}:
-        return posixpath.dirname(path)
-    if mode == "NAME":
-        return base
-    dot = base.find(".") if mode in {"NAME_WE", "EXT"} else base.rfind(".")
-    dot = len(base) if dot < 0 else dot
-    if mode in {"NAME_WE", "NAME_WLE"}:
-        return base[:dot]
-    return base[dot:] if mode in {"EXT", "LAST_EXT"} else unknown(f"the {mode} of {path}")[0]
+    stem = base.partition(".")[0]
+    match mode:
+        case "ABSOLUTE" | "REALPATH":
+            return run.absolute(path)
+        case "DIRECTORY" | "PATH":
+            return posixpath.dirname(path)
+        case "NAME":
+            return base
+        case "NAME_WE":
+            return stem
+        case "EXT":
+            return base[len(stem) :]
+    return unknown(f"the {mode} of {path}")[0]
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
