@@ -105,7 +105,7 @@ def cmake_readers(groups: Groups, target: CMakeTarget, word: Word) -> Iterator[C
     files = groups.files_that_read(name_of(word))
     if target.name in groups.buck_of and not files.isdisjoint(groups.readable_files(target)):
         yield target
-    uses = groups.cmake_uses.get(Configuration.ANY, {})
+    uses = groups.cmake_uses[Configuration.ANY]
     near = {use.target.name: use.target for path in files for use in uses.get(path, ())}
     for name in sorted(near) if word.exported else ():
         if name in groups.buck_of and target.name in groups.cmake_reach(name):

@@ -107,9 +107,9 @@ class Groups(Index):
 
     def __init__(self, tree: ParityFacts, policy: ParityPolicy) -> None:
         super().__init__(tree, policy)
-        facts = self.sides.get(Configuration.ANY)
-        self.cmake = group((target.name, target) for target in (facts.targets if facts else ()))
-        self.aliases = facts.aliases if facts else {}
+        facts = self.sides[Configuration.ANY]
+        self.cmake = group((target.name, target) for target in facts.targets)
+        self.aliases = facts.aliases
         self._library_names: dict[str, set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:

@@ -107,14 +107,15 @@ class Index:
 
     @cached_property
     def sides(self) -> dict[Configuration, CMakeFacts]:
-        return {facts.configuration: facts for facts in self.facts.cmake}
+        none = {configuration: CMakeFacts(configuration) for configuration in Configuration}
+        return none | {facts.configuration: facts for facts in self.facts.cmake}
 
     @cached_property
     def built(self) -> tuple[CMakeTarget, ...]:
         """The CMake targets in the configurations of both platforms. A target that both platforms
         have occurs twice.
         """
-        return tuple(t for c in BUILT if c in self.sides for t in self.sides[c].targets)
+        return tuple(t for c in BUILT for t in self.sides[c].targets)
 
     @cached_property
     def everywhere(self) -> set[str]:

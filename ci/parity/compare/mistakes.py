@@ -28,7 +28,7 @@ NEAR = 0.85
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
-    again = (t for c in BUILT if c in index.sides for t in index.sides[c].repeated)
+    again = (t for c in BUILT for t in index.sides[c].repeated)
     for target in (*index.facts.buck.repeated, *again):
         if not index.policy.is_excluded(target.place.path):
             side = "" if isinstance(target, BuckTarget) else "CMake target "
@@ -169,7 +169,7 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
     """Yield a finding for each file that Buck and CMake do not compile for the same platforms."""
-    uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
+    uses = index.cmake_uses
     for path in sorted(index.buck_uses):
         if not is_compared(index, path) or not index.exists(path):
             continue

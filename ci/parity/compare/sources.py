@@ -66,7 +66,7 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
     C++ is reported instead. Tests and the policy's ``without_buck`` are then left out.
     """
     for configuration in BUILT:
-        uses = index.cmake_uses.get(configuration, {})
+        uses = index.cmake_uses[configuration]
         for path in sorted(uses):
             if path in index.buck_uses or not index.exists(path):
                 continue
@@ -434,8 +434,7 @@ def nearest_cmake_target(
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
     siblings = {entry.path for entry in buck.srcs}
-    uses = index.cmake_uses.get(Configuration.ANY) or {}
-    for other, rows in uses.items():
+    for other, rows in index.cmake_uses[Configuration.ANY].items():
         same = directory_of(other) == directory_of(path)
         if same or other in siblings:
             if other == path or index.policy.is_test(other) != index.policy.is_test(path):
@@ -459,11 +458,10 @@ def find_cmake_halves(index: Index, path: str) -> dict[str, tuple[CMakeTarget, L
     """Return the CMake targets that can compile ``path`` and list its header, each with the entry
     of the header. The header is in the folder of ``path`` or in one above.
     """
-    facts = index.sides.get(Configuration.ANY)
     name = posixpath.basename(path).removesuffix(suffix_of(path))
     return {
         target.name: (target, entry)
-        for target in (facts.targets if facts else ())
+        for target in index.sides[Configuration.ANY].targets
         for entry in target.headers
         if posixpath.basename(entry.path).removesuffix(suffix_of(entry.path)) == name
         and is_inside(path, [directory_of(entry.path)])

@@ -172,23 +172,6 @@ def test_a_library_that_a_cmake_option_selects_counts_as_conditional(
     assert findings(tree(cmake=f"option(X ON)\n{cmake}")) == []
 
 
-def test_an_exported_define_is_reported_at_the_target_that_reads_it(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    link = "target_link_libraries(p PRIVATE q)"
-    deps = 'deps = ["//executorch/q:q"]'
-    flag = 'exported_preprocessor_flags = ["-DFAST"]'
-    cmake = f"{link}\ntarget_compile_definitions(q PUBLIC FAST)"
-
-    (found,) = findings(tree(deps, cmake))
-    assert (found.kind.value, found.detail, found.cmake_target) == ("define", "q: FAST", "p")
-    (found,) = findings(tree(deps, link, flag))
-    assert (found.kind.value, found.detail, found.buck_target) == ("define", "//q:q: FAST", "//p:p")
-    assert findings(tree(deps, cmake, flag)) == []
-    assert findings(tree(deps, f"{link}\ntarget_compile_definitions(q PRIVATE FAST)")) == []
-    assert findings(tree(deps, link, 'preprocessor_flags = ["-DFAST"]')) == []
-
-
 def test_a_define_is_read_by_headers_that_a_source_includes(
     findings: Callable[..., list[Finding]],
 ) -> None:
