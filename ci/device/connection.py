@@ -289,7 +289,7 @@ for name in machine soc_id; do
 done
 if command -v getprop >/dev/null; then
   echo "soc=$(getprop ro.soc.model)"; echo "model=$(getprop ro.product.model)"
-  echo "android=$(getprop ro.build.version.release)"; echo "api=$(getprop ro.build.version.sdk)"
+  echo "android=$(getprop ro.build.version.release)"
 fi
 echo "user=$(id -un)"
 for node in /dev/fastrpc-* /dev/adsprpc-smd; do

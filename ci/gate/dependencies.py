@@ -111,32 +111,17 @@ class TreeFiles:
         self.links = links
         self.rules = rules
 
-    @cached_property
-    def folders(self) -> Mapping[str, tuple[str, ...]]:
-        """The files below each folder."""
-        found: dict[str, list[str]] = {}
-        for path in self.files:
-            folder = directory_of(path)
-            while folder:
-                found.setdefault(folder, []).append(path)
-                folder = directory_of(folder)
-        return {folder: tuple(paths) for folder, paths in found.items()}
-
     def list_dependencies(self, path: str, imports: Iterable[str]) -> set[str]:
         """Return the files that ``path`` depends on because of its imports, its packages or, for a
-        symbolic link, its target."""
+        symbolic link, its target, which may be a folder."""
         found = {file for name in imports for file in self.find_module(name, path)}
         if path.endswith(READ):
             found.update(self.list_packages(path))
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
-            found.update(self.expand(target))
+            below = f"{target}/"
+            found.update(one for one in self.files if one == target or one.startswith(below))
         return found - {path}
-
-    def expand(self, path: str) -> tuple[str, ...]:
-        """Return ``path`` itself if it is a file, the files below it if it is a folder, otherwise
-        nothing."""
-        return (path,) if path in self.files else self.folders.get(path, ())
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:
         """Yield the files that run when a dotted name is imported: its packages and the module."""

@@ -25,7 +25,7 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 GETPROP = """#!/bin/sh
 case $1 in
   ro.soc.model) cat {root}/soc;; ro.product.model) echo Stand-in;;
-  ro.build.version.release) echo 14;; ro.build.version.sdk) echo 34;;
+  ro.build.version.release) echo 14;;
 esac
 """
 

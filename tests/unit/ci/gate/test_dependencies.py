@@ -30,9 +30,14 @@ UPSTREAM = TreeFiles(
         "exir/deep/tool.py",
         "exir/program.py",
         "link.py",
+        "scripts/deep",
         "scripts/link.py",
     ],
-    {"link.py": "exir/program.py", "scripts/link.py": "../exir/program.py"},
+    {
+        "link.py": "exir/program.py",
+        "scripts/deep": "../exir/deep",
+        "scripts/link.py": "../exir/program.py",
+    },
     FOREIGN,
 )
 
@@ -49,6 +54,7 @@ UPSTREAM = TreeFiles(
         ("backends/qnn/BUCK", "", ""),
         ("link.py", "", "exir/program.py"),
         ("scripts/link.py", "", "exir/program.py"),
+        ("scripts/deep", "", "exir/deep/__init__.py exir/deep/tool.py"),
     ],
 )
 def test_a_file_of_an_executorch_tree_depends_on_its_imports(
