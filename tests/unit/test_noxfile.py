@@ -674,7 +674,7 @@ def test_torch_is_installed_before_its_dependents_from_its_own_index(
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_an_environment_that_failed_does_not_count(
+def test_an_environment_whose_installation_failed_is_not_recorded_as_installed(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int
 ) -> None:
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})

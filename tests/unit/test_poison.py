@@ -146,7 +146,7 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     ("kind", "command", "environ", "status"),
     [(*row, one) for row in ROWS for one in STATUSES if row[0] is Report or one == STATUSES[0]],
 )
-def test_poison_in_every_string_of_a_document_is_only_text(
+def test_hostile_text_in_every_string_of_a_document_is_only_shown_as_text(
     kind: Any,
     command: str,
     environ: dict[str, str],
@@ -246,7 +246,7 @@ def write_program(path: Path) -> None:
         "init --model model.onnx",
     ],
 )
-def test_poison_in_a_program_is_only_text(
+def test_hostile_names_in_a_program_are_only_shown_as_text(
     command: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -261,7 +261,7 @@ def test_poison_in_a_program_is_only_text(
 @pytest.mark.parametrize("environ", [NOWHERE, GITHUB, AZURE])
 @pytest.mark.parametrize("options", ["-q", "--json", "--markdown"])
 @pytest.mark.parametrize("is_covered", [False, True])
-def test_poison_in_names_of_files_branches_and_tags_is_only_text(
+def test_hostile_names_of_files_branches_and_tags_are_only_shown_as_text(
     is_covered: bool,
     options: str,
     environ: dict[str, str],

@@ -111,7 +111,7 @@ def check(case: Case, explains: bool) -> str:
 
 
 @pytest.mark.nightly
-def test_a_model_that_torch_cannot_export_is_not_our_mistake(tmp_path: Path) -> None:
+def test_a_model_that_torch_cannot_export_is_not_reported_as_our_defect(tmp_path: Path) -> None:
     code = """
 import os
 import torch

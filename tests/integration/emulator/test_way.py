@@ -17,7 +17,7 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_a_case_passes_exactly_the_documented_modules(tmp_path: Path) -> None:
+def test_a_case_runs_code_of_exactly_the_documented_modules(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(TRACER)
     subprocess.run(
         [*(sys.executable, "-m", "ci", "test-emulator", "--model", "mlp", "--scheme", "fp16")],

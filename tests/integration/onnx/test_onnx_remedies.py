@@ -86,6 +86,6 @@ def test_a_remedy_makes_a_red_onnx_model_green(tmp_path: Path) -> None:
             assert ids.get(name.removesuffix("-before"), "") in causes
 
 
-def test_the_proof_of_each_rule_for_onnx_is_a_pair() -> None:
+def test_every_onnx_rule_with_a_proof_here_has_a_red_and_green_pair() -> None:
     proven = {rule.id for rule in read_rules() if rule.proof.endswith(Path(__file__).name)}
     assert proven == PAIRS.keys() - {"computed-condition"}

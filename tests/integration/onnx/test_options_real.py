@@ -110,7 +110,7 @@ def answers(model: Path) -> dict[str, dict[str, Any]]:
     return dict(zip(given, ask(requests), strict=True))
 
 
-def test_every_key_of_the_table_is_in_the_library(library: bytes) -> None:
+def test_every_provider_option_of_the_table_is_a_string_in_the_library(library: bytes) -> None:
     table, version = read_options(), installed_version()
     for row in (*table.provider, *table.run):
         here = not (row.since and is_older(version, row.since))
@@ -120,7 +120,7 @@ def test_every_key_of_the_table_is_in_the_library(library: bytes) -> None:
     assert b"qnn.perf_mode" not in library
 
 
-def test_every_option_of_the_library_is_in_the_table(library: bytes) -> None:
+def test_every_provider_option_in_the_library_is_in_the_table(library: bytes) -> None:
     seen = {word.decode() for word in WORDS.findall(library)}
     known = {row.name for row in read_options().provider}
     ignored = {word for words in NOT_OPTIONS.values() for word in words.split()}

@@ -211,7 +211,7 @@ def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
 PULL_REQUEST = {"event_name": "pull_request", "ref": "refs/pull/1/merge", "base_ref": "main"}
 
 
-def test_a_pull_request_saves_nothing(tiny: GitHub) -> None:
+def test_a_pull_request_saves_no_cache(tiny: GitHub) -> None:
     tiny.github = PULL_REQUEST
     _, run, result = run_tiny(tiny)
     assert (result, tiny.services.caches) == ("success", []), run.heard.text
@@ -232,7 +232,7 @@ def test_a_pull_request_saves_nothing(tiny: GitHub) -> None:
         ("workflow_run", "refs/heads/main", False),
     ],
 )
-def test_the_step_that_saves_runs_for_trusted_events_alone(
+def test_the_step_that_saves_the_cache_runs_only_for_trusted_events(
     event: str, ref: str, saves: bool
 ) -> None:
     steps = read_document(ROOT / ".github/actions/setup-qnn/action.yml").data["runs"]["steps"]

@@ -241,7 +241,7 @@ def test_an_executorch_that_needs_another_torch_is_refused(monkeypatch: pytest.M
     assert "./nox -s test_emulator -- --executorch 1.3.1" in str(caught.value)
 
 
-def test_two_reports_are_compared_by_the_verb(
+def test_upgrade_report_compares_two_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

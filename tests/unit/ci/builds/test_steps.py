@@ -144,7 +144,7 @@ def test_a_step_that_fails_names_its_first_error_and_what_helps(cmake: Cmake) ->
     check_snapshot(SNAPSHOTS / "failures.txt", show(said, {str(cmake.place.root): "PLACE"}))
 
 
-def test_a_step_is_in_the_log_and_in_ci_on_the_terminal_with_paths_of_the_checkout(
+def test_output_of_a_step_is_logged_and_shown_in_ci_with_paths_of_the_checkout(
     cmake: Cmake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cmake.plan.source / "a.cpp").touch()

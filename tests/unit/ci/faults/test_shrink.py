@@ -17,7 +17,7 @@ from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.faults.test_search import FIRST, has_planted
 
 
-def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
+def test_a_graph_shrinks_to_the_operators_and_ranks_that_the_fault_needs() -> None:
     small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs])
     assert small.operators == ("add", "layer_norm")
     shapes = [one.shape for one in small.tensors.values()]

@@ -296,7 +296,7 @@ def test_ids_that_are_all_off_by_one_are_rejected_and_a_tie_is_not() -> None:
     assert not judge_one(limits, flipped, expect(ids, high=flipped - 1)).accepted
 
 
-def test_shares_of_equal_elements_are_each_against_their_own_model() -> None:
+def test_the_share_of_equal_elements_is_measured_against_each_model_separately() -> None:
     """Of ten elements, all equal those of the quantized model, nine the exact ones, and eight those
     of the float model, where one element may have two values."""
     quantized = np.arange(10).reshape(1, 10)

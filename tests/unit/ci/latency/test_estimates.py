@@ -162,7 +162,7 @@ def test_a_line_with_large_errors_gives_no_time() -> None:
         ({"ms": 0.5}, 1, 0),
     ],
 )
-def test_a_budget_fails_only_beyond_the_range(
+def test_a_budget_fails_only_beyond_the_range_of_the_estimate(
     limit: dict[str, Any], failed: int, warned: int
 ) -> None:
     found = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
@@ -199,7 +199,9 @@ def test_a_device_name_must_match_exactly_one_device(text: str, count: str) -> N
     some.floats(0.1, 10),
     some.lists(some.floats(0.1, 50), min_size=3, max_size=12, unique=True),
 )
-def test_exact_points_give_their_line(base: float, factor: float, places: list[float]) -> None:
+def test_a_line_fitted_to_points_on_a_line_is_that_line(
+    base: float, factor: float, places: list[float]
+) -> None:
     points = [Point(str(x), "", x, base + factor * x) for x in places]
     found = pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5), 0
     assert fit_line(points) == found
@@ -234,7 +236,7 @@ def make_cases(number: int, **device: Any) -> list[Case]:
     ]
 
 
-def test_a_teams_own_device_gets_a_line(tmp_path: Any) -> None:
+def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> None:
     cases = make_cases(6)
     estimates = [msgspec.structs.replace(one, device=None) for one in cases]
     times = [msgspec.structs.replace(one, estimate=None) for one in cases]

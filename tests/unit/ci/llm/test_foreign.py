@@ -422,6 +422,6 @@ def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(given: dict[st
     assert caught.value.what == "no program"
 
 
-def test_a_defect_of_ours_ends_with_70(given: dict[str, Any]) -> None:
+def test_a_defect_of_our_code_exits_with_70(given: dict[str, Any]) -> None:
     report = run_foreign(given, Ended(None, "ours", "", error=DefectError("ours")))
     assert report.exit_code is ExitCode.DEFECT

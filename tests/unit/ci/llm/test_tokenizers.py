@@ -168,7 +168,9 @@ def test_a_tiktoken_tokenizer_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broken.json", "broken.model"])
-def test_what_a_library_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_tokenizer_file_that_its_library_cannot_read_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(b"no tokenizer at all")
     with pytest.raises(UsageError, match=f"the tokenizer {name} cannot be read"):
         read_tokenizer(tmp_path / name)

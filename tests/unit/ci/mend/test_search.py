@@ -92,7 +92,7 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
         ({}, LOSSY, {}, [..., "cures, mask"], "unchanged"),
     ],
 )
-def test_a_search_tries_the_cheapest_first_and_keeps_what_helps(
+def test_a_search_tries_the_cheapest_rewrite_first_and_keeps_what_helps(
     verdicts: Verdicts, finding: Finding, more: dict[str, object], tried: list[object], best: str
 ) -> None:
     made, found = search(verdicts, finding, **more)

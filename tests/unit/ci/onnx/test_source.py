@@ -132,7 +132,9 @@ def test_a_source_records_that_inputs_were_random_or_shuffled(
     assert load(tmp_path).digest == source.digest
 
 
-def test_a_sampling_rate_is_what_the_model_says(tmp_path: Path) -> None:
+def test_the_sampling_rate_is_read_from_the_model_unless_the_caller_gives_it(
+    tmp_path: Path,
+) -> None:
     value = helper.make_tensor("c", TensorProto.INT64, [], [16000])
     nodes = [
         helper.make_node("Constant", [], ["c"], value=value),
@@ -145,7 +147,7 @@ def test_a_sampling_rate_is_what_the_model_says(tmp_path: Path) -> None:
     assert {one[1].item() for one in (*told.evaluation, *told.calibration)} == {22050}
 
 
-def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_sampling_rate_says_how_to_give_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'sr'.* sampling rate") as caught:
         load(tmp_path, rate="sr")
     given = caught.value.fix.partition("np.savez(")[2].partition("), with")[0]

@@ -279,7 +279,7 @@ def as_id(trap: Trap) -> str:
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=as_id)
-def test_each_trap_is_silent_when_clean_and_found_when_drifted(
+def test_each_parity_trap_has_no_finding_until_its_sides_drift_apart(
     trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
     assert pairs(trap.clean) == set()

@@ -69,7 +69,7 @@ def test_wrong_outputs_that_upstream_accepts_fail_ours(wrong: str) -> None:
 
 
 @pytest.mark.parametrize(("kinds", "code"), [("", 1), ("-", 1), ("r", 0), ("-r", 0), ("ra", 1)])
-def test_wrong_outputs_have_to_be_compared_and_rejected(
+def test_a_wrong_outputs_run_passes_only_if_some_are_compared_and_all_rejected(
     monkeypatch: pytest.MonkeyPatch, kinds: str, code: int
 ) -> None:
     """A run that compared nothing does not show that our gate rejects anything."""

@@ -316,7 +316,7 @@ def test_the_suffix_of_a_tarball_chooses_its_decompressor(tmp_path: Path, name: 
     assert is_tarball(name)
 
 
-def test_an_error_of_the_disk_is_not_the_archives(tmp_path: Path) -> None:
+def test_an_error_of_the_disk_is_not_blamed_on_the_archive(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         extract_tar(tmp_path / "none.tar", tmp_path, Layout(), ANY)
     (tmp_path / "a.tar").write_bytes(file(b"d/a") + END)

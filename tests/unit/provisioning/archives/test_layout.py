@@ -261,7 +261,7 @@ def test_a_component_glob_matches_only_its_paths(
 
 
 @pytest.mark.parametrize("wildcard", ["*", "**", "**?*", "**a*"])
-def test_a_glob_of_many_wildcards_is_judged(wildcard: str) -> None:
+def test_a_glob_of_many_wildcards_is_matched_in_bounded_time(wildcard: str) -> None:
     """Trying every way to match would take hours."""
     layout = Layout([], [f"{wildcard}a" * 30 + "b"])
     assert not layout.wants("a" * 250)

@@ -196,7 +196,7 @@ def test_mirror_of_the_user_is_asked_first(sdk: Workspace, monkeypatch: pytest.M
     ],
 )
 @pytest.mark.parametrize("name", ["sdk.zip", "sdk.tar.gz"])
-def test_files_of_a_manifest_that_clash_are_no_fault_of_the_disk(
+def test_clashing_files_of_a_manifest_are_an_integrity_error_not_one_of_the_disk(
     sdk: Workspace, more: dict[str, str], name: str
 ) -> None:
     sdk.archive.write_bytes((pack_tar if "tar" in name else pack_zip)(FILES))

@@ -247,7 +247,7 @@ def test_lock_that_cannot_be_used_is_named(
     assert caught.value.why == (why or caught.value.why) != ""
 
 
-def test_lock_of_the_project_outranks_the_machines(sdk: Workspace) -> None:
+def test_lock_of_the_project_takes_precedence_over_the_machines(sdk: Workspace) -> None:
     lock = sdk.lock()
     own = machine_lock_path(sdk.store, "sdk", "1.2.3")
     write(own, encode_record(msgspec.structs.replace(lock, size_bytes=1)))

@@ -149,7 +149,7 @@ def test_a_wrong_command_with_json_is_a_json_usage_error(
     assert ("usage: p" in capsys.readouterr().err) == (not words)  # which hides the message
 
 
-def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
+def test_a_defect_of_our_code_shows_no_traceback_and_keeps_it_in_a_file(
     verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT

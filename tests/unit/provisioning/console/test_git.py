@@ -77,7 +77,7 @@ def test_git_config_in_the_users_variables_still_applies(
 
 
 @pytest.mark.parametrize("place", ["", ".git"])
-def test_a_checkout_of_another_user_is_told_with_what_allows_it(
+def test_the_error_for_another_users_checkout_shows_the_git_setting_that_allows_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as git's own tests do

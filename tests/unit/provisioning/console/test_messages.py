@@ -152,7 +152,7 @@ def test_the_last_line_of_what_failed_is_its_cause(
     assert (tmp_path / "cause").read_text("utf-8") == "two"
 
 
-def test_source_date_epoch_stands_in_for_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_date_epoch_replaces_the_current_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     assert clock.read_date() == "1970-01-02"
     moment, source = read_clock({"SOURCE_DATE_EPOCH": "0"})

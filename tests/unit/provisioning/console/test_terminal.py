@@ -36,7 +36,9 @@ PROGRAM = [sys.executable, "-m", "provisioning"]
         ("std::vector", "std::vector"),
     ],
 )
-def test_a_message_holds_no_command_and_no_password(text: str, expected: str) -> None:
+def test_terminal_sequences_and_passwords_are_removed_from_messages(
+    text: str, expected: str
+) -> None:
     assert clean_message(text) == expected
     stream = io.StringIO()
     Progress(stream).step(text)

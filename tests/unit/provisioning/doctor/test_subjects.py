@@ -144,7 +144,7 @@ def test_the_qnn_version_of_a_wheel_is_required_only_without_an_overlay() -> Non
         assert [one.qnn for one in PYTHON.find(ask(**facts))] == [qnn]
 
 
-def test_the_first_suitable_sdk_is_named_as_missing() -> None:
+def test_a_missing_sdk_is_reported_as_the_first_acceptable_artifact() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
     assert [one["subject"] for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]

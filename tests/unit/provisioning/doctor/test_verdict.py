@@ -162,7 +162,7 @@ def test_a_root_option_is_name_equals_directory(monkeypatch: pytest.MonkeyPatch)
     assert parse_roots(["ndk=here"]) == {"ndk": Path.cwd() / "here"}
 
 
-def test_a_staging_directory_is_a_root_of_every_profile() -> None:
+def test_root_staging_is_accepted_for_every_profile_and_an_unknown_root_is_not() -> None:
     for profile in ("android", "emulator"):
         check_roots(profile, {"staging": Path("/s")})
     with pytest.raises(UsageError, match="has no artifact other"):
@@ -239,7 +239,7 @@ def test_the_doctors_pinned_torch_and_executorch_are_those_of_pyproject() -> Non
         ([], Severity.ERROR, ExitCode.ENVIRONMENT),
     ],
 )
-def test_the_exit_code_of_a_verdict(
+def test_the_exit_code_depends_on_the_severity_of_findings_and_on_strict(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     words: list[str],

@@ -79,7 +79,7 @@ def test_a_program_shorter_than_it_declares_is_damaged(kind: str) -> None:
     assert not find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\0"))
 
 
-def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
+def test_a_program_cut_off_after_its_header_but_before_its_segments_end_is_damaged() -> None:
     head = b"\x3c\0\0\0ET12eh00" + struct.pack("<IQQQ", 32, 30, 36, 10)
     assert find_program_damage(head) == "is cut short: it has 40 of 46 bytes"
     assert not find_program_damage(head + bytes(6))

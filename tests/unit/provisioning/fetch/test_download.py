@@ -103,7 +103,7 @@ STORIES = {
 }
 
 
-def test_each_download_reads_as_its_snapshot(
+def test_messages_and_result_of_each_download_read_as_their_snapshot(
     server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "free_bytes", lambda _: 1 << 40)

@@ -261,7 +261,7 @@ def test_tree_is_renamed_before_it_is_removed(
 # -- parts of the cache ---------------------------------------------------------------------------
 
 
-def test_every_directory_that_our_code_names_below_the_home_is_a_part() -> None:
+def test_every_directory_below_the_home_that_our_code_names_is_in_home_parts() -> None:
     records = {"locks", "pins", "uses"}  # no caches: records of the store
     named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "([a-z]+)"')
     files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]

@@ -82,7 +82,7 @@ def test_home_is_named_by_a_variable_or_below_the_cache(
         (0o775, 0o777, 0o775, 0o664),
     ],
 )
-def test_directories_are_not_more_open_than_their_home(
+def test_permissions_of_directories_are_no_wider_than_those_of_their_home(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     home: int,
@@ -332,7 +332,7 @@ def test_store_that_others_can_change_is_announced_once(
 
 @pytest.mark.parametrize("place", ["./", "../", "../tree.json", "../../"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_place_that_others_may_change_is_named(store: Store, place: str, mode: int) -> None:
+def test_place_that_other_users_may_write_to_is_named(store: Store, place: str, mode: int) -> None:
     published = publish(store)
     assert list(published.find_exposed(published.owners)) == []
     path = (published.root / place).resolve()
