@@ -9,11 +9,10 @@ second time from a directory below it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,12 +100,11 @@ def prove(run: Run, shared: Path) -> None:
     ``shared`` is a directory in which environments and downloads are made once.
     """
     row = find_row(run.command)
-    with open_place(run, shared) as place:
-        if run.command.typed.startswith("pip "):
-            ended = install(run.command.typed, shared)[1]
-        else:
-            ended = type_all(run, row, place)
-        judge(run, row, ended)
+    if run.command.typed.startswith("pip "):
+        ended = install(run.command.typed, shared)[1]
+    else:
+        ended = type_all(run, row, open_place(run, shared))
+    judge(run, row, ended)
 
 
 def type_all(run: Run, row: Row, place: Place) -> Ended:
@@ -157,19 +155,22 @@ def judge(run: Run, row: Row, ended: Ended) -> None:
     assert row.is_kept_by(ended.text), f"it does not print {row.says!r}:\n{seen}"
 
 
-@contextmanager
-def open_place(run: Run, shared: Path) -> Iterator[Place]:
-    """A new place for a command, which is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="reader-", ignore_cleanup_errors=True) as folder:
-        place = make_place(Path(folder))
-        give_downloads(fetch(shared), place.home)
-        if run.install:
-            root = make_checkout(place.home / "our models", THEIRS).root
-            place = replace(place, directory=root, programs=install(run.install, shared)[0])
-        if run.below:
-            place = replace(place, directory=place.directory / "below")
-            place.directory.mkdir()
-        yield place
+def open_place(run: Run, shared: Path) -> Place:
+    """A place for a command."""
+    place = make_place(choose_folder(shared))
+    give_downloads(fetch(shared), place.home)
+    if run.install:
+        root = make_checkout(place.home / "our models", THEIRS).root
+        place = replace(place, directory=root, programs=install(run.install, shared)[0])
+    if run.below:
+        place = replace(place, directory=place.directory / "below")
+        place.directory.mkdir()
+    return place
+
+
+def choose_folder(shared: Path) -> Path:
+    """Where the readers of this process are, one after the other."""
+    return shared / f"reader-{os.getpid()}"
 
 
 def fetch(shared: Path) -> Path:

@@ -15,10 +15,15 @@ from tests.stand_ins.tiny_toolchains import missing_programs
 COMPILERS = ("g++", "aarch64-linux-gnu-g++")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nox")
+
+
 @pytest.fixture
-def bare(tmp_path: Path) -> Place:
+def bare(folder: Path) -> Place:
     """A clone in which torch has yet to be installed."""
-    place = make_place(tmp_path)
+    place = make_place(folder)
     assert run(place, "./nox -s environments -- core").code == 0
     linked = place.clone / ".nox"
     shared = linked.resolve()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +18,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="journey-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
+def clone(shared: Path) -> Traveller:
+    return start(shared)
 
 
 @pytest.fixture
-def clone(folder: Path, shared: Path) -> Traveller:
-    return start(folder, shared)
-
-
-@pytest.fixture
-def team(folder: Path, shared: Path) -> Traveller:
-    return join_team(folder, shared)
+def team(shared: Path) -> Traveller:
+    return join_team(shared)

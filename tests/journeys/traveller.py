@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.documented.place import Place, give_downloads, make_place
-from tests.documented.runner import LOWERING, fetch, install
+from tests.documented.runner import LOWERING, choose_folder, fetch, install
 from tests.stand_ins.repository import make_checkout
 
 LIMIT_S = 300
@@ -59,15 +59,15 @@ class Traveller:
         return replace(self, place=replace(self.place, programs=programs))
 
 
-def start(folder: Path, shared: Path) -> Traveller:
+def start(shared: Path) -> Traveller:
     """Somebody who has just cloned the project."""
-    place = make_place(folder)
+    place = make_place(choose_folder(shared))
     give_downloads(fetch(shared), place.home)
     return Traveller(place, shared)
 
 
-def join_team(folder: Path, shared: Path) -> Traveller:
+def join_team(shared: Path) -> Traveller:
     """Somebody in the repository of a team, which knows nothing of this project."""
-    here = start(folder, shared)
+    here = start(shared)
     root = make_checkout(here.place.home / "our models", THEIRS).root
     return replace(here, place=replace(here.place, directory=root))
