@@ -112,7 +112,7 @@ def test_a_damaged_document_has_a_documented_exit_code(
     text = row.sample()
 
     @settings(
-        max_examples=30,
+        max_examples=15,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

@@ -8,6 +8,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
 POISON = (
     "::error::x\n::stop-commands::y\r ::error::z\n ##[error]a ##vso[task.setvariable variable=PATH]"
     "/evil \x1b[31m\x1b]0;t\x07\x9b \u202e\u2066 \0 <script>alert(1)</script> '\" onx=\"1 '>"
-    f" ](http://e) `c` @all ]]> <!-- {'x' * 100_000} (signed by a/b)"
+    f" ](http://e) `c` @all ]]> <!-- {'x' * 10_000} (signed by a/b)"
 )
 # No terminal may get these, except that a report has colours.
 CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -84,6 +85,7 @@ def put(document: Any, place: tuple[Any, ...], text: str) -> str:
     return before
 
 
+@cache
 def poison(kind: Any, status: str) -> str:
     """Return a document with POISON in all strings whose values are free, or a log."""
     if kind is str:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ci.explain.explain import (
-    CHUNK_BYTES,
     LINE_CHARS,
     Explanation,
     Finding,
@@ -213,14 +212,17 @@ def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
     ("encoding", "end"),
     [("utf-8", "\r\n"), ("utf-8-sig", "\r"), ("utf-16-le", "\r\n"), ("utf-16-be", "\n")],
 )
-def test_numbers_and_texts_are_right_after_a_very_long_line(encoding: str, end: str) -> None:
+def test_numbers_and_texts_are_right_after_a_very_long_line(
+    encoding: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cause may be anywhere in such a line, also where the line is cut, and counts once."""
+    monkeypatch.setattr("ci.explain.explain.CHUNK_BYTES", 4 << 16)
     mark = "\ufeff" if encoding.startswith("utf-16") else ""
-    for before in (5 << 20, CHUNK_BYTES + (1 << 20) - LINE_CHARS):
+    for before in (5 << 16, (5 << 16) - LINE_CHARS):
         lines = ["frob: fatal error", "x" * before + STUB + "y" * 9999, "b", f"{DEVICE} é"]
         log = (mark + end.join(lines) + end).encode(encoding)
         told = explain(
-            "log", (log[at : at + (1 << 20)] for at in range(0, len(log), 1 << 20)), RULES
+            "log", (log[at : at + (1 << 16)] for at in range(0, len(log), 1 << 16)), RULES
         )
         (stub,), (device,) = told.causes, told.consequences
         assert (told.lines, stub.line, stub.count, STUB in stub.text) == (4, 2, 1, True)
