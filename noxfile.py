@@ -41,8 +41,8 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # On the default package index, torch is a CUDA build of several GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Four workers for two cores, since many tests wait. The tests of a file run in one worker and
-# share setup such as a process that imported torch; the files that take longest come first.
+# Four workers for two cores, since many tests wait. The tests of most files run in one worker (see
+# tests/conftest.py) and share setup such as a process that imported torch.
 PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,15 @@ sys.dont_write_bytecode = False
 # Collection creates objects that stay. Scanning them again took a third of its time.
 gc.disable()
 
+# Tests of these take long, or wait, and share no set-up that would have to be made for each worker.
+SPREAD = (
+    "tests/documented/",
+    "tests/journeys/",
+    "tests/unit/ci/cases/test_island.py",
+    "tests/unit/provisioning/console/test_process.py",
+    "tests/unit/test_poison.py",
+)
+
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +57,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="QNN_CI_NIGHTLY is not set"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile, a worker runs whole files, except those in SPREAD: a run lasted as long
+    as all journeys one after the other."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
