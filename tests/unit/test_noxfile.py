@@ -217,7 +217,7 @@ def test_each_verb_names_the_session_that_runs_it(session: str, verb: str) -> No
     assert VERBS[verb].session == session
 
 
-def test_the_target_of_a_build_completes_the_name_of_its_session() -> None:
+def test_each_build_session_is_named_build_and_its_target() -> None:
     builds = {
         f"{VERBS['build'].session}{one[3]}" for one in MODULES.values() if "build" in one[2:3]
     }

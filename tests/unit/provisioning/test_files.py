@@ -150,7 +150,7 @@ def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) -> None:
+def test_where_directories_cannot_be_exchanged_the_old_one_is_moved_aside(tmp_path: Path) -> None:
     target = tmp_path / "out"
     for text in ("first", "second"):
         with staged_directory(target) as staging:

@@ -291,7 +291,7 @@ TAMPERED: dict[str, Tamper] = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_a_tampered_statement_does_not_fit(name: str, judge: Judge) -> None:
+def test_a_tampered_evidence_statement_is_refused(name: str, judge: Judge) -> None:
     Path("qnn.toml").write_text('extends = "default"\n')
     statement = state(make())
     TAMPERED[name](statement)
@@ -314,7 +314,7 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("text", [*BROKEN, '{"a": 1, "a": 2}', TWICE])
-def test_a_file_that_is_no_statement_does_not_fit(text: str, judge: Judge) -> None:
+def test_a_file_that_is_no_evidence_statement_is_refused(text: str, judge: Judge) -> None:
     assert judge(text)[0] == 1
     assert judge(GOOD)[0] == 0
 

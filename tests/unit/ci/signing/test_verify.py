@@ -455,7 +455,9 @@ class BlankingKey(Key):
         return super().sign(signed[:48] + bytes(120) + signed[168:], version)
 
 
-def test_a_single_signer_may_not_leave_out_its_metadata(key: Key, library: bytes) -> None:
+def test_a_single_signature_that_does_not_cover_its_metadata_is_invalid(
+    key: Key, library: bytes
+) -> None:
     data = sign_elf(library, BlankingKey(key.modulus, key.private_exponent, key.chain))
     assert verify(flip(data, PLACE + 48)).verdict is Verdict.INVALID
 

@@ -147,7 +147,7 @@ def write_policy(path: Path, fault: str, *, report: bool, row: str = "") -> Path
 
 
 @pytest.mark.parametrize("fault", ["upstream", "executorch", "qnn"])
-def test_a_cause_at_fault_in_upstream_executorch_or_qnn_needs_a_report(
+def test_a_known_cause_that_blames_another_project_without_a_report_is_refused(
     tmp_path: Path, fault: str
 ) -> None:
     path = tmp_path / "upstream.toml"

@@ -113,7 +113,7 @@ def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: P
     assert {*pairwise(command)} >= {*zip(own[::2], own[1::2], strict=True), tuple(more[:2]), sdk}
 
 
-def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
+def test_the_backend_option_reaches_the_run_and_the_command_that_repeats_it(steps: Steps) -> None:
     assert main(["test-emulator", "--model", "mlp", "--backend", "lpai"]) == ExitCode.OK
     assert steps.options.backend is steps.given["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
@@ -169,7 +169,7 @@ def test_a_suite_refuses_options_of_cases_and_the_fix_names_only_what_was_typed(
         (["--starts", "2"], "--device or --any"),
     ],
 )
-def test_an_option_of_suites_or_devices_is_refused_without_one(
+def test_options_that_need_suite_or_a_device_are_refused_without_it(
     steps: Steps, words: list[str], needed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*words) == ExitCode.USAGE

@@ -212,7 +212,7 @@ def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -
         assert caught.value.why == why
 
 
-def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
+def test_elf_version_needs_that_point_in_a_circle_are_an_error(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     facts = read_elf(LIBRARIES / "libx86.so")
     low, high = next((h.offset, h.filesz) for h in facts.program_headers if h.type == PT_LOAD)
