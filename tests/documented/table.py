@@ -172,7 +172,6 @@ ROWS = (
     Row(
         "test_emulator -- --model mlp --scheme fp16$",
         PASSED.replace("[1/1]", "[1/1] mlp fp16 SM8650"),
-        daily=True,
     ),
     Row("test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed"),
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
@@ -324,7 +323,7 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
-    Row("(unit|tests) -- tests/(unit/ci/judging|static/test_links)", " passed", daily=True),
+    Row("(unit|tests) -- tests/(unit/ci/audit|static/test_links)", " passed", daily=True),
     Row("tests -- tests/integration/llm/test_stories.py", "QNN_CI_STORIES260K"),
     Row("tests -- tests/integration/llm/test_families.py", "QNN_CI_NIGHTLY is not set"),
     Row("nox -s (unit|tests)", " passed", slow=60),

@@ -337,19 +337,6 @@ def test_the_doctor_examines_the_environment_that_lowers(
         assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
 
 
-@pytest.mark.parametrize("target", ["aot", "direct"])
-def test_missing_build_requirements_are_reported_before_torch_is_installed(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
-) -> None:
-    session = Recorder(tmp_path, f"build_{target}", "--soc", "S", codes=[3])
-    make(linux, session, "core")
-    with pytest.raises(CommandFailed):
-        getattr(linux, f"build_{target}").func(session)
-    (ran,) = session.ran
-    assert ran.words[2:] == ("ci", "build", target, "--check", "--soc", "S")
-    assert linux.failures == [linux.Failure(session.name, 3, "")]
-
-
 @pytest.mark.parametrize(("code", "kept"), [(4, 4), (1, 1), (0, 1)])
 def test_a_module_that_fails_leaves_its_code_and_its_cause(
     linux: ModuleType, tmp_path: Path, code: int, kept: int
@@ -611,15 +598,6 @@ def test_the_executorch_is_that_of_the_option_or_of_the_built_runtime(
     monkeypatch.chdir(tmp_path)
     session = Recorder(tmp_path, "test_emulator", *words.split())
     assert two.choose_executorch(session) == chosen, "reports/ of the current directory"
-
-
-def test_an_executorch_that_is_not_supported_is_refused_with_those_that_are(
-    two: ModuleType, tmp_path: Path
-) -> None:
-    two.failures.append(two.Failure("plan", 4, ""))
-    with pytest.raises(RefusedError, match=r"ExecuTorch 1\.8 .* 2\.0, 1\.9$"):
-        two.choose_executorch(Recorder(tmp_path, "test_emulator", "--executorch", "1.8"))
-    assert [one.code for one in two.failures] == [4, 2]  # the first decides how nox ends
 
 
 @pytest.mark.parametrize(
