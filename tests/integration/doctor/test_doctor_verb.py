@@ -97,9 +97,7 @@ def test_a_phone_reports_its_soc_android_version_and_qnn_libraries(phone: dict[s
     assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044"}
 
 
-def test_an_unusable_phone_or_broken_adb_yields_no_facts(
-    phone: dict[str, str], tmp_path: Path
-) -> None:
+def test_unusable_phone_or_broken_adb_gives_no_facts(phone: dict[str, str], tmp_path: Path) -> None:
     (device,) = survey_devices({**phone, "ADB_START": "1"}, DIRECTORY)
     assert device.serial == "emulator-5554"  # not what the server prints as it starts
     (device,) = survey_devices({**phone, "ADB_STATE": "unauthorized"}, DIRECTORY)

@@ -205,9 +205,7 @@ def plant(root: Path, files: dict[str, str]) -> None:
 LINEAR = "lambda: (torch.nn.Linear(3, 3), (torch.ones(2, 3),))"
 
 
-def test_a_model_in_a_package_can_use_relative_imports(
-    tmp_path: Path, load_models: LoadModels
-) -> None:
+def test_model_in_a_package_can_import_relatively(tmp_path: Path, load_models: LoadModels) -> None:
     """The package has the name of one of this project's packages."""
     net = "import beside, torch\nfrom .. import half\nfrom ci.parts import whole\n"
     files = {

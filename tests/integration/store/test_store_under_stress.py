@@ -177,9 +177,7 @@ def drop_one(home: Path, dice: random.Random) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_eight_concurrent_fetches_download_an_artifact_once(
-    world: World, server: BadServer
-) -> None:
+def test_eight_concurrent_fetches_download_artifact_once(world: World, server: BadServer) -> None:
     def late(handler: bad.Handler, data: bytes) -> None:
         time.sleep(2.0)  # so that the others come while the first one is at work
         bad.serve(handler, data)

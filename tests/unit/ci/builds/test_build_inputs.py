@@ -86,9 +86,7 @@ def chmod(mode: int) -> Callable[[Path], object]:
     return lambda place: (place / "a.c").chmod(mode)
 
 
-def test_a_snapshot_opens_no_pipe_or_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_opens_no_pipe_or_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening a named pipe would wait for a writer that never comes, and a socket has no bytes."""
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as bound:

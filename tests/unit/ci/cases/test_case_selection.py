@@ -163,9 +163,7 @@ def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller
     assert len({one.slug for one in two}) == 2
 
 
-def test_an_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(
-    tmp_path: Path,
-) -> None:
+def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_path: Path) -> None:
     text = (
         "[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n"
         "[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[schemes.8a8w]\nmin_sqnr_db = 20\n"

@@ -208,9 +208,7 @@ operators = { "aten.cat.*" = 1 }
 GRAPH_BYTES = 2_097_152 << 10  # what QNN holds of a graph
 
 
-def test_a_schemes_budget_overrides_the_models_which_overrides_the_defaults(
-    repository: Path,
-) -> None:
+def test_schemes_budget_overrides_the_models_which_overrides_the_defaults(repository: Path) -> None:
     policy = read(repository, WHOLE + BUDGET)
     common = Budget(context_bytes=GRAPH_BYTES, lowering_memory_bytes=9_000)
     assert policy.limits_of("other-net", Scheme.A8W8).budget == common

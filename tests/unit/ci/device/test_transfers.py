@@ -515,9 +515,7 @@ def test_staged_libraries_include_their_transitive_needs() -> None:
         assert "--runtime" in caught.value.fix
 
 
-def test_the_record_of_a_bundle_lists_every_file_with_its_build(
-    tmp_path: Path, staged: Any
-) -> None:
+def test_record_of_a_bundle_lists_every_file_with_its_build(tmp_path: Path, staged: Any) -> None:
     del staged
     write_elf(tmp_path / "libQnnHtp.so", ARM, "libb.so", build=f"a {QNN} b")
     write_elf(tmp_path / "runner", ARM, "libQnnHtp.so", build=f"a {QNN} b")

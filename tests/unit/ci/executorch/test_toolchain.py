@@ -83,9 +83,7 @@ def test_operator_validation_uses_the_sdk_if_its_module_can_be_imported(tmp_path
     assert toolchain.find_validation(tmp_path, os.environ) == f"none ({'x' * 100})"
 
 
-def test_pythonpath_entries_come_first_on_sys_path_and_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pythonpath_entries_are_first_on_sys_path_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/old", "/two"])
     toolchain.find_on_path({"PYTHONPATH": f"/one{os.pathsep}{os.pathsep}/two{os.pathsep}/three"})
     assert sys.path == ["/one", "/three", "/old", "/two"]

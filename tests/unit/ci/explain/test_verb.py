@@ -115,9 +115,7 @@ def test_explain_reads_a_log_from_standard_input(
     assert "standard input: " in capsys.readouterr().out
 
 
-def test_explain_refuses_to_read_from_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_refuses_terminal_as_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe(b"")
     monkeypatch.setattr(pipe, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", pipe)

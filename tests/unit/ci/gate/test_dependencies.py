@@ -159,9 +159,7 @@ def test_changed_keys_of_a_toml_file_are_listed(old: str, new: str, keys: set[st
         ),
     ],
 )
-def test_a_markdown_page_changes_only_with_its_code_blocks(
-    old: str, new: str, differs: bool
-) -> None:
+def test_markdown_page_changes_only_with_its_code_blocks(old: str, new: str, differs: bool) -> None:
     for before, after in ((old, new), (new, old)):
         found = list_changed_parts("a.md", before, after)
         assert found == frozenset({"code"} if differs else ())

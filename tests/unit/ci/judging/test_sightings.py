@@ -92,9 +92,7 @@ def between(first: int, last: int) -> Any:
         (EAGER, NOISE, ""),
     ],
 )
-def test_each_kind_of_wrong_output_is_described_in_words(
-    right: Any, wrong: Any, words: str
-) -> None:
+def test_every_kind_of_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None:
     seen = find_sighting([right], wrong, 0)
     assert seen.startswith(words)
     assert bool(seen) == bool(words)

@@ -57,9 +57,7 @@ def test_a_tokenizer_piece_of_negative_length_is_refused(length: int, tmp_path: 
 
 
 @pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
-def test_a_truncated_or_longer_tokenizer_is_refused(
-    header: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_truncated_or_longer_tokenizer_is_refused(header: tuple[int, ...], tmp_path: Path) -> None:
     path = write_bin(tmp_path / "t.bin", *header)
     data, last = path.read_bytes(), len("abc") + 8
     for wrong in (*(data[:-cut] for cut in range(1, last)), *(data + bytes(n) for n in (1, 7))):
@@ -168,9 +166,7 @@ def test_a_tiktoken_tokenizer_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broken.json", "broken.model"])
-def test_a_tokenizer_file_that_its_library_cannot_read_is_refused(
-    name: str, tmp_path: Path
-) -> None:
+def test_tokenizer_file_that_its_library_cannot_read_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"no tokenizer at all")
     with pytest.raises(UsageError, match=f"the tokenizer {name} cannot be read"):
         read_tokenizer(tmp_path / name)

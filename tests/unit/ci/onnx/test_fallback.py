@@ -92,9 +92,7 @@ def test_reasons_of_nodes_are_read_from_the_providers_log(
     assert read_reasons(log) == reasons
 
 
-def test_nodes_are_counted_by_provider_except_quantize_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nodes_except_quantize_are_counted_by_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes on the CPU have their reasons and the advice for their operators."""
     monkeypatch.setattr(fallback, "read_notes", lambda: {"Erf": "use Gelu", "x:Odd": "no"})
     own = name_operator("com.microsoft", "DequantizeLinear")

@@ -132,9 +132,7 @@ def test_a_source_records_that_inputs_were_random_or_shuffled(
     assert load(tmp_path).digest == source.digest
 
 
-def test_the_sampling_rate_is_read_from_the_model_unless_the_caller_gives_it(
-    tmp_path: Path,
-) -> None:
+def test_sampling_rate_is_read_from_the_model_unless_the_caller_gives_it(tmp_path: Path) -> None:
     value = helper.make_tensor("c", TensorProto.INT64, [], [16000])
     nodes = [
         helper.make_node("Constant", [], ["c"], value=value),

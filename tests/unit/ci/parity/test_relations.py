@@ -138,9 +138,7 @@ def test_a_rule_with_autoglob_exports_headers_by_file_name(pairs: Pairs) -> None
         "an option inside", "the opposite", "one of two", "every platform", "another platform",
     ],
 )  # fmt: skip
-def test_a_condition_is_compared_with_that_of_its_target(
-    cmake: str, found: bool, pairs: Pairs
-) -> None:
+def test_condition_is_compared_with_its_targets(cmake: str, found: bool, pairs: Pairs) -> None:
     files = tree(second='exported_headers = ["b.h"]') | {
         "p/a.cpp": '#include "../q/b.h"\n#ifdef FAST\n#endif\n',
         "q/b.h": "",

@@ -494,9 +494,7 @@ PYTHON = NAMES[:0] + [
 """
 
 
-def test_a_source_from_bucks_list_has_its_line_in_that_list(
-    read: Callable[[Files], CMakeFacts],
-) -> None:
+def test_source_from_bucks_list_has_its_line_in_it(read: Callable[[Files], CMakeFacts]) -> None:
     program = "exec(open('p/lists.bzl').read());print(';'.join(PYTHON))"
     facts = read(
         {

@@ -270,9 +270,7 @@ def test_the_layout_of_a_signed_file_is_checked(
 
 
 @pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\x01"])
-def test_bytes_that_no_hash_covers_may_only_be_padding(
-    key: Key, library: bytes, filler: bytes
-) -> None:
+def test_bytes_without_a_hash_may_only_be_padding(key: Key, library: bytes, filler: bytes) -> None:
     data = sign_elf(library, key)
     verdict = Verdict.INVALID if filler == b"\1" else Verdict.PROVEN
     assert verify(data).uncovered
@@ -515,9 +513,7 @@ def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
 # Beside the unsigned original
 
 
-def test_signed_bytes_other_than_the_inputs_are_found(
-    key: Key, library: bytes, tmp_path: Path
-) -> None:
+def test_signed_bytes_unlike_the_input_are_found(key: Key, library: bytes, tmp_path: Path) -> None:
     data = sign_elf(library, key)
     segment = parse_image(memoryview(data)).segments[4]
     assert kinds(verify(flip(data, segment.offset + 3), library)) == {Kind.HASH, Kind.DIFFERENT}

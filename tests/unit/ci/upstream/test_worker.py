@@ -264,9 +264,7 @@ def test_the_requested_method_gets_inputs_of_its_types(modules: Any, place: Path
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
 
 
-def test_the_stand_in_runner_refuses_what_upstreams_runner_refuses(
-    modules: Any, place: Path
-) -> None:
+def test_stand_in_runner_refuses_what_upstreams_runner_refuses(modules: Any, place: Path) -> None:
     with pytest.raises(FailedError, match="input set 1 has the wrong number of inputs: 2 instead"):
         call(modules, place, "0\n1 2\n")
     with pytest.raises(FailedError, match="input set 0 has the wrong number of inputs: 0 instead"):

@@ -372,9 +372,7 @@ def test_members_outside_the_layout_count_and_are_checked_too(tmp_path: Path) ->
 SINGLE = (("p/a", "lib/"), ("p/b", "lib/"))
 
 
-def test_a_verified_tarball_is_read_only_until_all_wanted_files_are_unpacked(
-    tmp_path: Path,
-) -> None:
+def test_verified_tarball_is_read_only_until_all_wanted_files_are_unpacked(tmp_path: Path) -> None:
     """Only if its hash was compared; otherwise the whole tarball is checked."""
     data = file(b"p/a") + file(b"q") + file(b"p/b") + b"cut"
     assert extract(tmp_path, data, *SINGLE, whole=False)[0] == {"lib/a": "data", "lib/b": "data"}

@@ -248,9 +248,7 @@ def test_machines_of_libraries_are_compared_with_their_directories(
         assert caught.value.what == what
 
 
-def test_versions_in_libraries_are_compared_with_the_archives(
-    sdk: Workspace, tmp_path: Path
-) -> None:
+def test_versions_in_libraries_are_compared_with_archives(sdk: Workspace, tmp_path: Path) -> None:
     request, root = of(sdk.ask(), version=made.VERSION), tmp_path / "root"
     library = made.make_library(62, 9000)
     write(root / "sdk.yaml", f"version: {made.VERSION}175447\n")

@@ -167,9 +167,7 @@ def test_commit_and_submodules_are_copied_from_a_store_at_an_unusual_path(
 
 
 @pytest.mark.parametrize("kind", ["damaged", "damaged submodule", "a link", "a file"])
-def test_commit_that_a_damaged_checkout_lacks_is_fetched_from_its_host(
-    code: Code, kind: str
-) -> None:
+def test_commit_that_damaged_checkout_lacks_is_fetched_from_its_host(code: Code, kind: str) -> None:
     """Links and files could lead anywhere."""
     components = ("flat",) if kind == "damaged submodule" else ()
     source = code.publish(*components) / ".git"

@@ -36,9 +36,7 @@ PROGRAM = [sys.executable, "-m", "provisioning"]
         ("std::vector", "std::vector"),
     ],
 )
-def test_terminal_sequences_and_passwords_are_removed_from_messages(
-    text: str, expected: str
-) -> None:
+def test_messages_have_no_terminal_sequences_and_no_passwords(text: str, expected: str) -> None:
     assert clean_message(text) == expected
     stream = io.StringIO()
     Progress(stream).step(text)
@@ -69,9 +67,7 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
         ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),
     ],
 )
-def test_closed_broken_or_full_streams_give_no_traceback(
-    words: str, code: int, said: bytes
-) -> None:
+def test_closed_broken_or_full_stream_has_no_traceback(words: str, code: int, said: bytes) -> None:
     ended = run_shell(words)
     assert ended.returncode == code
     assert said in ended.stderr

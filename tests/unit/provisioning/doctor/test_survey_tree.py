@@ -55,9 +55,7 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "is_damaged"), [(1, False), (2, True), (3, True)])
-def test_loadable_elf_files_need_program_headers(
-    tmp_path: Path, kind: int, is_damaged: bool
-) -> None:
+def test_loadable_elf_file_has_program_headers(tmp_path: Path, kind: int, is_damaged: bool) -> None:
     """An object file has none."""
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     elf.set_u16(E_TYPE, kind)(data)

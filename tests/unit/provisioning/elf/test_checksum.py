@@ -38,9 +38,7 @@ def list_loads(data: bytes | bytearray) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def test_good_hexagon_library_matches_its_embedded_checksum(
-    sealed: bytearray, tmp_path: Path
-) -> None:
+def test_good_hexagon_library_has_its_embedded_checksum(sealed: bytearray, tmp_path: Path) -> None:
     checksum = parse_checksum(bytes(sealed))
     assert checksum
     assert not checksum.is_wrong
@@ -130,9 +128,7 @@ def test_checksum_is_not_read_from_signed_or_non_hexagon_libraries(sealed: bytea
     assert parse_checksum(bytes(sealed)) is None
 
 
-def test_first_use_of_an_archive_compares_embedded_checksums(
-    sealed: bytearray, tmp_path: Path
-) -> None:
+def test_first_use_of_archive_compares_its_checksums(sealed: bytearray, tmp_path: Path) -> None:
     path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"
     path.parent.mkdir(parents=True)
     for name in ("libA.so", "libB.so", path.name):

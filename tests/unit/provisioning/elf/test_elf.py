@@ -142,9 +142,7 @@ def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
         (b"\x7fELF\x07" + bytes(100), Defect.CORRUPT),
     ],
 )
-def test_files_that_are_not_elf_are_named_by_kind(
-    tmp_path: Path, content: bytes, defect: Defect
-) -> None:
+def test_file_that_is_not_elf_has_its_kind(tmp_path: Path, content: bytes, defect: Defect) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(content)
     with pytest.raises(ElfError) as caught:

@@ -229,9 +229,7 @@ def test_a_range_of_a_changed_file_is_refused(
     assert remote.read_at(100, 100) == DATA[100:200]
 
 
-def test_a_range_is_requested_with_the_files_validator(
-    remote: RemoteFile, server: BadServer
-) -> None:
+def test_range_is_requested_with_the_files_validator(remote: RemoteFile, server: BadServer) -> None:
     """The shortest measured round trip counts."""
     seen: list[dict[str, str]] = []
     remote.round_trip_s = 0.0

@@ -91,9 +91,7 @@ def test_a_manifest_path_outside_the_tree_is_refused(manifests: Path, key: str, 
         'write = {{ "{}" = "" }}',
     ],
 )
-def test_a_repository_path_outside_the_tree_is_refused(
-    manifests: Path, row: str, path: str
-) -> None:
+def test_repository_path_outside_the_tree_is_refused(manifests: Path, row: str, path: str) -> None:
     text = FILE.format(**GOOD)
     (manifests / "toolchains/sdk.toml").write_text(text + row.format(path))
     with pytest.raises(ManifestError):
@@ -110,9 +108,7 @@ def test_a_manifest_path_inside_the_tree_is_accepted(manifests: Path, path: str)
 
 @pytest.mark.parametrize("text", ["a/b", "", ".", "-a", "a\\nb", "a\\u001bb"])
 @pytest.mark.parametrize("key", ["name", "version", "filename"])
-def test_a_manifest_file_name_is_no_path_and_no_option(
-    manifests: Path, key: str, text: str
-) -> None:
+def test_manifest_file_name_is_no_path_and_no_option(manifests: Path, key: str, text: str) -> None:
     with pytest.raises(ManifestError):
         read(manifests, **{key: text})
 
