@@ -283,9 +283,9 @@ class Index:
     def files_of(self, target: BuckTarget) -> set[str]:
         return {entry.path for entry in self.resolved(target.entries)}
 
-    def is_vendored(self, path: str) -> bool:
-        """Return whether a file is in a submodule."""
-        return is_inside(path, self.facts.submodules)
+    def is_outside(self, path: str) -> bool:
+        """Return whether a file is in a submodule, or excluded by the policy."""
+        return is_inside(path, self.facts.submodules) or self.policy.is_excluded(path)
 
     def exists(self, path: str) -> bool:
         return path in self.facts.files

@@ -52,7 +52,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
         for pattern in call.empty:
             path = f"{call.package}/{pattern}".lstrip("/")
             fixed = path.partition("*")[0]
-            if index.is_vendored(fixed) or index.policy.is_excluded(path):
+            if index.is_outside(fixed) or index.policy.is_excluded(path):
                 continue
             yield Finding(
                 kind=Kind.EMPTY_GLOB,
@@ -90,9 +90,7 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
     path = entry.path
     if path.startswith(("/", "@", "..", "fbsource")) or "$" in path or ":" in path:
         return False
-    if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
-        return False
-    return not index.policy.is_excluded(path)
+    return bool(suffix_of(path)) and not index.exists(path) and not index.is_outside(path)
 
 
 def find_unknown_labels(groups: Groups) -> Iterator[Finding]:
@@ -130,7 +128,7 @@ def find_unknown_links(index: Index) -> Iterator[Finding]:
     known |= {name for facts in index.facts.cmake for name in (*facts.aliases, *facts.imported)}
     known |= {pattern for library in index.policy.library for pattern in library.cmake}
     for target in (target for facts in index.facts.cmake for target in facts.targets):
-        if index.policy.is_excluded(target.place.path) or index.is_vendored(target.place.path):
+        if index.is_outside(target.place.path):
             continue
         for word in target.links:
             name = word.text

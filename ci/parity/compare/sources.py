@@ -56,7 +56,7 @@ def is_compared(index: Index, path: str) -> bool:
     """Return whether ``path`` is a source that is compared: it is neither in a submodule nor
     excluded by the policy.
     """
-    return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
+    return is_source(path) and not index.is_outside(path)
 
 
 def find_cmake_only(index: Index) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     python = python_folders(index)
     needed = find_needed(index, listed)
     for path in sorted(index.facts.files - listed):
-        if index.is_vendored(path) or index.policy.is_excluded(path):
+        if index.is_outside(path):
             continue
         if is_source(path) and directory_of(path) in folders:
             yield _unlisted(index, path, "neither Buck nor CMake lists this file")

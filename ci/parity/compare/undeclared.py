@@ -46,7 +46,7 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
     folders |= {directory_of(path) for path in listed if is_header(path)}
     given = {entry.path for target in index.built for entry in target.headers}
     for path in index.facts.files - listed:
-        if not is_header(path) or index.is_vendored(path) or index.policy.is_excluded(path):
+        if not is_header(path) or index.is_outside(path):
             continue
         if index.package_of(path) not in index.native_packages:
             continue
@@ -82,14 +82,12 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
     for row in index.facts.includes:
         header = posixpath.normpath(posixpath.join(row.directory or "", row.text))
         owner = owners.get(row.place.path)
-        if owner is None or row.text in names or is_left_out(index, row.place.path, header):
+        if owner is None or row.text in names:
+            continue
+        if index.is_outside(row.place.path) or index.is_outside(header):
             continue
         if not any(index.exists(posixpath.normpath(posixpath.join(f, row.text))) for f in folders):
             yield _unresolved(index, row, header, owner)
-
-
-def is_left_out(index: Index, path: str, header: str) -> bool:
-    return any(index.is_vendored(p) or index.policy.is_excluded(p) for p in (path, header))
 
 
 def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> Finding:
