@@ -16,6 +16,7 @@ from provisioning.versions import parse_version
 Answer: TypeAlias = "bool | None"
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
 TRUE = {"1", "ON", "YES", "TRUE", "Y"}
+NONZERO = re.compile(r"-?0*[1-9][0-9]*")
 # Tests with one argument. Those in the second row depend on the computer.
 UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
 UNARY_FILE = {"IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE"}
@@ -139,7 +140,7 @@ def constant_truth(text: str) -> Answer:
     upper = text.upper()
     if upper in FALSE or upper.endswith("-NOTFOUND"):
         return False
-    if upper in TRUE or (text.lstrip("-").isdigit() and int(text) != 0):
+    if upper in TRUE or NONZERO.fullmatch(text):
         return True
     return None
 

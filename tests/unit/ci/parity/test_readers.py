@@ -592,10 +592,10 @@ def test_a_condition_on_a_variable_with_several_values_is_known_only_if_all_agre
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        *((text, True) for text in ("-1", "2", "1", "on", "Yes", "TRUE", "Y")),
+        *((text, True) for text in ("-1", "2", "01", "1" * 5000, "1", "on", "Yes", "TRUE", "Y")),
         *((text, False) for text in ("0", "", "off", "No", "FALSE", "n", "ignore")),
         *((text, False) for text in ("NOTFOUND", "x-notfound")),
-        *((text, None) for text in ("x", "-0", "-", "1x", "xNOTFOUND", "x-notfound-y")),
+        *((text, None) for text in ("x", "-0", "-", "--5", "²", "1x", "xNOTFOUND", "x-notfound-y")),
     ],
 )  # fmt: skip
 def test_cmake_constants_are_true_false_or_unknown(text: str, answer: bool | None) -> None:
