@@ -264,8 +264,9 @@ def relate(step: Step) -> set[str]:
 
 def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Step]:
     """Return the steps of a ci.faults graph. ``exact`` are the shapes of all results, by name.
-    Without them, the shapes of the results of elementwise operators are exact, and the result of
-    any other operator gets the shape of its first operand, which is sufficient for small graphs."""
+    Without them, the shapes of the results of elementwise operators and reductions are exact, and
+    the result of any other operator gets the shape of its first operand, which is sufficient for
+    small graphs."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -282,7 +283,7 @@ def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Ste
             number = abs(cast(float, next(iter(node.attributes.values()))))
             operands.insert(place, Operand((), True, number))
             sources.insert(place, "")
-        guess = _broadcast(node.operator, [shapes[read] for read in node.reads])
+        guess = _guess_shape(node, [shapes[read] for read in node.reads])
         shapes[name] = exact[name] if exact else guess
         numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
         steps.append(
@@ -334,9 +335,15 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 }
 
 
-def _broadcast(operator: str, given: Sequence[Shape]) -> Shape:
-    if OPERATORS[operator].kind != "binary":
-        return given[0]
+def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
+    kind, first = OPERATORS[node.operator].kind, given[0]
+    if kind == "reduce" and "axes" in node.attributes:
+        axes = {axis % len(first) for axis in cast("tuple[int, ...]", node.attributes["axes"])}
+        ones = [1 if axis in axes else size for axis, size in enumerate(first)]
+        kept = [one for axis, one in enumerate(ones) if axis not in axes]
+        return tuple(ones if node.attributes.get("keep") else kept)
+    if kind != "binary":
+        return first
     rank = max(map(len, given))
     padded = [(1,) * (rank - len(one)) + one for one in given]
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))

@@ -79,6 +79,7 @@ def measure_step(
       elements other than 0, the number of axes before and behind the axis that is concatenated
     - ``factors``: the number of elements of a stored constant with one axis, if an operand that is
       not constant has as many along its last axis
+    - ``spread``: the same number if the last axis of each operand that is not constant has size 1
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     """
@@ -144,6 +145,8 @@ def _measure_norm(operands: Sequence[Operand]) -> Iterator[tuple[str, tuple[floa
     stored = [one.shape[0] for one in operands if one.stored and len(one.shape) == 1]
     if stored and stored[0] in lengths:
         yield "factors", (float(stored[0]),)
+    elif stored and lengths == {1}:
+        yield "spread", (float(stored[0]),)
     if operands and _is_misplaced(operands[0].shape):
         yield "misplaced", (1.0,)
 

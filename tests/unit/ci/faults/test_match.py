@@ -316,6 +316,10 @@ def write_as_qwen(x: Tensor, weight: Tensor) -> Tensor:
     return weight * (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+def factor_weight(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight)
+
+
 def call_norm(x: Tensor, weight: Tensor) -> Tensor:
     return nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
 
@@ -341,11 +345,12 @@ CALLED, WRITTEN = ["rms-norm-misplaced"], ["rms-norm-written-out-misplaced"]
         *((call, (1, 16, 4, 32), "8a8w", WRITTEN) for call in (write_out, write_as_qwen)),
         (write_out, (1, 16, 4, 64), "fp16", []),
         (write_out, (1, 16, 4, 32), "16a8w", []),
+        (factor_weight, (1, 16, 4, 32), "16a8w", ["rms-norm-of-factored-weight"]),
         *(
             (call, (1, 16, 4, 32), "fp16", [])
             for call in (
                 lambda x, w: write_out(x.float(), 1.0 + w.float()).type_as(x),  # as Gemma
-                lambda x, w: x * (torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w),
+                factor_weight,
                 lambda x, w: write_out(x, x.sigmoid()),
                 lambda x, w: call_norm(x.reshape(1, -1, x.shape[-1]), w).reshape(x.shape),
             )
