@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SERVER = """
-import atexit, importlib, json, os, sys, traceback
+import atexit, importlib, json, os, signal, sys, traceback
 for name in sys.argv[1:]:
     importlib.import_module(name)
 for line in sys.stdin:
     job = json.loads(line)
     if os.fork():
-        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+        _, status, used = os.wait4(-1, 0)
+        print(os.waitstatus_to_exitcode(status), used.ru_maxrss << 10, flush=True)
         continue
     code = 1
+    signal.alarm(job["limit_s"])
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(job["out"], os.O_WRONLY), 1)
@@ -47,10 +49,11 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 class Forks:
-    """A process that holds modules, and runs code in forks of it."""
+    """A process that holds modules, and runs code in forks of it, for at most ``limit_s`` each.
+    The last one had ``peak_bytes`` of memory at once."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(self, process: subprocess.Popen[str], limit_s: int) -> None:
+        self.process, self.limit_s, self.peak_bytes = process, limit_s, 0
 
     def run(
         self, code: str, *words: str, cwd: Path, env: Mapping[str, str]
@@ -64,10 +67,12 @@ class Forks:
             err.touch()
             files = {"out": str(out), "err": str(err)}
             job = {"code": code, "words": words, "cwd": str(cwd), "env": dict(env), **files}
+            job["limit_s"] = self.limit_s
             self.process.stdin.write(json.dumps(job) + "\n")
             self.process.stdin.flush()
-            ended = int(self.process.stdout.readline())
-            return subprocess.CompletedProcess(words, ended, out.read_text(), err.read_text())
+            ended, self.peak_bytes = map(int, self.process.stdout.readline().split())
+            texts = (one.read_text("utf-8", "replace") for one in (out, err))
+            return subprocess.CompletedProcess(words, ended, *texts)
 
     def run_module(
         self, module: str, *words: str, cwd: Path, env: Mapping[str, str]
@@ -77,12 +82,12 @@ class Forks:
 
 
 @contextmanager
-def start_forks(*modules: str) -> Iterator[Forks]:
+def start_forks(*modules: str, limit_s: int = 0) -> Iterator[Forks]:
     words = [sys.executable, "-c", SERVER, *modules]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            yield Forks(process)
+            yield Forks(process, limit_s)
         finally:
             process.kill()

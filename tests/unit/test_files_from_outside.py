@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ci.__main__ import main
+from ci.__main__ import VERBS
+from tests.stand_ins.forks import Forks, start_forks
 
-ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
+ROOT = Path(__file__).parents[2]
+ELF = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
 # {} is the path in question, {file} a regular file.
 COMMANDS = (
     "report {}",
@@ -66,12 +65,19 @@ def make_directory(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """Forks of a process that is small: a worker of pytest takes ten times as long to fork."""
+    with start_forks(*(verb.module for verb in VERBS.values()), limit_s=60) as forks:
+        yield forks
+
+
 @pytest.mark.parametrize(
     "make", [make_pipe, make_device, make_long, make_unreadable_text, make_directory]
 )
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
-    tmp_path: Path, command: str, make: Callable[[Path], None]
+    forks: Forks, tmp_path: Path, command: str, make: Callable[[Path], None]
 ) -> None:
     odd, directory = tmp_path / "odd.json", tmp_path / "dir"
     make(odd)
@@ -80,38 +86,9 @@ def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
         (directory / name).symlink_to(odd)
     words = command.replace("{}", str(odd)).replace("{dir}", str(directory))
     argv = words.replace("{file}", str(ELF)).split()
-    code, size_bytes, text = call(argv, tmp_path)
-    assert code in {1, 2, 3}, text
+    variables = {**os.environ, "QNN_CI_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    ended = forks.run_module("ci", *argv, cwd=tmp_path, env=variables)
+    text = ended.stdout + ended.stderr
+    assert ended.returncode in {1, 2, 3}, text
     assert "Traceback" not in text
-    assert size_bytes < 700 << 20
-
-
-def call(argv: list[str], place: Path, limit_s: float = 60.0) -> tuple[int, int, str]:
-    """Return the exit code of a command, by how many bytes its memory grew at most, and what it
-    printed."""
-    log = place / "log"
-    before = int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * os.sysconf("SC_PAGESIZE")
-    pid = os.fork()
-    if not pid:
-        code = 70
-        try:
-            os.chdir(place)
-            os.environ["QNN_CI_HOME"] = str(place / "home")
-            with log.open("wb") as stream:
-                os.dup2(stream.fileno(), 1)
-                os.dup2(stream.fileno(), 2)
-            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-            code = main(argv)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + limit_s
-    while True:
-        ended, status, usage = os.wait4(pid, os.WNOHANG)
-        if ended:
-            text = log.read_text("utf-8", "replace")
-            return os.waitstatus_to_exitcode(status), (usage.ru_maxrss << 10) - before, text
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    assert forks.peak_bytes < 700 << 20
