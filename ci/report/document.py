@@ -21,7 +21,7 @@ from rich.text import Text
 from ci.facts.finding import SHOWN, Finding, list_facts
 from ci.report.schema import Status
 from ci.report.text import NAME_CHARS, clean_log_line, clean_name
-from provisioning.console.caller import is_ci, shown_path
+from provisioning.console.caller import is_ci, shown_path, translate_commands
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import LEAST_COLUMNS, clean_message, count_columns
 from provisioning.files import write_whole
@@ -271,6 +271,7 @@ def _print_card(console: Console, card: Card) -> None:
 
 
 def _label(word: str, line: str) -> str:
+    line = translate_commands(line)
     mark = word if word in DIFF else f"{word}:"
     return f"{mark} {line}" if word else line
 

@@ -42,6 +42,7 @@ from ci.report.text import (
     show_seconds,
     show_work,
 )
+from provisioning.console.caller import translate_commands
 from provisioning.console.terminal import clean
 from provisioning.documents import read_text
 
@@ -143,7 +144,7 @@ def _hash(text: str) -> str:
 def mark_line(line: str) -> Markup:
     """Return a line as HTML: text in backticks is code, and the id of a finding has its meaning as
     a tooltip."""
-    text = CODE.sub(r"<code>\1</code>", str(escape(clean(line))))
+    text = CODE.sub(r"<code>\1</code>", str(escape(clean(translate_commands(line)))))
     meanings = {one.id: one.meaning for one in read_kinds()}
 
     def explain(match: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,15 @@ class Caller:
     def translate(self, text: str) -> str:
         """Return ``text`` with its commands as this caller would type them."""
         return _HINT.sub(lambda hint: f"`{self.command(hint[1], hint[2].split())}`", text)
+
+
+CALLER: ContextVar[Caller] = ContextVar("CALLER")  # set while a verb runs
+
+
+def translate_commands(text: str) -> str:
+    """Return ``text`` with its commands as the user of this process would type them."""
+    caller = CALLER.get(None)
+    return caller.translate(text) if caller else text
 
 
 def is_ci() -> bool:

@@ -24,7 +24,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from provisioning.console.caller import NOX_VARIABLE, Caller, caller_path, keep_cause
+from provisioning.console.caller import CALLER, NOX_VARIABLE, Caller, caller_path, keep_cause
 from provisioning.console.installation import install_command
 from provisioning.console.interrupts import catch_signals, ignore_signals
 from provisioning.console.progress import Progress
@@ -201,6 +201,7 @@ def run_command(
     if words and words[0] in {"-V", "--version"}:
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
     name = find_verb(verbs, words[0]) if words else ""
+    before = CALLER.set(caller)
     try:
         outcome = _run_verb(caller, verbs, name, words)
     except QnnCiError as error:
@@ -213,6 +214,8 @@ def run_command(
     except Exception as error:  # noqa: BLE001 - without -v, a user never sees a traceback
         _show_traceback(words)
         return _report_error(caller, name, explain_exception(error), as_json=as_json)
+    finally:
+        CALLER.reset(before)
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))

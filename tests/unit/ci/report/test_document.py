@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import sys
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from ci.report.document import (
     Card,
@@ -14,6 +21,8 @@ from ci.report.document import (
     render_markdown,
     render_text,
 )
+from provisioning.console.command import Outcome, Verb, run_command
+from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
 
 HOSTILE = "<script>alert(1)</script> ::error::x @someone"
@@ -38,3 +47,19 @@ def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() ->
     parts = ("chip failed", '<td class="n">81</td>', "<del>- old</del>", "Known fault</h2>")
     assert [one for one in parts if one not in page] == []
     assert (page.count('data-i="'), page.count('id="case-table"')) == (2, 1)
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown])
+def test_commands_in_pages_and_summaries_are_those_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, render: Callable[[Document], str]
+) -> None:
+    card = Card("failed", "a", (("try", "`qnn-ci mend --model a.py:net` tries rewrites"),))
+
+    def execute(_args: Namespace, _progress: Progress) -> Outcome:
+        return Outcome(render(replace(DOCUMENT, parts=(TABLE, card))), {})
+
+    verb = SimpleNamespace(add_arguments=lambda _parser: None, execute=execute)
+    monkeypatch.setitem(sys.modules, "a_verb", verb)
+    monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+    _, page = run_command("qnn-ci", {"mend": Verb("a_verb", "mends", "mend")}, ["mend"])
+    assert "./nox -s mend -- --model a.py:net" in html.unescape(page)
