@@ -11,7 +11,7 @@ from tests.documented.place import Place, give_downloads, make_place
 from tests.documented.runner import LOWERING, choose_folder, fetch, install
 from tests.stand_ins.repository import make_checkout
 
-LIMIT_S = 300
+LIMIT_S = 500  # of which a new environment with torch may take half
 # A team's repository may have folders with the names of ours.
 THEIRS = {"ci/__init__.py": "raise SystemExit('not this one')\n", "README.md": "Models\n"}
 
