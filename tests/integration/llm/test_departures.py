@@ -27,12 +27,19 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w"])
-def test_a_layer_with_swapped_key_heads_is_named_as_the_first_wrong(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("fault", "scheme"),
+    [*(("heads:1", one) for one in ("fp16", "8a8w", "16a8w", "16a4w")), ("halves:1", "8a8w")],
+)
+def test_a_layer_with_wrong_keys_is_named_as_the_first_wrong(
+    fault: str,
+    scheme: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = run_wrong("heads:1", ["--scheme", scheme], monkeypatch, capsys)
+    told = run_wrong(fault, ["--scheme", scheme], monkeypatch, capsys)
     assert told == [[f"{way}: first wrong in the keys of layer 1" for way in WAYS]]
 
 
