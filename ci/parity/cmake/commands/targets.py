@@ -24,6 +24,8 @@ SOURCE_WORDS = KEYWORDS | {"FILE_SET", "TYPE", "HEADERS", "CXX_MODULES", "BASE_D
 OPTION = "option"
 PYTHON_MAKERS = {"pybind11_add_module", "python_add_library"}
 LINK_TYPES = {"debug", "optimized", "general"}
+# If a source has no extension, CMake tries these in this order (policy CMP0115).
+EXTENSIONS = ("", ".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
 @dataclass
@@ -269,5 +271,6 @@ def source_path(run: Interpreter, text: str) -> str | None:
         path = path[len(ROOT) :]
     if not path.startswith(ROOT + "/"):
         return None
-    path = path[len(ROOT) + 1 :]
-    return path if suffix_of(path) or path in run.state.sources.tree.files else None
+    path, files = path[len(ROOT) + 1 :], run.state.sources.tree.files
+    found = next((path + ending for ending in EXTENSIONS if path + ending in files), path)
+    return found if suffix_of(found) or found in files else None

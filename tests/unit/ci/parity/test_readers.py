@@ -664,6 +664,24 @@ def test_sources_of_a_command_that_is_not_computed_are_unknown(
     assert "the sources of p depend on" in reasons(report({"p/BUCK": "", "CMakeLists.txt": cmake}))
 
 
+@pytest.mark.parametrize(
+    ("taken", "other"),  # the order of extensions in CMake's policy CMP0115
+    [
+        *((f"a.{one}", "") for one in ("c", "cc", "cpp", "cxx", "cu", "mm", "m", "S", "h")),
+        *(("a.c", "a.cc"), ("a.cc", "a.cpp"), ("a.cpp", "a.cxx")),
+    ],
+)
+def test_a_source_without_extension_resolves_in_cmakes_order(
+    taken: str, other: str, pairs: Pairs
+) -> None:
+    attribute = "exported_headers" if taken == "a.h" else "srcs"
+    rule = LOAD + f'runtime.cxx_library(name = "p", {attribute} = ["{taken}"])\n'
+    files = {f"p/{name}": "" for name in (taken, other) if name}
+    found = pairs({**files, "p/BUCK": rule, "CMakeLists.txt": "add_library(p p/a)\n"})
+
+    assert found == ({("unlisted-file", f"p/{other}")} if other else set())
+
+
 def reasons(found: ParityReport) -> str:
     return "".join(row.reason for row in found.not_evaluated)
 
