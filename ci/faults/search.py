@@ -37,6 +37,7 @@ SHRINK_S = 120.0  # for each suspect
 SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
+SHOW_S = 30.0
 MOST_SHRUNK = 6  # suspects that are shrunk per round; others wait for the next round
 
 
@@ -75,6 +76,7 @@ class Search:
     examining_s: float = 0.0
     cpu_s: float = 0.0
     started: float = 0.0
+    shown: float = 0.0
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
@@ -85,7 +87,8 @@ class Search:
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline`` (a time of time.monotonic), or until ``most_graphs`` graphs
         were tried if that is not 0. Return the results."""
-        self.started, self.deadline = time.monotonic(), deadline
+        self.started = self.shown = time.monotonic()
+        self.deadline = deadline
         graphs = 0
         waiting: list[tuple[int, Result]] = []
         items = self.make_items(0, most_graphs)
@@ -112,6 +115,7 @@ class Search:
                     self.tried.setdefault(self.cells[n], Counter())[one.end] += 1
                     self.stopped[self.cells[n].block] += one.stops
             waiting += [(n, one) for n, one in results.items() if one.is_suspect]
+            self.show_progress(graphs, len(waiting))
             waiting = self.examine(waiting)
             items = ahead
         left = self.examine(waiting, all_of_them=True)
@@ -136,6 +140,17 @@ class Search:
             unexamined=len(left),
             findings=tuple(sorted(counted, key=_rank)),
         )
+
+    def show_progress(self, graphs: int, suspects: int) -> None:
+        """Print how far the search is, at most every SHOW_S seconds."""
+        now = time.monotonic()
+        if now - self.shown >= SHOW_S:
+            self.shown = now
+            left = f", {max(self.deadline - now, 0):.0f} s left" if self.deadline < math.inf else ""
+            self.progress.step(
+                f"{self.scheme}, {now - self.started:.0f} s: {graphs} graphs tried, "
+                f"{len(self.findings)} findings, {suspects} suspects to examine{left}"
+            )
 
     def make_items(self, first: int, most_graphs: int) -> dict[int, Item]:
         """Return the generated graphs of a round, numbered from ``first``. The result is empty once
