@@ -16,23 +16,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ci.builds.artifacts import (
-    Judged,
-    collect_artifacts,
-    publish_artifacts,
-    split_symbols,
-)
-from ci.builds.inputs import (
+from ci.builds.files import (
     NO_FILE,
     Built,
     Copy,
+    Judged,
     Snapshot,
     State,
+    collect_artifacts,
     digest_snapshot,
     has_artifacts,
     inspect_copy,
+    publish_artifacts,
     read_record,
     record_copy,
+    split_symbols,
     sync_overlay,
     take_snapshot,
     write_state,

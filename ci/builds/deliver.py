@@ -18,9 +18,8 @@ from typing import Any
 
 import msgspec
 
-from ci.builds.artifacts import python_tag
 from ci.builds.builder import Result
-from ci.builds.inputs import read_record
+from ci.builds.files import python_tag, read_record
 from ci.builds.plan import BuildJob, Place
 from ci.builds.targets import Target
 from ci.builds.toolchains import PROBE_S, ask_python

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from ci.report.schema import DeviceFigures, Heat
-from provisioning.elf.tables import Tables
+from provisioning.elf.programs import Tables
 
 IDENTIFIER, IDENTIFIER_PLACE, PREFIX = b"ED00", 8, 4
 BLOCKS, EVENTS, PROFILE, NAME, BEGAN, ENDED = 1, 3, 0, 0, 6, 7  # field numbers

@@ -1,20 +1,32 @@
-"""The engine that the ``docker`` package talks to: Docker, or Podman's Docker-compatible socket."""
+"""The engine that the ``docker`` package talks to: Docker, or Podman's Docker-compatible socket.
+
+An engine puts times, container ids and host names into layers and into the configuration of an
+image. So that equal contents have equal bytes, an image that was saved as a tar is rewritten.
+Members of all layers above the base get the same time and no owner names. The configuration keeps
+only the labels and what a container needs.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import io
+import json
 import os
+import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from docker.client import DockerClient
 from docker.errors import DockerException
 from docker.types import Mount
 
+from provisioning.documents import open_regular
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
+from provisioning.files import hash_file
 
 CONNECT_S, TIMEOUT_S = 20, 1800  # for the first answer, for each later one
 GROUP_FIX = (
@@ -98,3 +110,102 @@ def read_file(client: DockerClient, container_id: str, path: str) -> str:
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
         body: Any = archive.extractfile(Path(path).name)
         return str(body.read().decode("utf-8", "replace"))
+
+
+# What a container needs. The rest of a configuration describes how the image was built.
+KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
+KEPT_PAX = ("SCHILY.xattr.",)
+
+
+def normalize_image(
+    saved: Path, target: Path, *, keep_layers: int, time_s: int, labels: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Rewrite the saved image ``saved`` as ``target``, and return the digests of its layers.
+
+    The lowest ``keep_layers`` layers stay unchanged, so that images share the layers of their base.
+    The files in all other layers get the time ``time_s``, in seconds since the epoch.
+    """
+    with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
+        manifest = json.load(_open_member(source, "manifest.json"))[0]
+        config = json.load(_open_member(source, manifest["Config"]))
+        names, digests = [], []
+        for index, path in enumerate(manifest["Layers"]):
+            layer = _rewrite_layer(source, path, target.parent, index < keep_layers, time_s)
+            digest = hash_file(layer)
+            names.append(f"{digest}.tar")
+            digests.append(f"sha256:{digest}")
+            add_file(out, names[-1], layer)
+            layer.unlink()
+        text = json.dumps(_clean_config(config, digests, time_s, labels), sort_keys=True)
+        name = f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        add_text(out, name, text)
+        rows = [{"Config": name, "RepoTags": None, "Layers": names}]
+        add_text(out, "manifest.json", json.dumps(rows))
+    return tuple(digests)
+
+
+def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:
+    body = source.extractfile(path)  # this follows links, because older engines link equal layers
+    if body is None:
+        raise ToolError("the engine saved an unreadable image", why=f"{path} is not a file")
+    return body
+
+
+def _clean_config(
+    config: dict[str, Any], digests: list[str], time_s: int, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    created = dt.datetime.fromtimestamp(time_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = {name: config["config"][name] for name in KEPT_CONFIG if config["config"].get(name)}
+    kept["Labels"] = {**kept.get("Labels", {}), **labels}
+    return {
+        "architecture": config["architecture"],
+        "os": config["os"],
+        "created": created,
+        "config": kept,
+        "history": [{"created": created, "created_by": "docker/Dockerfile"} for _ in digests],
+        "rootfs": {"type": "layers", "diff_ids": digests},
+    }
+
+
+def _rewrite_layer(
+    source: tarfile.TarFile, path: str, directory: Path, keep: bool, time_s: int
+) -> Path:
+    body = _open_member(source, path)
+    target = directory / "layer.tar"
+    with target.open("wb") as out:
+        if keep:
+            shutil.copyfileobj(body, out)
+        else:
+            with (
+                tarfile.open(fileobj=body, mode="r|") as layer,
+                tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as fresh,
+            ):
+                for member in layer:
+                    member.mtime = time_s
+                    member.uname = member.gname = ""
+                    pax = member.pax_headers.items()
+                    member.pax_headers = {k: v for k, v in pax if k.startswith(KEPT_PAX)}
+                    fresh.addfile(member, layer.extractfile(member) if member.isreg() else None)
+    return target
+
+
+def add_file(out: tarfile.TarFile, name: str, path: Path, mode: int = 0o644) -> None:
+    """Add the file ``path`` to ``out`` as ``name``, without its owner and time."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = path.stat().st_size, mode
+    with open_regular(path) as body:
+        out.addfile(info, body)
+
+
+def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
+    """Add a file ``name`` with the content ``text`` to ``out``."""
+    info = tarfile.TarInfo(name)
+    info.size = len(text.encode())
+    out.addfile(info, io.BytesIO(text.encode()))
+
+
+def save_image(client: DockerClient, image_id: str, target: Path) -> None:
+    """Write the image ``image_id`` to ``target`` as a tar, in the engine's format."""
+    with target.open("wb") as file:
+        for chunk in client.images.get(image_id).save(named=False):
+            file.write(chunk)

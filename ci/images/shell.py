@@ -33,8 +33,7 @@ from docker.types import Mount
 
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
-from ci.images.engine import bind_mount, is_podman, read_file
-from ci.images.normalize import add_text
+from ci.images.engine import add_text, bind_mount, is_podman, read_file
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.errors import ToolError

@@ -29,12 +29,12 @@ from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.programs import (
     ARCHIVE,
     NO_SOC,
+    Blob,
     Target,
     find_context_damage,
     find_targets,
 )
 from provisioning.elf.qnn_build import search_whole
-from provisioning.elf.tables import Blob
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.targets import find_soc, read_socs

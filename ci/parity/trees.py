@@ -1,5 +1,11 @@
 """The files of a source tree: of a directory, or of a revision in a git directory.
 
+Also the files of each Buck package in it, and Buck's glob() of them: ``*`` does not match ``/``,
+``**`` does, and files of sub-packages are excluded. Also the line of a build file that mentions a
+recorded name: Starlark passes values to a rule without their positions, so a name is looked up as a
+string literal. The build file is searched first, if possible from the line of the target on. Then
+the files that the build file loads are searched.
+
 A revision is read with ``git ls-tree`` and ``git cat-file --batch``, without a checkout.
 """
 
@@ -8,12 +14,16 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Mapping
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ci.parity.policy import Layout
+from ci.parity.facts import Place
+from ci.parity.policy import Layout, compile_pattern
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
 from provisioning.documents import read_text
 from provisioning.errors import MissingToolError, ToolError, UsageError
@@ -220,3 +230,117 @@ def split_batch(raw: bytes) -> list[bytes | None]:
             contents.append(stream.read(int(words[2])))
             stream.readline()
     return contents
+
+
+BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A glob() call: its patterns, the matched files relative to the package, and the patterns that
+    match no file.
+    """
+
+    patterns: tuple[str, ...]
+    files: tuple[str, ...]
+    empty: tuple[str, ...]
+
+    @cached_property
+    def found(self) -> frozenset[str]:
+        """The files as a set."""
+        return frozenset(self.files)
+
+
+class PackageFiles:
+    """The files of each package. A file belongs to the nearest folder above it that has a build
+    file, or that is one of ``more``.
+    """
+
+    def __init__(self, files: Iterable[str], more: Iterable[str] = ()) -> None:
+        ordered = sorted(files)
+        self.packages = frozenset(more).union(
+            path.rpartition("/")[0] for path in ordered if path.rpartition("/")[2] in BUILD_NAMES
+        )
+        self.folders = frozenset(path.rpartition("/")[0] for path in ordered)
+        self._owner: dict[str, str | None] = {}
+        self._files: dict[str, list[str]] = {}
+        for path in ordered:
+            owner = self.owner_of(path.rpartition("/")[0])
+            if owner is not None:
+                start = len(owner) + 1 if owner else 0
+                self._files.setdefault(owner, []).append(path[start:])
+
+    def owner_of(self, folder: str) -> str | None:
+        """Return the package that a folder belongs to, or None if it is outside all packages."""
+        if folder not in self._owner:
+            if folder in self.packages:
+                self._owner[folder] = folder
+            else:
+                above = folder.rpartition("/")[0]
+                self._owner[folder] = self.owner_of(above) if folder else None
+        return self._owner[folder]
+
+    def files_of(self, package: str) -> Sequence[str]:
+        """Return the files of a package, relative to it, without the files of sub-packages."""
+        return self._files.get(package, [])
+
+    def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:
+        files = self.files_of(package)
+        kept: dict[str, None] = {}
+        empty = []
+        for pattern in include:
+            test = compile_pattern(pattern)
+            found = [path for path in files if test.fullmatch(path)]
+            if not found:
+                empty.append(pattern)
+            kept.update(dict.fromkeys(found))
+        leave = [compile_pattern(pattern) for pattern in exclude]
+        chosen = [path for path in kept if not any(test.fullmatch(path) for test in leave)]
+        return Matched(tuple(include), tuple(sorted(chosen)), tuple(empty))
+
+
+LITERAL = re.compile(r'"[^"\\\n]*"|\'[^\'\\\n]*\'')
+
+BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
+
+
+class Literals:
+    """The string literals of build files, with their lines. A file is scanned only once."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.tree = tree
+        self._lines: dict[str, dict[str, list[int]]] = {}
+
+    def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``.
+        If none is found, return ``near``.
+        """
+        return self.look_up(words, files, near) or near
+
+    def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``.
+        If none is found, return None.
+        """
+        ordered = sorted(files, key=lambda path: path != near.path)
+        for word in words:
+            for path in ordered:
+                if path not in self._lines:
+                    self._lines[path] = self.scan(path)
+                if lines := self._lines[path].get(word):
+                    after = bisect_left(lines, near.line) if path == near.path else 0
+                    return Place(path, lines[after % len(lines)])
+        return None
+
+    def scan(self, path: str) -> dict[str, list[int]]:
+        """Return the string literals of a Starlark file with their lines, without multi-line
+        strings.
+        """
+        found: dict[str, list[int]] = {}
+        text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), self.tree.read(path) or "")
+        for number, line in enumerate(text.splitlines(), 1):
+            for match in LITERAL.finditer(line):
+                before = line[: match.start()]
+                if "#" in before and "#" in LITERAL.sub("", before):
+                    break
+                found.setdefault(match.group()[1:-1], []).append(number)
+        return found

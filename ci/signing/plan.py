@@ -11,20 +11,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.signing.inputs import (
-    Input,
-    check_sdk_version,
-    find_sdk_version,
-    list_mixed_notes,
-    read_directory_version,
-    read_inputs,
-)
 from ci.signing.record import RECORD_NAME
 from ci.signing.selection import (
+    Input,
     Selection,
     SigningPolicy,
+    check_sdk_version,
     check_selection,
+    find_sdk_version,
+    list_mixed_notes,
     list_wanted,
+    read_directory_version,
+    read_inputs,
     read_signing_policy,
 )
 from ci.signing.signer import Signer, find_interpreter, parse_signer

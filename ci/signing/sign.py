@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeAlias
 
-from ci.signing.inputs import find_sdk_version, read_directory_version
 from ci.signing.masking import Masker, list_secrets
 from ci.signing.plan import SignPlan, refuse_existing
 from ci.signing.record import (
@@ -25,6 +24,7 @@ from ci.signing.record import (
     digest_of,
     write_record,
 )
+from ci.signing.selection import find_sdk_version, read_directory_version
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Verdict, Verification
 from provisioning.console.clock import read_clock

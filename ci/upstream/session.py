@@ -126,7 +126,7 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
         raise FailedError(
             f"pytest cannot collect upstream's tests (errors: {len(errors)})",
             why=first,
-            fix="if a package is missing, add it to PACKAGES in ci/upstream/stubs.py",
+            fix="if a package is missing, add it to PACKAGES in ci/upstream/suites.py",
         )
     return tuple(tests)
 

@@ -24,12 +24,23 @@ from _pytest.raises import RaisesExc
 from ci.cases.forked import note_step, run_forked
 from ci.executorch.lower import list_refusals
 from ci.executorch.patches import warm_up
-from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.emulator import LACKING, serve_programs, write_client
 from ci.upstream.journal import LOG, Entry, Ran
-from ci.upstream.record import write_seen
-from ci.upstream.stubs import MissingPackageError, install_stubs
-from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
+from ci.upstream.record import (
+    capture,
+    watch_backend_suite,
+    watch_delegate,
+    watch_rework,
+    write_seen,
+)
+from ci.upstream.suites import (
+    SOURCE,
+    SUITE,
+    SUITES,
+    MissingPackageError,
+    find_executorch,
+    install_stubs,
+)
 from provisioning.documents import read_text
 from provisioning.errors import describe_exception
 

@@ -37,7 +37,7 @@ from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
-from ci.gate.jobs import parse_shard, split_cases
+from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate

@@ -51,8 +51,7 @@ from provisioning.documents import read_text
 from provisioning.errors import DefectError, DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import Pin, fetch_file
 from provisioning.files import hash_file
-from provisioning.manifest.decoders import PinnedFile, read_decoders
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import PinnedFile, read_decoders, read_socs
 from provisioning.store.store import store_home
 
 

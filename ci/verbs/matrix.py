@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ci.gate.jobs import render_matrix
+from ci.gate.plan import render_matrix
 from ci.gate.results import read_plan
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ci.gate.plan import PLANNED_EVENTS, make_plan
-from ci.gate.reading import Repository
-from ci.gate.recording import record_sessions, render_record
+from ci.gate.reading import Repository, record_sessions, render_record
 from ci.gate.render import make_plan_document, render_runs
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan

@@ -27,15 +27,13 @@ from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.installations import read_version
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES
 from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
-from provisioning.doctor.checks.host import TOOLS
-from provisioning.doctor.checks.python import PYTHON
+from provisioning.doctor.checks.machine import CHECKOUTS, NDKS, TOOLS
+from provisioning.doctor.checks.process import PYTHON, RUNTIMES, VARIABLES
 from provisioning.doctor.checks.sdk import ADAPTOR, INSTALLATIONS, SDK
-from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import (
     CHECKOUT,
     HOST_KIND,

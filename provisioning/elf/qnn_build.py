@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.facts import Defect, ElfError
-from provisioning.elf.tables import View
+from provisioning.elf.programs import View
 
 # The last part is the number of the vendor's CI job: v2.37.0.250724175447_124859.
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")

@@ -1,12 +1,16 @@
-"""Targets of lowering: QNN's backends, and Qualcomm's SoCs by name."""
+"""Rows of manifests by name: QNN's backends and Qualcomm's SoCs, which are targets of lowering, and
+the language models that have a name (manifests/decoders.toml).
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from enum import Enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, Struct
 
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_toml, suggest_near
@@ -82,3 +86,33 @@ def find_soc(name: str) -> Soc:
     raise UsageError(
         f"there is no SoC {name!r}", fix=f"{meant}use one of: {', '.join(sorted(socs))}"
     )
+
+
+class PinnedFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file at a URL."""
+
+    url: Annotated[str, Meta(pattern="^https://")]
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    size_bytes: Annotated[int, Meta(ge=1)]
+
+    @property
+    def name(self) -> str:
+        """Return the file's name."""
+        return self.url.rpartition("/")[2]
+
+
+class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
+    """A language model's files, and the prompts for its calibration. The first prompt is also used
+    to judge its outputs.
+    """
+
+    summary: str
+    licence: str
+    prompts: Annotated[tuple[str, ...], Meta(min_length=1)]
+    weights: PinnedFile
+    tokenizer: PinnedFile
+
+
+def read_decoders() -> Mapping[str, KnownDecoder]:
+    """Return all known language models. The keys are their names. Raises ManifestError."""
+    return read_toml("decoders.toml", dict[str, KnownDecoder])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ci.gate.jobs import split_cases
+from ci.gate.plan import split_cases
 from ci.report.merge import digest_names
 from ci.report.schema import Case, Report, ShardMark, Status
 from tests.stand_ins.reports import make_report

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "ci/builds/proof_program.py",
     "ci/faults/render.py",
     "ci/models/suite/mlp.py",
-    "provisioning/doctor/survey/device_probe.py",
+    "provisioning/doctor/survey/qnn_probe.py",
 }
 
 

@@ -21,10 +21,9 @@ from typing import Any, TypeAlias
 import msgspec
 import starlark as sl
 
-from ci.parity.buck.globs import Matched, PackageFiles
 from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
-from ci.parity.trees import SourceTree
+from ci.parity.trees import Matched, PackageFiles, SourceTree
 
 # The worlds. A build file can distinguish each from the first one only by these names.
 FIRST = "fbcode"

@@ -23,8 +23,6 @@ from ci.parity.buck.evaluate import (
     Parsed,
     Recorded,
 )
-from ci.parity.buck.globs import BUILD_NAMES, PackageFiles
-from ci.parity.buck.places import Literals
 from ci.parity.facts import (
     BuckFacts,
     BuckTarget,
@@ -38,7 +36,7 @@ from ci.parity.facts import (
     is_source,
 )
 from ci.parity.policy import Layout, compile_pattern
-from ci.parity.trees import SourceTree
+from ci.parity.trees import BUILD_NAMES, Literals, PackageFiles, SourceTree
 
 Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"

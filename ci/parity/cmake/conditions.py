@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ci.parity.cmake.regex import UnknownMatchError, search
 from ci.parity.cmake.state import PLATFORM_NAMES
-from ci.parity.cmake.values import Value, is_unknown, split_list
+from ci.parity.cmake.values import UnknownMatchError, Value, is_unknown, search, split_list
 from provisioning.versions import parse_version
 
 Answer: TypeAlias = "bool | None"

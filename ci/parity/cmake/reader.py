@@ -8,13 +8,11 @@ import posixpath
 from collections.abc import Sequence
 from functools import cached_property
 
-from ci.parity.buck.places import Literals
-from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Targets
-from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
+from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
-from ci.parity.cmake.regex import forget_slow
 from ci.parity.cmake.state import Sources, State
+from ci.parity.cmake.values import forget_slow
 from ci.parity.facts import (
     CMakeFacts,
     CMakeTarget,
@@ -23,7 +21,7 @@ from ci.parity.facts import (
     Place,
     is_inside,
 )
-from ci.parity.trees import SourceTree
+from ci.parity.trees import Literals, SourceTree
 
 
 def is_list_file(path: str) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import date
 
-from ci.parity.compare.defines import find_define_drift
-from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
@@ -24,6 +22,7 @@ from ci.parity.compare.mistakes import (
     find_variant_dependencies,
     find_variant_files,
 )
+from ci.parity.compare.relations import find_define_drift, find_dependency_drift
 from ci.parity.compare.sources import (
     find_buck_only,
     find_cmake_only,

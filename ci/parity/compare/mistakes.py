@@ -14,10 +14,10 @@ from difflib import get_close_matches
 
 from msgspec.structs import replace
 
-from ci.parity.compare.dependencies import library_of
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, Use, is_compiling
+from ci.parity.compare.relations import library_of
 from ci.parity.compare.sources import is_compared, level_of, nearest_buck_target
 from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, ListEntry, Place, suffix_of
 from ci.parity.policy import matches

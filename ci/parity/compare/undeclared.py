@@ -18,10 +18,10 @@ from posixpath import commonpath
 
 from msgspec.structs import replace
 
-from ci.parity.compare.defines import buck_names
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups, Reached
 from ci.parity.compare.index import Index, is_compiling, is_native
+from ci.parity.compare.relations import buck_names
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
 from ci.parity.facts import (
     BuckTarget,

@@ -22,12 +22,14 @@ from provisioning.elf.programs import (
     CONTEXT,
     MAGIC,
     NO_SOC,
+    Table,
+    Tables,
     Target,
+    View,
     find_context_damage,
     find_targets,
 )
 from provisioning.elf.qnn_build import search_whole
-from provisioning.elf.tables import Table, Tables, View
 from provisioning.manifest.targets import read_socs
 
 INFO_AT, SIZE_AT = 40, 16

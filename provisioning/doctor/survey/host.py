@@ -33,7 +33,7 @@ from provisioning.doctor.facts import (
     SubmoduleFacts,
     ToolFacts,
 )
-from provisioning.doctor.survey import api_probe
+from provisioning.doctor.survey import qnn_probe
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.documents import open_regular, read_window
 from provisioning.elf.facts import MACHINE_NAMES
@@ -224,7 +224,7 @@ def ask_library(directory: Path) -> str | None:
     API, None if it cannot be found out.
     """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
-    words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
+    words = [sys.executable, qnn_probe.__file__, "api", str(directory / "libQnnHtp.so")]
     try:
         ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError:

@@ -29,11 +29,13 @@ from provisioning.elf.programs import (
     EXTENDED,
     MAGIC,
     PROGRAM,
+    Table,
+    Tables,
+    View,
     find_misplaced,
     find_program_damage,
     list_segments,
 )
-from provisioning.elf.tables import Table, Tables, View
 from provisioning.errors import UsageError
 
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"

@@ -15,7 +15,7 @@ from typing import Any
 from provisioning.artifacts.choice import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
-from provisioning.doctor.survey import device_probe, python_probe
+from provisioning.doctor.survey import python_probe, qnn_probe
 from provisioning.doctor.survey.tree import read_file
 from provisioning.documents import decode_json, read_text
 from provisioning.elf.facts import EM_X86_64
@@ -127,7 +127,7 @@ def try_device(
     tried before, the earlier result is returned, unless it was not final (see _try_device).
     """
     key = hashlib.sha256(backend.value.encode())
-    for path in (adaptor, library, Path(device_probe.__file__)):
+    for path in (adaptor, library, Path(qnn_probe.__file__)):
         key.update(hash_file(path).encode())
     kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
     if kept.is_file():
@@ -143,7 +143,7 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
     """Return the reason why no device can be created, or '' if one can, and whether this is final.
     It is not final if the process could not be started or exceeded the time limit.
     """
-    words = [str(python), device_probe.__file__, backend.value]
+    words = [str(python), qnn_probe.__file__, "device", backend.value]
     try:
         ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:

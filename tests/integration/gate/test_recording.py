@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.gate.recording import compress
+from ci.gate.reading import compress
 from ci.gate.rules import Recorded
 from provisioning.manifest.reader import read_toml
 

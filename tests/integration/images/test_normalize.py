@@ -10,7 +10,7 @@ import pytest
 from docker.client import DockerClient
 
 from ci.images.build import follow_build
-from ci.images.normalize import normalize_image, save_image
+from ci.images.engine import normalize_image, save_image
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError
 from tests.integration.images.conftest import build, pack

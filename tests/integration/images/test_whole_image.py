@@ -17,7 +17,7 @@ import pytest
 from docker.client import DockerClient
 
 from ci.images.definition import LABEL
-from ci.images.normalize import save_image
+from ci.images.engine import save_image
 
 NAMES = os.environ.get("QNN_CI_TEST_IMAGES", "").split()
 pytestmark = pytest.mark.skipif(not NAMES, reason="QNN_CI_TEST_IMAGES names no image")

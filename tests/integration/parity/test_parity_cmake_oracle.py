@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Targets
-from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
+from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import Sources, State
 from ci.parity.cmake.values import is_unknown

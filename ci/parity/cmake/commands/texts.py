@@ -10,12 +10,15 @@ from collections.abc import Callable
 from itertools import islice, product
 
 from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.regex import UnknownMatchError, find_all, replace, search
 from ci.parity.cmake.state import Call
 from ci.parity.cmake.values import (
     MOST_ALTERNATIVES,
+    UnknownMatchError,
     Value,
+    find_all,
     is_unknown,
+    replace,
+    search,
     split_list,
     split_values,
     unknown,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ci.builds.artifacts import (
+from ci.builds.files import (
     Judged,
     collect_artifacts,
     judge_artifact,

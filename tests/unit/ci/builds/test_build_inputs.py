@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.builds.inputs import (
+from ci.builds.files import (
     State,
     digest_snapshot,
     inspect_copy,
@@ -180,7 +180,7 @@ def test_a_sync_that_failed_half_way_is_completed_by_the_next(
             raise OSError(28, "No space left on device")
         real(*words, **more)
 
-    monkeypatch.setattr("ci.builds.inputs.shutil.copy", fail_second)
+    monkeypatch.setattr("ci.builds.files.shutil.copy", fail_second)
     with pytest.raises(StoreError, match="there is no space left for"):
         sync(source, tmp_path)
     monkeypatch.undo()

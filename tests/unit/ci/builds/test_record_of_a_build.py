@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ci.builds import builder
-from ci.builds.artifacts import SYMBOLS, Judged
 from ci.builds.builder import (
     HOST_LIBRARY,
     CacheCounts,
@@ -19,6 +18,7 @@ from ci.builds.builder import (
     find_lowering_sdk,
     render_result,
 )
+from ci.builds.files import SYMBOLS, Judged
 from ci.builds.targets import Artifact
 from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import AndroidNote, ElfFacts, VersionNeed

@@ -14,7 +14,7 @@ import pytest
 
 from ci.builds import builder
 from ci.builds.builder import Result, run_build
-from ci.builds.inputs import State, read_record
+from ci.builds.files import State, read_record
 from ci.builds.plan import BuildJob, BuildPlan, BuildRequest, Place
 from ci.builds.targets import find_target
 from provisioning.console.progress import Progress

@@ -14,8 +14,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.jobs import PlannedJob, list_jobs, render_matrix
-from ci.gate.plan import POLICY, SOCS, choose_cases, list_cases
+from ci.gate.plan import (
+    POLICY,
+    SOCS,
+    PlannedJob,
+    choose_cases,
+    list_cases,
+    list_jobs,
+    render_matrix,
+)
 from ci.gate.reading import Repository, WorkTree
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules

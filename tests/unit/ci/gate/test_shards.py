@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.gate.jobs import count_shards, parse_shard, split_cases
+from ci.gate.plan import count_shards, parse_shard, split_cases
 from ci.models.schemes import Scheme
 from ci.verbs.emulate import list_planned, take_shard
 from provisioning.errors import UsageError

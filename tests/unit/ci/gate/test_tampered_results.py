@@ -21,7 +21,7 @@ from ci.__main__ import main
 from ci.cases.baselines import suite_folder
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.gate.jobs import list_jobs
+from ci.gate.plan import list_jobs
 from ci.gate.results import read_plan
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan, PlannedSession

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from ci.images import wheels
-from ci.images.build import follow_build, write_context
+from ci.images import build as wheels
+from ci.images.build import follow_build, pin_lines, read_pin, write_context
 from ci.images.definition import (
     Base,
     ImagePlan,
@@ -27,7 +27,6 @@ from ci.images.definition import (
     wanted_requirements,
 )
 from ci.images.engine import connect_engine, explain_connection, explain_error
-from ci.images.wheels import pin_lines, read_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
 

@@ -23,13 +23,12 @@ import pytest
 
 from ci.__main__ import main
 from ci.images import definition, shell
-from ci.images.build import Built, build_image
+from ci.images.build import Built, build_image, fetch_wheels
 from ci.images.definition import (
     plan_image,
     recall_base,
 )
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
-from ci.images.wheels import fetch_wheels
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UnfitError
 from tests.stand_ins.snapshots import check_snapshot

@@ -23,7 +23,7 @@ from ci.images.definition import (
     read_images,
     wanted_requirements,
 )
-from ci.images.normalize import normalize_image
+from ci.images.engine import normalize_image
 from provisioning.errors import ToolError, UnfitError, UsageError
 from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
 

@@ -37,8 +37,7 @@ from provisioning.doctor.survey.programs import (
     SegmentSpan,
     parse_program,
 )
-from provisioning.elf.programs import NO_SOC
-from provisioning.elf.tables import MAX_ITEMS, Tables
+from provisioning.elf.programs import MAX_ITEMS, NO_SOC, Tables
 from provisioning.errors import QnnCiError
 from tests.stand_ins.lowered import Number, Vector, make_binary, make_flatbuffer, make_program
 from tests.stand_ins.snapshots import check_snapshot

@@ -12,7 +12,7 @@ from ci.verbs import llm as known
 from ci.verbs.llm import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
-from provisioning.manifest.decoders import KnownDecoder, PinnedFile
+from provisioning.manifest.targets import KnownDecoder, PinnedFile
 from provisioning.store.store import store_home
 
 CONTENT = {"w.bin": b"weights", "t.bin": b"tokenizer"}

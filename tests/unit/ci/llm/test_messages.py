@@ -19,7 +19,7 @@ from ci.verbs import llm as known
 from ci.verbs.llm import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
-from provisioning.manifest.decoders import KnownDecoder, PinnedFile
+from provisioning.manifest.targets import KnownDecoder, PinnedFile
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.llm.decoders import PLACE, SIZES
 from tests.unit.ci.llm.test_foreign import CONSTANTS, DECLARED, list_inputs

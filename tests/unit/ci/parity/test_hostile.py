@@ -70,7 +70,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file may take a fifth of a second or 10,000 commands, and an expression a tenth."""
     monkeypatch.setattr("ci.parity.buck.evaluate.FILE_LIMIT_S", 0.2)
     monkeypatch.setattr("ci.parity.cmake.interpreter.MOST_STEPS", 10_000)
-    monkeypatch.setattr("ci.parity.cmake.regex.LIMIT_S", 0.1)
+    monkeypatch.setattr("ci.parity.cmake.values.LIMIT_S", 0.1)
 
 
 @pytest.mark.usefixtures("hurried")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ci.parity.buck.evaluate import Loaded, resolve_load
-from ci.parity.buck.places import Literals
 from ci.parity.buck.reader import absolute as label_of
 from ci.parity.buck.reader import read_buck
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
@@ -20,7 +19,7 @@ from ci.parity.compare.findings import ParityReport
 from ci.parity.facts import Configuration, Place
 from ci.parity.policy import Allowance, Layout, ParityPolicy, compile_pattern
 from ci.parity.run import ParityRequest, compare_folders, compare_source, find_moves, match_sources
-from ci.parity.trees import DirectoryTree, split_batch
+from ci.parity.trees import DirectoryTree, Literals, split_batch
 from ci.parity.uses import find_imports
 from provisioning.errors import UsageError
 from tests.stand_ins.text_tree import TextTree

@@ -13,13 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from ci.parity import reading, run, trees
-from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Targets
-from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
+from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.reader import StaticReader
-from ci.parity.cmake.regex import search
 from ci.parity.cmake.state import Sources, State
+from ci.parity.cmake.values import search
 from ci.parity.facts import (
     WHOLE,
     CMakeFacts,

@@ -11,10 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ci.signing.inputs import Input, find_qnn_build
 from ci.signing.mbn import parse_image
 from ci.signing.plan import Roots, SignPlan, SignRequest
-from ci.signing.selection import Selection, Wanted, read_signing_policy
+from ci.signing.selection import Input, Selection, Wanted, find_qnn_build, read_signing_policy
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
 from provisioning.console.progress import Progress

@@ -162,7 +162,7 @@ def test_a_suite_that_cannot_be_collected_ends_the_run(
     with pytest.raises(FailedError) as caught:
         list_tests(pool, tmp_path)
     error = caught.value
-    assert (error.what, error.why, "ci/upstream/stubs.py" in error.fix) == (what, why, fix)
+    assert (error.what, error.why, "ci/upstream/suites.py" in error.fix) == (what, why, fix)
 
 
 def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ci.upstream import stubs
+from ci.upstream import suites as stubs
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 import torch
 
 from ci.upstream.journal import Ran
-from ci.upstream.stubs import MissingPackageError
+from ci.upstream.suites import MissingPackageError
 from provisioning.errors import FailedError
 
 # Modules that load ExecuTorch, which takes seconds.

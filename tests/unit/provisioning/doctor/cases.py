@@ -14,15 +14,13 @@ from typing import Any
 
 import msgspec
 
-from provisioning.doctor.checks.building import Checkout, Ndk
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import RPC, Device, Staging
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.checks.host import Tool
-from provisioning.doctor.checks.python import Interpreter
+from provisioning.doctor.checks.machine import Checkout, Ndk, Tool
+from provisioning.doctor.checks.process import Interpreter, Runtime, Variables
 from provisioning.doctor.checks.sdk import Adaptor, Sdk
-from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
     HOST_KIND,

@@ -11,7 +11,7 @@ import msgspec
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.checks.variables import Runtime, Variables
+from provisioning.doctor.checks.process import Runtime, Variables
 from provisioning.doctor.facts import FileFacts, InstallationFacts, SdkFacts
 from provisioning.doctor.fitness import ElfPolicy, Fitness
 from provisioning.elf.facts import (

@@ -10,14 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.doctor.checks.building import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.files import Group, find_groups, judge_group
-from provisioning.doctor.checks.host import see_missing_library
-from provisioning.doctor.checks.python import PYTHON
+from provisioning.doctor.checks.machine import CHECKOUTS, see_missing_library
+from provisioning.doctor.checks.process import PYTHON, RUNTIMES, Runtime
 from provisioning.doctor.checks.sdk import ADAPTOR, Adaptor, see_no_root
-from provisioning.doctor.checks.variables import RUNTIMES, Runtime
 from provisioning.doctor.examine import judge_environment
 from provisioning.doctor.facts import (
     CheckoutFacts,

@@ -18,7 +18,7 @@ from provisioning.console import usage
 from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
 from provisioning.doctor.facts import CheckoutFacts, DeviceFacts, PythonFacts, SdkFacts, ToolFacts
-from provisioning.doctor.survey import device_probe, host
+from provisioning.doctor.survey import host, qnn_probe
 from provisioning.doctor.survey.environment import _may_load as may_load
 from provisioning.doctor.survey.environment import survey_variables
 from provisioning.doctor.survey.host import (
@@ -206,7 +206,7 @@ def test_creating_a_qnn_device_is_tried_once_per_adaptor_and_library(
     python = program(tmp_path / "python", f"echo $MARK >> {tmp_path}/asked; cat {says}")
     adaptor, library = tmp_path / "P.so", tmp_path / "libQnnHtp.so"
     probe = tmp_path / "probe.py"
-    monkeypatch.setattr(device_probe, "__file__", str(probe))
+    monkeypatch.setattr(qnn_probe, "__file__", str(probe))
 
     def ask() -> tuple[str, int]:
         variables, kept = {"PATH": "/usr/bin:/bin", "MARK": "x"}, tmp_path / "kept"
@@ -230,7 +230,7 @@ def test_creating_a_qnn_device_is_tried_once_per_adaptor_and_library(
 
 
 def test_creating_a_qnn_device_is_remembered_per_backend(tmp_path: Path) -> None:
-    python = program(tmp_path / "python", '[ "$2" = htp ] && echo device ok || echo device no')
+    python = program(tmp_path / "python", '[ "$3" = htp ] && echo device ok || echo device no')
     for name in ("P.so", "lib.so"):
         (tmp_path / name).touch()
     places = (python, tmp_path / "P.so", tmp_path / "lib.so", {"PATH": "/bin"}, tmp_path / "kept")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.process import run_process
-from provisioning.doctor.checks.variables import VARIABLES, Variables
+from provisioning.doctor.checks.process import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.survey import tree
