@@ -151,8 +151,10 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
     if head.startswith(APPLE_DOUBLE) and path.name.startswith("._"):
         raise ElfError(path, Defect.APPLE_DOUBLE)
     if not head.startswith(b"\x7fELF"):
-        start = head[:16].decode("ascii", "backslashreplace")
-        raise ElfError(path, Defect.NOT_ELF, f"it starts with {start!r}")
+        windows = "it is a file of Windows: " if head.startswith(b"MZ") else ""
+        raise ElfError(
+            path, Defect.NOT_ELF, f"{windows}it starts with {repr(bytes(head[:16]))[1:]}"
+        )
 
 
 # The tables that the loader reads before anything else, and the tags with their sizes in bytes.
