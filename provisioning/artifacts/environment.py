@@ -124,9 +124,20 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"the store {store.home} does not contain every artifact of this profile",
-            fix=f"run `qnn-ci fetch {name}`{or_adopt}",
+            fix=f"run `qnn-ci fetch {'+'.join([name, *_other_versions(profile, missing)])}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in found if item))
+
+
+def _other_versions(profile: Profile, requests: list[ArtifactRequest]) -> list[str]:
+    """Return ARTIFACT@VERSION for each request whose version the user chose instead of the
+    profile's."""
+    versions = {wanted.name: wanted.version for wanted in profile.artifacts}
+    return [
+        f"{request.name}@{request.release.version}"
+        for request in requests
+        if request.release != request.toolchain.release(versions[request.name])
+    ]
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:

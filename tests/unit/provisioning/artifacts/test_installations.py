@@ -178,6 +178,25 @@ def test_only_another_version_in_the_store_counts_as_an_installation(
     assert locate_profile("linux", real.progress).root("qnn-sdk") == chosen
 
 
+@pytest.mark.parametrize(
+    ("profile", "chosen", "fetched"),
+    [
+        ("linux", "", "linux"),
+        ("linux", "2.50.0.260828", "linux+qnn-sdk@2.50.0.260828"),
+        ("linux", "2.37.0.250724", "linux"),
+        ("direct-lpai", "2.43.0.260128", "direct-lpai"),
+        ("linux+qnn-sdk@2.41.0.251128", "", "linux+qnn-sdk@2.41.0.251128"),
+    ],
+)
+def test_the_command_for_a_missing_artifact_fetches_the_chosen_version(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch, profile: str, chosen: str, fetched: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_SDK", chosen)
+    with pytest.raises(UnfitError) as caught:
+        locate_profile(profile, real.progress)
+    assert f"run `qnn-ci fetch {fetched}`, or" in caught.value.fix
+
+
 def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
     real: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
