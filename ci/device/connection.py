@@ -38,6 +38,7 @@ cd {{directory}} && mkdir {{part}} && tar -x -f - -C {{part}} && cd {{part}} || 
 sha256sum -c {SUMS} > /dev/null || exit {DAMAGED}
 chmod 755 * && mv -f * .. && cd .. && rm -rf {{part}}
 """
+KEY_FIX = "connect once by hand, and compare the key's fingerprint with the device's: ssh"
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
 HOST = re.compile(r"(?P<user>[^@]+@)?(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+))(?::(?P<port>\d+))?")
 
@@ -88,7 +89,9 @@ class Device:
             raise ToolError(
                 f"{self.name} {how}",
                 why=said or f"{self.client[0]} {ended.describe()}",
-                fix=f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
+                fix=f"{KEY_FIX} {self.name.replace(':', '://', 1)}"
+                if "Host key verification failed" in said
+                else f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
             )
         if NO_ROOM.search(said):
             raise StoreError(

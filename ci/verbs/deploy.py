@@ -12,7 +12,7 @@ from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
-from ci.device.runner import STARTS, DeviceRunner, lease_first
+from ci.device.runner import CLEAN, STARTS, DeviceRunner, lease_first
 from ci.verbs.options import add_option
 from provisioning.console.command import DIR, FLAG, MANY, Outcome
 from provisioning.console.progress import Progress
@@ -26,7 +26,7 @@ DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its optio
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
-    text = "only remove this project's directory from the device"
+    text = "only remove this project's files from the device"
     parser.add_argument("--clean", **FLAG, help=text)
 
 
@@ -65,9 +65,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "no device is specified", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
-        device = open_device(choose_word(args), args.place)
-        device.ask(f"rm -rf {quote(device.place)}")
-        return Outcome(f"{device.name}: {device.place} was removed\n", {"removed": device.place})
+        return clean_device(open_device(choose_word(args), args.place))
     began = time.monotonic()
     with ready_device(args, progress) as (runner, facts):
         sent = runner.sent
@@ -80,6 +78,22 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     data = {"device": device.name, "facts": asdict(facts), "directory": runner.directory}
     return Outcome(text, {**data, "sent_bytes": sent, "bundle": bundle.digest})
+
+
+def clean_device(device: Device) -> Outcome:
+    """Remove this project's files from a device, and their directory if nothing else is in it.
+    Raises UsageError if the directory is another one, and the same errors as ``Device.call``."""
+    answer = device.call(f"set -e\n{CLEAN.format(place=quote(device.place))}")
+    if answer.code:
+        raise UsageError(
+            f"{device.name}: nothing was removed from {device.place}",
+            why=answer.message or "it has files, but none of this project",
+            fix="pass the --place with which the bundle was deployed",
+        )
+    left = len(answer.out.splitlines())
+    kept = f", except {left} files and directories that are not this project's" if left else ""
+    text = f"{device.name}: {device.place} was removed{kept}\n"
+    return Outcome(text, {"removed": device.place})
 
 
 @contextmanager

@@ -315,6 +315,35 @@ def test_only_missing_files_are_sent_and_large_ones_one_by_one(
     assert caught.value.why == "the device's words"
 
 
+@pytest.mark.parametrize(
+    ("files", "left", "told"),
+    [
+        ([], [], "a place was removed"),
+        (["bundles/0123456789abcdef/runner", "cases/x/log.txt", "lease/held"], [], "was removed"),
+        (["new.host-1/held"], [], "was removed"),
+        (
+            ["bundles/0123456789abcdef/runner", "photo.jpg", "dir/a"],
+            ["photo.jpg", "dir/a"],
+            "except 2 files and directories",
+        ),
+        (["photo.jpg", "cases/mine"], ["photo.jpg", "cases/mine"], "nothing was removed"),
+    ],
+)
+def test_cleaning_a_device_removes_only_files_of_this_project(
+    tmp_path: Path, files: list[str], left: list[str], told: str
+) -> None:
+    place = tmp_path / "a place"
+    for name in files:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("")
+    try:
+        text = deploy.clean_device(Device("ssh:here", ("sh", "-c"), str(place))).text
+    except UsageError as error:
+        text = error.what
+    assert told in text
+    assert {one for one in place.rglob("*") if one.is_file()} == {place / name for name in left}
+
+
 LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
 
 
@@ -325,6 +354,11 @@ LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
             "echo refused >&2; exit 255",
             *(9, "ssh:a cannot be reached", "refused"),
             "see whether this works: sh -c 'echo refused >&2; exit 255' true",
+        ),
+        (
+            "echo 'Host key verification failed.' >&2; exit 255",
+            *(9, "ssh:a cannot be reached", "Host key verification failed."),
+            "connect once by hand, and compare the key's fingerprint with the device's: ssh ssh://a",
         ),
         ("exit 3", 9, "ssh:a cannot be reached", "sh exited with 3", ""),
         ("sleep 9", 0.05, "ssh:a did not answer in time", "", ""),
