@@ -70,11 +70,13 @@ LEAVE = """
 cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] || exit 0
 mv lease old.{owner} && rm -r old.{owner}
 """
-# --place may name a directory that has other files, so only what this project puts there is removed.
+# --place may name a directory with other files, so only what this project puts there is removed.
 CLEAN = """
 [ -d {place} ] || exit 0
 ( cd {place}; ours=
-  for one in bundles/???????????????? lease/held new.*/held; do if [ -e "$one" ]; then ours=1; fi; done
+  for one in bundles/???????????????? lease/held new.*/held; do
+    if [ -e "$one" ]; then ours=1; fi
+  done
   if [ -z "$ours" ] && [ -n "$(ls -A)" ]; then exit 90; fi
   rm -rf bundles cases lease new.* old.* )
 rmdir {place} 2>/dev/null || ls -A {place}

@@ -121,10 +121,11 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         adoptions = [request.toolchain.adoption for request in missing]
         variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
         or_adopt = f", or set {variables} to an installation" if variables else ""
+        command = "+".join([f"qnn-ci fetch {name}", *_other_versions(profile, missing)])
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"the store {store.home} does not contain every artifact of this profile",
-            fix=f"run `qnn-ci fetch {'+'.join([name, *_other_versions(profile, missing)])}`{or_adopt}",
+            fix=f"run `{command}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in found if item))
 
