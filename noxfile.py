@@ -17,6 +17,7 @@ import logging
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,10 +27,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import Distribution, PackagePath, distributions
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import nox
 from nox.command import CommandFailed
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 nox.needs_version = ">=2025.10"
 nox.options.default_venv_backend = "none"  # environments are created below, each under its own lock
@@ -285,15 +290,94 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
     try:
         session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), **quiet)
         with heartbeat(session, f"installing {len(wanted)} packages into {environment.name}"):
+            missing = link_packages(environment, wanted)
             for torch in (one for one in wanted if one.startswith("torch==")):
-                index = choose_index(session)
-                session.run(*pip, "--no-deps", torch, *index, **quiet)
-            session.run(*pip, *wanted, **quiet)
-            session.run(*compile_all, success_codes=[0, 1], **quiet)
+                if "torch" in missing:
+                    session.run(*pip, "--no-deps", torch, *choose_index(session), **quiet)
+            if missing:
+                session.run(*pip, *wanted, **quiet)
+                session.run(*compile_all, success_codes=[0, 1], **quiet)
     except CommandFailed:
         hint = "see pip's output above, and check its index, proxy and certificates"
         fail(session, DOWNLOAD, f"{environment} could not be created: {hint} (pip config list)")
     stamp.write_text(digest_group(group, executorch))
+
+
+def link_packages(environment: Path, wanted: list[str]) -> list[str]:
+    """Link the wanted packages, and what they depend on, from this checkout's other environments,
+    as hard links, which take no space and little time. Return the names of what is missing."""
+    missing = [Requirement(one).name for one in wanted]
+    for site in environment.glob("lib/python*/site-packages"):
+        for stamp in sorted(environment.parent.glob("*/installed.sha256")):
+            have = list_installed(site)
+            other = list_installed(stamp.parent.resolve() / site.relative_to(environment))
+            for name, package in resolve(wanted, {**other, **have}).items():
+                if package and name not in have:
+                    link_files(package, site)
+        found = resolve(wanted, list_installed(site))
+        missing = [name for name, package in found.items() if package is None]
+    return missing
+
+
+def list_installed(site: Path) -> dict[str, Distribution]:
+    """Return the packages in a site-packages by name."""
+    return {canonicalize_name(one.name): one for one in distributions(path=[str(site)])}
+
+
+def resolve(wanted: list[str], packages: dict[str, Distribution]) -> dict[str, Distribution | None]:
+    """Return the packages that are wanted, and those that they depend on, by name: None if there is
+    none of the required version."""
+    found: dict[str, Distribution | None] = {}
+    todo = [(Requirement(one), "") for one in wanted]
+    seen = set()
+    while todo:
+        need, extra = todo.pop()
+        if (str(need), extra) in seen or not applies(need, extra):
+            continue
+        seen.add((str(need), extra))
+        name = canonicalize_name(need.name)
+        package = packages.get(name)
+        is_met = package and need.specifier.contains(package.version, prereleases=True)
+        if not is_met:
+            found[name] = None
+        elif found.setdefault(name, package):
+            inner = [Requirement(one) for one in package.requires or ()]
+            todo += [(one, extra) for one in inner for extra in ("", *need.extras)]
+    return found
+
+
+def applies(need: Requirement, extra: str) -> bool:
+    """Return whether a package that was asked for with ``extra`` has a requirement here."""
+    return not need.marker or need.marker.evaluate({"extra": extra})
+
+
+def link_files(package: Distribution, site: Path) -> None:
+    """Link a package's files and what was compiled of them, unless a file was changed or cannot be
+    linked. Scripts are copied, because they contain the path of their environment."""
+    old = Path(str(package.locate_file("")))
+    environments = os.fsencode(old.parents[2]), os.fsencode(site.parents[2])
+    files = [str(file) for file in package.files or ()]
+    compiled = [cache_from_source(name) for name in files if name.endswith(".py")]
+    names = dict.fromkeys([*files, *(name for name in compiled if (old / name).exists())])
+    with suppress(OSError):
+        if any(is_changed(file, old) for file in package.files or ()):
+            return
+        # A package whose dist-info is there counts as installed.
+        for name in sorted(names, key=lambda name: ".dist-info" in name):
+            source, target = old / name, site / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            if name.startswith("..") and source.read_bytes()[:2] == b"#!":
+                target.write_bytes(source.read_bytes().replace(*environments, 1))
+                shutil.copymode(source, target)
+            else:
+                target.hardlink_to(source)
+
+
+def is_changed(file: PackagePath, site: Path) -> bool:
+    """Return whether a file has not the size with which it was installed."""
+    is_made_here = file.parts[0] == ".." or file.suffix == ".pyc"
+    return not is_made_here and file.size not in {None, (site / file).stat().st_size}
 
 
 def choose_index(session: nox.Session) -> list[str]:

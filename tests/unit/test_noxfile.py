@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Thread
 from types import ModuleType, SimpleNamespace
@@ -529,6 +530,63 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     python.unlink()
     linux.make_environment(session, "core")
     assert len(session.ran) == 9
+
+
+def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -> None:
+    """A package in an environment, with a script and a compiled module."""
+    site, script = environment / "lib/python3.11/site-packages", environment / f"bin/{name}"
+    about = site / f"{name}-1.0.dist-info"
+    for folder in (site / "__pycache__", about, script.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    (site / f"{name}.py").write_text(module)
+    Path(cache_from_source(str(site / f"{name}.py"))).write_bytes(b"compiled")
+    script.write_text(f"#!{environment}/bin/python\n")
+    script.chmod(0o755)
+    lines = [f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
+    (about / "METADATA").write_text("\n".join(lines))
+    files = [f"{name}.py,sha256=0,6", f"../../../bin/{name},,9", f"{about.name}/METADATA,,"]
+    (about / "RECORD").write_text("\n".join([*files, f"{about.name}/RECORD,,\n"]))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "linked", "missing"),
+    [
+        ("a==1.0 b", "a b", ""),
+        ("a[more]==1.0", "a b c", ""),
+        ("a==2.0 b", "b", "a"),
+        ("b d", "b", "d"),
+        ("unmet", "unmet", "b"),
+        ("changed", "", "changed"),
+        ("half", "half", "gone"),
+        ("begun", "", "begun"),
+        ("present", "", ""),
+    ],
+)
+def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
+    noxfile: ModuleType, tmp_path: Path, wanted: str, linked: str, missing: str
+) -> None:
+    """An environment whose packages are all linked needs neither pip nor a network."""
+    whole, unfinished, fresh = (tmp_path / name for name in ("whole", "unfinished", "fresh"))
+    put(whole, "a", "b>=1", "c; extra == 'more'", "gone; python_version < '3'")
+    for name, requires in (("b", ()), ("c", ()), ("unmet", ("b>1",)), ("half", ("gone",))):
+        put(whole, name, *requires)
+    put(whole, "changed", module="x = 1000\n")
+    (whole / "installed.sha256").touch()
+    put(unfinished, "begun")
+    put(fresh, "present")
+    before = {path for path in fresh.rglob("*") if path.is_file()}
+    assert noxfile.link_packages(fresh, wanted.split()) == missing.split()
+    site, old = (one / "lib/python3.11/site-packages" for one in (fresh, whole))
+    expected = set()
+    for name in linked.split():
+        script = fresh / "bin" / name
+        assert script.read_text() == f"#!{fresh}/bin/python\n"
+        assert os.access(script, os.X_OK)
+        files = (f"{name}.py", f"{name}-1.0.dist-info/METADATA", f"{name}-1.0.dist-info/RECORD")
+        expected |= {script, *(site / file for file in files)}
+        expected.add(Path(cache_from_source(str(site / files[0]))))
+        assert (site / files[0]).samefile(old / files[0])
+    assert {path for path in fresh.rglob("*") if path.is_file()} == before | expected
 
 
 def test_another_executorch_brings_the_torch_that_goes_with_it(
