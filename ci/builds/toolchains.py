@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from ci.builds.targets import CompilerChoice
 from provisioning.artifacts.installations import read_version
-from provisioning.console.installation import install_command
+from provisioning.console.caller import install_command
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.policies import elf_policy

@@ -31,7 +31,7 @@ from ci.report.schema import Case, Host, Phase, Report, Source, Status, Tool, su
 from ci.report.text import name_models
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
-from provisioning.console.clock import read_clock
+from provisioning.console.caller import read_clock
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks

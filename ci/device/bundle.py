@@ -14,21 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from ci.device import provenance
 from ci.device.connection import require_plain
-from ci.device.provenance import (
-    EVIDENCE,
-    SBOM,
-    SIGNING,
-    Part,
-    copy_evidence,
-    copy_record,
-    find_evidence,
-    has_sbom_library,
-    list_programs,
-    list_signed,
-    write_by_hand,
-    write_sbom,
-)
 from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file, read_runtime
 from provisioning.console.progress import Progress
@@ -152,10 +139,10 @@ def stage(
         for version in sorted(set(versions.values())):
             wanted.append(STUB.format(version))
             skels |= {SKEL.format(version): find_skel(SKEL.format(version), runtimes)}
-    lpai = list_signed(signed) if signed else {}
+    lpai = provenance.list_signed(signed) if signed else {}
     wanted += LPAI if signed else ()
-    every = [*programs, *list_programs(cases)]
-    proven = find_evidence(every, evidence) if evidence else {}
+    every = [*programs, *provenance.list_programs(cases)]
+    proven = provenance.find_evidence(every, evidence) if evidence else {}
     own = _name_files([runner, *programs])
     files = {**own, **close_over(wanted, head, known), **skels, **lpai}
     with explain_writes(out), staged_directory(out) as fresh:
@@ -171,12 +158,13 @@ def stage(
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
         if proven:
-            copy_evidence(proven, fresh / EVIDENCE)
+            provenance.copy_evidence(proven, fresh / provenance.EVIDENCE)
         if signed:
-            copy_record(signed, fresh / SIGNING)
-        if has_sbom_library():
-            write_sbom(fresh / SBOM, BUNDLE_NAME, bundle.digest, list_parts(bundle, fresh / FILES))
-        write_by_hand(fresh, bundle.runner, cases, android=target is Target.ANDROID)
+            provenance.copy_record(signed, fresh / provenance.SIGNING)
+        if provenance.has_sbom_library():
+            parts = list_parts(bundle, fresh / FILES)
+            provenance.write_sbom(fresh / provenance.SBOM, BUNDLE_NAME, bundle.digest, parts)
+        provenance.write_by_hand(fresh, bundle.runner, cases, android=target is Target.ANDROID)
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
 
@@ -330,11 +318,11 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
     return Bundle(target=target, socs=socs, runner=runner, qnn=qnn, files=tuple(rows))
 
 
-def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
+def list_parts(bundle: Bundle, directory: Path) -> list[provenance.Part]:
     """Return a bundle's files, each with the names of the libraries that it needs."""
     found = {file.name: read_library(directory / file.name) for file in bundle.files}
     return [
-        Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
+        provenance.Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
         for file in bundle.files
         for one in [found[file.name]]
     ]

@@ -15,7 +15,7 @@ import msgspec
 
 from ci.report.evidence import SUFFIX, find_faults, parse_statement
 from ci.signing.record import LOG_NAME, RECORD_NAME, STATEMENT_NAME, check_record
-from provisioning.console.clock import read_clock
+from provisioning.console.caller import read_clock
 from provisioning.documents import DocumentError, read_bytes, read_json
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UnfitError, UsageError

@@ -27,7 +27,7 @@ from ci.signing.record import (
 from ci.signing.selection import find_sdk_version, read_directory_version
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Verdict, Verification
-from provisioning.console.clock import read_clock
+from provisioning.console.caller import read_clock
 from provisioning.console.progress import Progress
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.files import explain_writes, remove_tree, staged_directory

@@ -13,9 +13,8 @@ from ci.cases.spec import find_models
 from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
 from ci.verbs.user_policy import read_paths
-from provisioning.console.caller import shown_path
+from provisioning.console.caller import find_origin, shown_path
 from provisioning.console.command import FLAG, Outcome, read_version, user_path
-from provisioning.console.installation import find_origin
 from provisioning.console.progress import Progress
 from provisioning.documents import read_bytes, read_text
 from provisioning.errors import UsageError

@@ -15,9 +15,8 @@ from ci.inspect.files import KEPT_PROGRAMS
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.sources import Options
-from provisioning.console.caller import shown_path
+from provisioning.console.caller import install_command, shown_path
 from provisioning.console.command import DIR, FILE, MANY, Outcome, user_path
-from provisioning.console.installation import install_command
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles

@@ -17,8 +17,7 @@ from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.installations import read_version
 from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
-from provisioning.console.caller import is_ci
-from provisioning.console.clock import read_date
+from provisioning.console.caller import is_ci, read_date
 from provisioning.console.progress import Progress
 from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, name_machine

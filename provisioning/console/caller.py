@@ -1,17 +1,32 @@
-"""Show commands and paths in messages as the user would type them.
+"""How this process was called and installed, and the time that its caller sets.
 
 In the source, messages contain commands as ``qnn-ci VERB ARGUMENTS`` in backticks. For a user who
-started ``./nox`` or ``python -m ci``, they are translated into commands of that program.
+started ``./nox`` or ``python -m ci``, they are translated into commands of that program, and paths
+are shown as the user would type them.
+
+pip records where a distribution came from in ``direct_url.json`` (PEP 610), unless it came from a
+package index. So messages can say how to install more of this copy of the project.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from provisioning.documents import DocumentError, decode_json
+from provisioning.errors import UsageError
 
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
@@ -107,3 +122,85 @@ def shown_path(path: Path) -> str:
         return str(whole.relative_to(os.environ.get(DIRECTORY_VARIABLE) or Path.cwd()))
     except ValueError:
         return str(whole)
+
+
+DISTRIBUTION = "executorch-qnn-ci"
+CHECKOUT = Path(__file__).resolve().parents[2]
+_ON_GITHUB = re.compile(r".*github\.com[/:](.+?)(?:\.git)?/?")
+
+
+def find_origin() -> str:
+    """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub, otherwise
+    ""."""
+    with suppress(ValueError, KeyError, TypeError):
+        origin = _read_origin()
+        owner = _ON_GITHUB.fullmatch(origin["url"])
+        return f"{owner[1]}@{origin['vcs_info']['commit_id']}" if owner else ""
+    return ""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs this project with an extra from where this copy came: a
+    commit on GitHub, a directory, a wheel or a package index."""
+    repository, _, commit = find_origin().partition("@")
+    folder, file = _find_local()
+    if repository:
+        target = f"{DISTRIBUTION}[{extra}] @ git+https://github.com/{repository}@{commit}"
+    elif file:
+        target = f"{DISTRIBUTION}[{extra}] @ {file.as_uri()}"
+    else:
+        target = f"{folder or DISTRIBUTION}[{extra}]"
+    quoted = shlex.quote(target) if set(target) & set('"$`\\') else f'"{target}"'
+    return f"{_find_pip()} install {quoted}"
+
+
+def _find_pip() -> str:
+    """Return the command of this Python's pip: ``pip`` if that is the one on PATH, which it is not
+    for an environment of the noxfile or one that is not activated."""
+    own, found = Path(sys.executable).parent / "pip", shutil.which("pip")
+    return "pip" if found and Path(found) == own else f"{shlex.quote(sys.executable)} -m pip"
+
+
+def _find_local() -> tuple[Path | None, Path | None]:
+    """Return the directory that this copy was installed or runs from, and the wheel that it was
+    installed from."""
+    with suppress(ValueError, KeyError, TypeError):
+        origin = _read_origin()
+        url = urlsplit(origin["url"])
+        if url.scheme == "file":
+            path = Path(unquote(url.path))
+            return (path, None) if "dir_info" in origin else (None, path)
+    return (CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else None), None
+
+
+def _read_origin() -> Any:
+    with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
+        return decode_json(text, dict[str, Any])
+    return {}
+
+
+EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
+
+
+def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
+    """Return the time (UTC, whole seconds) and its source: ``clock`` or SOURCE_DATE_EPOCH.
+
+    Raises UsageError if that variable is not a number of seconds since 1970.
+    """
+    text = environ.get(EPOCH_VARIABLE, "")
+    if not text:
+        return datetime.now(timezone.utc).replace(microsecond=0), "clock"
+    try:
+        return datetime.fromtimestamp(int(text), timezone.utc), EPOCH_VARIABLE
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{EPOCH_VARIABLE} is {text!r}, which is not a valid time",
+            why=str(error),
+            fix="set it to seconds since 1970, or unset it",
+        ) from error
+
+
+def read_date() -> str:
+    """Return the date that read_clock finds, such as 2026-11-21. Raises UsageError."""
+    return read_clock()[0].date().isoformat()

@@ -24,8 +24,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from provisioning.console.caller import CALLER, NOX_VARIABLE, Caller, caller_path, keep_cause
-from provisioning.console.installation import install_command
+from provisioning.console.caller import (
+    CALLER,
+    NOX_VARIABLE,
+    Caller,
+    caller_path,
+    install_command,
+    keep_cause,
+)
 from provisioning.console.interrupts import catch_signals, ignore_signals
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import (

@@ -37,7 +37,7 @@ DECODED = {
     "ci/report/schema.py",
     "ci/report/write.py",
     "ci/signing/record.py",
-    "ci/upstream/emulator.py",
+    "ci/upstream/worker.py",
     "ci/images/definition.py",
     "provisioning/artifacts/sources/archive.py",
     "provisioning/doctor/survey/python_probe.py",

@@ -11,7 +11,7 @@ from ci.builds.builder import run_build
 from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Target, find_target
 from ci.builds.toolchains import find_tools, resolve_compilers
-from provisioning.console.installation import install_command
+from provisioning.console.caller import install_command
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 

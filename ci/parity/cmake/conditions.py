@@ -98,7 +98,8 @@ def _primary(tokens: list[Operand], scope: Scope) -> Answer:
         answer = _or(tokens, scope)
         del tokens[-1:]
         return answer
-    is_compared = bool(tokens) and _is_operator(tokens[-1].word)
+    word = tokens[-1].word if tokens else ""
+    is_compared = word in OTHERS or bool(COMPARISON.fullmatch(word))
     if head.word in UNARY and tokens and not is_compared:
         return _unary(head.word, tokens.pop(), scope)
     if head.word in UNARY_FILE:
@@ -107,10 +108,6 @@ def _primary(tokens: list[Operand], scope: Scope) -> Answer:
     if is_compared and len(tokens) > 1:
         return _compare(head, tokens.pop().word, tokens.pop(), scope)
     return _agree(_truth(value, head.quoted, scope) for value in head.values)
-
-
-def _is_operator(word: str) -> bool:
-    return word in OTHERS or bool(COMPARISON.fullmatch(word))
 
 
 def _agree(answers: Iterable[Answer]) -> Answer:

@@ -8,14 +8,13 @@ import posixpath
 from collections.abc import Sequence
 from functools import cached_property
 
-from ci.parity.cmake.commands.targets import Builder, Targets
+from ci.parity.cmake.commands.targets import Targets
 from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Sources, State
 from ci.parity.cmake.values import forget_slow
 from ci.parity.facts import (
     CMakeFacts,
-    CMakeTarget,
     Configuration,
     ListEntry,
     Place,
@@ -71,10 +70,12 @@ class StaticReader:
         for run in runs:
             self.globbed.update(run.state.globbed)
         self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
+        for builder in builders:
+            builder.files = [self._locate(entry, builder.place) for entry in builder.files]
         return CMakeFacts(
             configuration=configuration,
             roots=tuple(posixpath.join(run.root, LIST_FILE) for run in runs),
-            targets=tuple(map(self._target, builders)),
+            targets=tuple(builder.build() for builder in builders),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
             include_directories=tuple(
@@ -100,11 +101,6 @@ class StaticReader:
             or self.words.find(names, self.lists, near)
         )
         return ListEntry(entry.path, place, entry.condition)
-
-    def _target(self, builder: Builder) -> CMakeTarget:
-        """Return a target in which each file has the line that mentions it."""
-        builder.files = [self._locate(entry, builder.place) for entry in builder.files]
-        return builder.build()
 
 
 class Run:

@@ -9,33 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import date
 
+from ci.parity.compare import mistakes, relations, sources, undeclared
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.compare.mistakes import (
-    find_duplicates,
-    find_empty_globs,
-    find_missing,
-    find_repeated,
-    find_unknown_labels,
-    find_unknown_links,
-    find_variant_dependencies,
-    find_variant_files,
-)
-from ci.parity.compare.relations import find_define_drift, find_dependency_drift
-from ci.parity.compare.sources import (
-    find_buck_only,
-    find_cmake_only,
-    find_partial_drift,
-    find_unlisted,
-)
-from ci.parity.compare.undeclared import (
-    find_header_drift,
-    find_import_drift,
-    find_include_drift,
-    find_undeclared_headers,
-    find_unexported_headers,
-)
 from ci.parity.facts import NotEvaluated, ParityFacts, Place, is_inside
 from ci.parity.policy import Allowance, ParityPolicy
 
@@ -117,27 +94,27 @@ def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
 def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
     """Return all findings about ``facts``."""
     groups = Groups(facts, policy)
-    undeclared = list(find_undeclared_headers(groups))
+    lacking = list(undeclared.find_undeclared_headers(groups))
     found = [
-        *find_cmake_only(groups),
-        *find_buck_only(groups),
-        *find_unlisted(groups),
-        *find_variant_files(groups),
-        *find_variant_dependencies(groups),
-        *find_missing(groups),
-        *find_duplicates(groups),
-        *find_repeated(groups),
-        *find_unknown_labels(groups),
-        *find_unknown_links(groups),
-        *find_empty_globs(groups),
-        *find_header_drift(groups),
-        *find_include_drift(groups),
-        *find_partial_drift(groups),
-        *undeclared,
-        *find_unexported_headers(groups),
-        *find_dependency_drift(groups, {finding.detail for finding in undeclared}),
-        *find_define_drift(groups),
-        *find_import_drift(groups),
+        *sources.find_cmake_only(groups),
+        *sources.find_buck_only(groups),
+        *sources.find_unlisted(groups),
+        *mistakes.find_variant_files(groups),
+        *mistakes.find_variant_dependencies(groups),
+        *mistakes.find_missing(groups),
+        *mistakes.find_duplicates(groups),
+        *mistakes.find_repeated(groups),
+        *mistakes.find_unknown_labels(groups),
+        *mistakes.find_unknown_links(groups),
+        *mistakes.find_empty_globs(groups),
+        *undeclared.find_header_drift(groups),
+        *undeclared.find_include_drift(groups),
+        *sources.find_partial_drift(groups),
+        *lacking,
+        *undeclared.find_unexported_headers(groups),
+        *relations.find_dependency_drift(groups, {finding.detail for finding in lacking}),
+        *relations.find_define_drift(groups),
+        *undeclared.find_import_drift(groups),
     ]
     doubt = Doubt(groups)
     kept = [*find_unread(groups), *(finding for finding in found if not doubt.covers(finding))]

@@ -175,29 +175,21 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
         cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
         for configuration, other in (BUILT, BUILT[::-1]):
             if configuration not in buck and other in buck and configuration in cmake:
-                yield _left_out(index, path, cmake[configuration], buck[other], configuration)
+                own, use = cmake[configuration], buck[other]
+                near = nearest_buck_target(index, path, own.target, configuration)
+                target = near or use.target
+                yield Finding(
+                    kind=Kind.CMAKE_ONLY,
+                    path=path,
+                    message=f"CMake compiles this file for {configuration.value}, but Buck has it "
+                    f"only in {use.target.label}, which is for the other platform",
+                    configuration=configuration,
+                    **at(target),
+                    **at(own.target, own.entry.place),
+                    fix=f"add it to {target.label} ({target.place})",
+                )
             elif configuration in buck and configuration not in cmake and other in cmake:
                 yield from _overdone(index, path, cmake[other], buck[configuration], configuration)
-
-
-def _left_out(
-    index: Index,
-    path: str,
-    cmake: Use[CMakeTarget],
-    buck: Use[BuckTarget],
-    configuration: Configuration,
-) -> Finding:
-    target = nearest_buck_target(index, path, cmake.target, configuration) or buck.target
-    return Finding(
-        kind=Kind.CMAKE_ONLY,
-        path=path,
-        message=f"CMake compiles this file for {configuration.value}, but Buck has it only in "
-        f"{buck.target.label}, which is for the other platform",
-        configuration=configuration,
-        **at(target),
-        **at(cmake.target, cmake.entry.place),
-        fix=f"add it to {target.label} ({target.place})",
-    )
 
 
 def _overdone(

@@ -68,44 +68,34 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
     for configuration in BUILT:
         uses = index.cmake_uses[configuration]
         for path in sorted(uses):
-            if path in index.buck_uses or not index.exists(path):
+            is_listed = path in index.buck_uses or not index.exists(path)
+            if is_listed or not is_compared(index, path):
                 continue
-            if not is_compared(index, path):
-                continue
+            use, is_test = uses[path][0], index.policy.is_test(path)
             if index.package_of(path) in index.native_packages:
-                yield _cmake_only(index, path, uses[path][0])
-            elif directory_of(path) and not (
-                index.policy.is_test(path) or matches(path, index.policy.without_buck)
-            ):
-                yield _without_buck(index, path, uses[path][0])
-
-
-def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
-    target = nearest_buck_target(index, path, use.target)
-    return Finding(
-        kind=Kind.CMAKE_ONLY,
-        path=path,
-        level=level_of(index, path),
-        message=f"CMake compiles this file in {use.target.name}, but no Buck target lists it",
-        fix=fix_in_buck(index, path, target),
-        **at(target),
-        **at(use.target, use.entry.place),
-    )
-
-
-def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
-    folder = topmost_of(path, index.folders_with_buck)
-    return Finding(
-        kind=Kind.CMAKE_ONLY,
-        path=folder,
-        level=Level.NOTE,
-        when_new=Level.WARNING,
-        message=f"CMake compiles the folder's sources in {use.target.name}, but Buck has no "
-        "target for them",
-        detail=WHOLE_FOLDER,
-        fix=f"describe the libraries of {folder} in a BUCK file",
-        **at(use.target, use.entry.place),
-    )
+                target = nearest_buck_target(index, path, use.target)
+                yield Finding(
+                    kind=Kind.CMAKE_ONLY,
+                    path=path,
+                    level=level_of(index, path),
+                    message=f"CMake compiles this file in {use.target.name}, but no Buck target "
+                    "lists it",
+                    fix=fix_in_buck(index, path, target),
+                    **at(target),
+                    **at(use.target, use.entry.place),
+                )
+            elif directory_of(path) and not (is_test or matches(path, index.policy.without_buck)):
+                folder = topmost_of(path, index.folders_with_buck)
+                yield Finding(
+                    kind=Kind.CMAKE_ONLY,
+                    path=folder,
+                    **noted(Level.WARNING),
+                    message=f"CMake compiles the folder's sources in {use.target.name}, but Buck "
+                    "has no target for them",
+                    detail=WHOLE_FOLDER,
+                    fix=f"describe the libraries of {folder} in a BUCK file",
+                    **at(use.target, use.entry.place),
+                )
 
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
@@ -176,7 +166,15 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
         if is_source(path) and directory_of(path) in folders:
             yield _unlisted(index, path, "neither Buck nor CMake lists this file")
         elif path in needed and index.package_of(path) is None:
-            yield _without_package(index, path)
+            folder = topmost_of(path, index.folders_with_package)
+            yield Finding(
+                kind=Kind.UNLISTED,
+                path=folder,
+                **noted(Level.WARNING),
+                message=f"files that Buck lists import {path}, but this folder has no BUCK file",
+                detail=WHOLE_FOLDER,
+                fix=f"describe the Python libraries of {folder} in a BUCK file",
+            )
         elif path in needed:
             found = _unlisted(
                 index, path, "no Buck target lists this file, although listed files import it"
@@ -210,18 +208,6 @@ def _unlisted(index: Index, path: str, message: str) -> Finding:
         message=message,
         fix=fix_in_buck(index, path, target),
         **at(target),
-    )
-
-
-def _without_package(index: Index, path: str) -> Finding:
-    folder = topmost_of(path, index.folders_with_package)
-    return Finding(
-        kind=Kind.UNLISTED,
-        path=folder,
-        **noted(Level.WARNING),
-        message=f"files that Buck lists import {path}, but this folder has no BUCK file",
-        detail=WHOLE_FOLDER,
-        fix=f"describe the Python libraries of {folder} in a BUCK file",
     )
 
 

@@ -25,7 +25,6 @@ from ci.parity.compare.relations import buck_names
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
 from ci.parity.facts import (
     BuckTarget,
-    Include,
     closure,
     collect,
     directory_of,
@@ -50,22 +49,19 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
             continue
         if index.package_of(path) not in index.native_packages:
             continue
-        if directory_of(path) in folders or path in given:
-            yield _unexported(index, path)
-
-
-def _unexported(index: Index, path: str) -> Finding:
-    target = nearest_buck_target(index, path, None)
-    is_used = path.rpartition("/")[2] in index.facts.header_names
-    return Finding(
-        kind=Kind.HEADER,
-        path=path,
-        **(levels_of(index, path, Level.ERROR) if is_used else {"level": Level.NOTE}),
-        message="no Buck target exports this header"
-        + ("" if is_used else ", and nothing includes it"),
-        fix=fix_in_buck(index, path, target, "the exported_headers of "),
-        **at(target),
-    )
+        if directory_of(path) not in folders and path not in given:
+            continue
+        target = nearest_buck_target(index, path, None)
+        is_used = path.rpartition("/")[2] in index.facts.header_names
+        yield Finding(
+            kind=Kind.HEADER,
+            path=path,
+            **(levels_of(index, path, Level.ERROR) if is_used else {"level": Level.NOTE}),
+            message="no Buck target exports this header"
+            + ("" if is_used else ", and nothing includes it"),
+            fix=fix_in_buck(index, path, target, "the exported_headers of "),
+            **at(target),
+        )
 
 
 def find_include_drift(index: Index) -> Iterator[Finding]:
@@ -86,26 +82,23 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
             continue
         if index.is_outside(row.place.path) or index.is_outside(header):
             continue
-        if not any(index.exists(posixpath.normpath(posixpath.join(f, row.text))) for f in folders):
-            yield _unresolved(index, row, header, owner)
-
-
-def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> Finding:
-    package = index.package_of(header) or ""
-    inside = posixpath.relpath(header, package or ".")
-    return Finding(
-        kind=Kind.INCLUDE,
-        path=row.place.path,
-        **levels_of(index, row.place.path),
-        message=f"this file includes {row.text}, which CMake finds in "
-        f"{row.directory or 'the root'}; no "
-        "Buck target exports a header of that name",
-        detail=row.text,
-        cmake_place=row.place,
-        fix=f'in //{package}, add a library with exported_headers = {{"{row.text}": "{inside}"}} '
-        'and header_namespace = "", or include it by its full path',
-        **at(owner),
-    )
+        if any(index.exists(posixpath.normpath(posixpath.join(f, row.text))) for f in folders):
+            continue
+        package = index.package_of(header) or ""
+        inside = posixpath.relpath(header, package or ".")
+        yield Finding(
+            kind=Kind.INCLUDE,
+            path=row.place.path,
+            **levels_of(index, row.place.path),
+            message=f"this file includes {row.text}, which CMake finds in "
+            f"{row.directory or 'the root'}; no Buck target exports a header of that name",
+            detail=row.text,
+            cmake_place=row.place,
+            fix=f"in //{package}, add a library with exported_headers = "
+            f'{{"{row.text}": "{inside}"}} and header_namespace = "", or include it by its full '
+            "path",
+            **at(owner),
+        )
 
 
 def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:

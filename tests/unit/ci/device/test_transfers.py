@@ -324,8 +324,8 @@ def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
     has_sbom: bool,
 ) -> None:
     sboms: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(bundles, "has_sbom_library", lambda: has_sbom)
-    monkeypatch.setattr(bundles, "write_sbom", lambda *given: sboms.append(given))
+    monkeypatch.setattr(bundles.provenance, "has_sbom_library", lambda: has_sbom)
+    monkeypatch.setattr(bundles.provenance, "write_sbom", lambda *given: sboms.append(given))
     runner = write_elf(tmp_path / "bin/runner", ARM, "libQnnSystem.so", "libm.so", **system)
     runtime = make_runtime(tmp_path / "sdk", 73, 75, 79, **system)
     (runtime / "LICENSE.pdf").write_text("terms")
@@ -403,8 +403,10 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
         asked.append(([*programs], folder))
         return {program: statement}
 
-    monkeypatch.setattr(bundles, "find_evidence", find)
-    monkeypatch.setattr(bundles, "list_signed", lambda folder: {skel.name: folder / skel.name})
+    monkeypatch.setattr(bundles.provenance, "find_evidence", find)
+    monkeypatch.setattr(
+        bundles.provenance, "list_signed", lambda folder: {skel.name: folder / skel.name}
+    )
     out = tmp_path / "out"
     bundle = stage(
         ["SM8650"],

@@ -39,7 +39,7 @@ STAND_INS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[Any]:
-    names = ("ci.upstream.emulator", "ci.upstream.worker")
+    names = ("ci.upstream.worker", "ci.upstream.worker")
     with pytest.MonkeyPatch.context() as patched:
         for name, values in STAND_INS.items():
             patched.setitem(sys.modules, name, SimpleNamespace(**values))

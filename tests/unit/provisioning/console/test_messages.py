@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from provisioning import documents
-from provisioning.console import clock, command, git, process
-from provisioning.console.caller import Caller
-from provisioning.console.clock import read_clock
+from provisioning.console import command, git, process
+from provisioning.console.caller import CHECKOUT, Caller, read_clock, read_date
 from provisioning.console.command import Verb
-from provisioning.console.installation import CHECKOUT
 from provisioning.console.terminal import write_output
 from provisioning.errors import QnnCiError, ToolError
 from tests.stand_ins.snapshots import check_snapshot
@@ -57,7 +55,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     models = command.Parser(prog="qnn-ci judge")
     models.add_argument("--model")
     return {
-        "epoch": lambda: clock.read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
+        "epoch": lambda: read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
         "option": lambda: parser.parse_args(["--jso"]),
         "option without its name": lambda: models.parse_args(["net.py:make"]),
         "empty option": lambda: command.user_path(""),
@@ -154,6 +152,6 @@ def test_the_last_line_of_what_failed_is_its_cause(
 
 def test_source_date_epoch_replaces_the_current_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    assert clock.read_date() == "1970-01-02"
+    assert read_date() == "1970-01-02"
     moment, source = read_clock({"SOURCE_DATE_EPOCH": "0"})
     assert (moment.isoformat(), source) == ("1970-01-01T00:00:00+00:00", "SOURCE_DATE_EPOCH")
