@@ -18,8 +18,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step, TraceError
-from ci.models.tensor_types import Retyped
-from ci.models.tensors import Layer, Loss, TensorInfo, read_sets, write_sets
+from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation, TypeShare
 from provisioning.documents import DocumentError, read_json
@@ -86,10 +85,10 @@ class Compiled(Struct, frozen=True, kw_only=True):
     program: str  # the file that a runner opens, relative to the directory
     binary: str  # the file with QNN's context binary, relative to the directory
     size_bytes: int  # of the program
-    sets: int  # the number of input sets
-    inputs: tuple[TensorInfo, ...]  # of all methods
-    outputs: tuple[TensorInfo, ...]
     delegation: Delegation
+    sets: int = 0  # the number of input sets; 0 if the references are stored elsewhere, or missing
+    inputs: tuple[TensorInfo, ...] = ()  # of all methods
+    outputs: tuple[TensorInfo, ...] = ()
     methods: tuple[str, ...] = ()  # empty if there is only one
     unshared_bytes: int = 0  # the program's size without shared weights; 0 if they are not shared
     loss: Loss | None = None  # where quantization costs the most accuracy, if that is known

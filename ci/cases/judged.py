@@ -31,10 +31,9 @@ from ci.cases.engine import (
     read_steps,
 )
 from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import EmulatorPolicy, find_advice
 from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
-from ci.cases.refusals import find_advice
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import (
     HEADLINE_CHARS,
@@ -76,8 +75,7 @@ from ci.latency.estimate import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model
-from ci.models.tensor_types import FLOAT_BITS, WEIGHTS, Retyped, name_type
-from ci.models.tensors import Loss, write_sets
+from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
     Case,

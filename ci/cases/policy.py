@@ -1,15 +1,17 @@
 """The policy of test_emulator and test_onnx: models, limits and known refusals. The default
-policies are in manifests/policies; a user's policy extends or replaces the default."""
+policies are in manifests/policies; a user's policy extends or replaces the default. Also advice on
+the operators that QNN refuses, from manifests/policies/operators.toml."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -17,8 +19,9 @@ from msgspec import Meta, Struct, field
 from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
-from ci.explain.rules import Role, read_rules, require_match
+from ci.explain.rules import Role, check_pattern, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
+from ci.facts.kinds import NOT_LOWERED
 from ci.models.schemes import AnyScheme, Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import (
@@ -41,7 +44,10 @@ from ci.report.write import DROPPED_LIMITS
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
-from provisioning.manifest.targets import Backend
+from provisioning.manifest.targets import Backend, read_socs
+
+if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
+    from ci.cases.engine import Fallback
 
 DEFAULT, EMULATOR = "default", "emulator"
 LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
@@ -352,3 +358,67 @@ def merge(base: Any, own: Any) -> Any:
 
 def _tables(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
+    instead. ``proof`` is the file with the tried remedy, or empty. ``operator`` and ``reason`` are
+    patterns for the operator's name and QNN's reason. The row applies to ``schemes`` (globs) and to
+    ``socs``. If ``socs`` is empty, it applies to SoCs whose Hexagon version is lower than
+    ``before_hexagon``, or to all SoCs if that is 0."""
+
+    operator: str
+    fix: str
+    why: str = ""
+    proof: str = ""
+    reason: str = ""
+    schemes: tuple[str, ...] = ("*",)
+    socs: tuple[str, ...] = ()
+    before_hexagon: int = 0
+
+    def __post_init__(self) -> None:
+        check_pattern(self.operator)
+        check_pattern(self.reason)
+
+    @property
+    def advice(self) -> Advice:
+        """Return the cause and the remedy."""
+        proof = Proof.PROVEN if self.proof else Proof.SUGGESTED
+        return advise(self.why, self.fix, certainty=Certainty.KNOWN, proof=proof)
+
+    def covers(self, scheme: str, soc: str) -> bool:
+        """Return whether the row applies to a scheme and an SoC."""
+        if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
+            return False
+        if self.socs:
+            return soc in self.socs
+        return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
+
+    def fits(self, operator: str, reason: str) -> bool:
+        """Return whether the row matches an operator and QNN's reason for refusing it."""
+        return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
+
+
+class _OperatorRules(Struct, frozen=True, forbid_unknown_fields=True):
+    remedy: tuple[OperatorRule, ...]
+
+
+@functools.cache
+def read_remedies() -> tuple[OperatorRule, ...]:
+    """Return the rows of manifests/policies/operators.toml. Raises ManifestError if the file is
+    invalid."""
+    return read_policy("operators", _OperatorRules).remedy
+
+
+def find_advice(one: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
+    """Return why an operator is refused, and what to do about it: a proven remedy of the policy's
+    advice or of errors.toml, else a row of manifests/policies/operators.toml, else the rest."""
+    found = [NOT_LOWERED.find("", evidence=f"{one.op}: {one.reason}")]
+    known = policy.advise(found)
+    if any(remedy.proof is Proof.PROVEN for remedy in known.remedies):
+        return known
+    if not any(is_match(own.id, own.pattern, found) for own in policy.advice):
+        for row in read_remedies():
+            if row.covers(scheme, soc) and row.fits(one.op, one.reason):
+                return row.advice
+    return known

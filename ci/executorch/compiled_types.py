@@ -20,7 +20,7 @@ from ci.executorch.internals import NodeVisitor, QnnBackend
 from ci.models.lowering_options import Part
 from ci.models.noise import computes
 from ci.models.parts import ORIGIN
-from ci.models.tensor_types import FLOAT_BITS, Asked, TypedTensor
+from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import find_origin
 
 # In the metadata "custom" of a node, which torch.export and ExecuTorch's passes keep.

@@ -63,8 +63,14 @@ from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, C
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
-from ci.models.tensor_types import count_types, find_retyped
-from ci.models.tensors import Loss, TensorInfo, describe_tensor, digest_sets
+from ci.models.tensors import (
+    Loss,
+    TensorInfo,
+    count_types,
+    describe_tensor,
+    digest_sets,
+    find_retyped,
+)
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.report.schema import Clipped, Footprint, OperatorCount
@@ -190,9 +196,6 @@ class Lowering:
             program=TRACE,
             binary=TRACE,
             size_bytes=len(program),
-            sets=0,
-            inputs=(),
-            outputs=(),
             delegation=delegation,
             footprint=footprint,
             simulation=simulation,
@@ -228,31 +231,39 @@ class Lowering:
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
-        program, delegation, footprint, types = self.compile(module, choices)
-        unshared = self.compile_unshared(module, len(program))
-        if misplaced := find_misplaced(program):
-            raise FailedError(f"the program {misplaced}")
-        (self.staging.directory / PROGRAM).write_bytes(program)
-        with needed("the description of the outputs"):
-            outputs = describe_outputs(model, module, delegation.on_host)
-        return Compiled(
-            program=PROGRAM,
-            binary=PROGRAM,
-            size_bytes=len(program),
+        compiled = self.write_compiled(
+            module,
+            choices,
             sets=len(model.evaluation),
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
-            outputs=outputs,
-            delegation=delegation,
-            footprint=footprint,
             methods=describe_methods(model),
-            unshared_bytes=len(unshared),
             loss=loss,
             clipped=clipped,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
             weights=weights,
             calibration=digest_sets(model.calibration) if scheme.quantized else "",
+        )
+        unshared = self.compile_unshared(module, compiled.size_bytes)
+        with needed("the description of the outputs"):
+            outputs = describe_outputs(model, module, compiled.delegation.on_host)
+        return structs.replace(compiled, outputs=outputs, unshared_bytes=len(unshared))
+
+    def write_compiled(self, module: Any, choices: Choices, **facts: Any) -> Compiled:
+        """Lower a module, write the program, and return its description, which also has these
+        ``facts``. Raises FailedError if the program cannot be mapped into memory."""
+        program, delegation, footprint, types = self.compile(module, choices)
+        if misplaced := find_misplaced(program):
+            raise FailedError(f"the program {misplaced}")
+        (self.staging.directory / PROGRAM).write_bytes(program)
+        return Compiled(
+            program=PROGRAM,
+            binary=PROGRAM,
+            size_bytes=len(program),
+            delegation=delegation,
+            footprint=footprint,
             types=count_types(types.tensors),
             retyped=find_retyped(types.asked, types.tensors),
+            **facts,
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:

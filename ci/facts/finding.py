@@ -6,16 +6,39 @@ scanning service or a reader can refer to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from ci.facts.record import Record
 from provisioning.errors import FailedError, QnnCiError
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value of a report. numpy's numbers are converted to Python's, NaN and infinity become
+    None, and characters that UTF-8 cannot encode are replaced.
+    """
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            plain = _plain(value)
+            if plain is not value:
+                msgspec.structs.force_setattr(self, name, plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    number = value.item() if hasattr(value, "item") else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
 
 HEADLINE_CHARS = 100
 SHOWN = 8  # findings of a case that are shown whole

@@ -47,7 +47,7 @@ def run_modules(
     applies the rewrite of a single item. Raises
     NotTakenError, StageError if the program cannot be lowered or run, and ExecuTorch's errors. Any
     of the graphs may have caused an error."""
-    from ci.onnx.stages import QNN, stage
+    from ci.onnx.fallback import QNN, stage
 
     fix_numerics()
     graphs = [parse_graph(one.text) for one in items]

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ci.judging.figures import Array
-from ci.judging.parts import ELEMENT, divide
+from ci.judging.figures import ELEMENT, Array, divide
 from ci.models.tensors import TensorInfo
 
 RAISE_DB = 1.0

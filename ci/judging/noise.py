@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ci.judging.figures import Array, channel_axes, decibels
+from ci.judging.figures import ELEMENT, WHOLE, Array, Parts, channel_axes, decibels, divide
 from ci.judging.materiality import RAISE_DB, Accepted
-from ci.judging.parts import ELEMENT, WHOLE, Parts, divide
 from ci.models.tensors import TensorInfo
 
 # Each part may also have this share of the mean power of all parts, because a few runs may by

@@ -20,10 +20,9 @@ from ci.facts.kinds import (
     PART,
 )
 from ci.judging.controls import MAKERS, is_rejected, make_controls
-from ci.judging.figures import Array, measure_pooled
+from ci.judging.figures import ROW, Array, measure_pooled
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.parts import ROW
 from ci.judging.sightings import Sighting, find_sighting
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo

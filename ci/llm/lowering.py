@@ -31,7 +31,6 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
-from ci.models.tensor_types import count_types, find_retyped
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
@@ -154,12 +153,11 @@ class DecoderLowering:
         comparison, and lower the decoder. Write the program and the reference runs. Raises
         FailedError if a text is too short, if the methods quantize a cache differently, or if the
         program cannot be mapped into memory."""
-        from ci.executorch.lower import PROGRAM, Lowering
+        from ci.executorch.lower import Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
         from ci.models.lowering_options import NO_CHOICES
         from ci.models.model import Methods, Model, digest_weights
-        from provisioning.elf.programs import find_misplaced
 
         one = self.subject
         config, weights = read_weights(one.weights)
@@ -189,24 +187,12 @@ class DecoderLowering:
             runner_io=True,
         )
         self.staging.enter("lower")
-        program, delegation, footprint, types = lowering.compile(joined, NO_CHOICES)
-        if misplaced := find_misplaced(program):
-            raise FailedError(f"the program {misplaced}")
-        (self.staging.directory / PROGRAM).write_bytes(program)
-        return Compiled(
-            program=PROGRAM,
-            binary=PROGRAM,
-            size_bytes=len(program),
-            sets=0,
-            inputs=(),
-            outputs=(),
-            delegation=delegation,
-            footprint=footprint,
+        return lowering.write_compiled(
+            joined,
+            NO_CHOICES,
             methods=tuple(self.methods),
             weights=digest_weights(decoder),
             calibration=hashlib.sha256(repr(one.prompts).encode()).hexdigest(),
-            types=count_types(types.tensors),
-            retyped=find_retyped(types.asked, types.tensors),
         )
 
     @property

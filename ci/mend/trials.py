@@ -84,7 +84,7 @@ class Trials:
 
         path, shapes = Path(self.reference), self.source.shapes
         model = read_model(path, shapes)
-        source = from_file(path, model, external_files(path, shapes), self.source)
+        source = from_file(path, model, external_files(model, path), self.source)
         return OnnxProof(OnnxFile(path, shapes), source.evaluation, scratch)
 
 

@@ -33,12 +33,30 @@ from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
 from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version
 from ci.models.schemes import Scheme
-from ci.models.tensor_types import Retyped, count_types, find_retyped
-from ci.models.tensors import Layer, Loss, TensorInfo, describe_tensor, digest_sets
+from ci.models.tensors import (
+    Layer,
+    Loss,
+    Retyped,
+    TensorInfo,
+    count_types,
+    describe_tensor,
+    digest_sets,
+    find_retyped,
+)
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
 from ci.onnx.contexts import check_context, open_context, seal_context
-from ci.onnx.fallback import count_nodes, count_operators, name_operator, read_reasons
+from ci.onnx.fallback import (
+    CPU,
+    ONNXRUNTIME,
+    PROVIDER_LOG,
+    QNN,
+    count_nodes,
+    count_operators,
+    name_operator,
+    read_reasons,
+    stage,
+)
 from ci.onnx.layers import expose_layers, find_clipped, find_loss
 from ci.onnx.models import (
     Shapes,
@@ -61,9 +79,9 @@ from ci.onnx.session import (
     context_entries,
     open_reference,
     open_session,
+    run_sets,
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
-from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
 from ci.onnx.steps import describe_steps
 from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
@@ -88,12 +106,10 @@ def find_ties(
         return list(right), list(right)
     onnx.save(disturb_choices(onnx.load(model), bits), target)
     session = open_reference(target)
-    names = [one.name for one in session.get_inputs()]
     low, high = (list(map(list, right)) for _ in range(2))
     for _ in range(TIE_RUNS):
-        for number, arrays in enumerate(sets):
-            made = session.run(None, dict(zip(names, arrays, strict=True)))
-            for index, array in enumerate(map(np.asarray, made)):
+        for number, made in enumerate(run_sets(session, sets)):
+            for index, array in enumerate(made):
                 if array.dtype.kind != "f":
                     low[number][index] = np.minimum(low[number][index], array)
                     high[number][index] = np.maximum(high[number][index], array)
@@ -140,10 +156,11 @@ def load_source(spec: CaseSpec) -> Source:
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
-        model, external = read_model(path, shapes), external_files(path, shapes)
+        model = read_model(path, shapes)
+        external = external_files(model, path)
         if spec.source.float_model:
             plain = Path(spec.source.float_model)
-            external += [plain, *external_files(plain, shapes)]
+            external += [plain, *external_files(read_model(plain, shapes), plain)]
         return from_file(path, model, external, spec.source)
     from ci.models.model import load_digested  # it imports torch, which .onnx files do not need
 
@@ -328,12 +345,8 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     """Return the model's outputs for each input set, computed by ONNX Runtime on the CPU."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
-    names = [one.name for one in session.get_inputs()]
     with stage(CPU):
-        return [
-            tuple(map(np.asarray, session.run(None, dict(zip(names, arrays, strict=True)))))
-            for arrays in sets
-        ]
+        return run_sets(session, sets)
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:

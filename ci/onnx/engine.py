@@ -121,7 +121,7 @@ class OnnxEngine:
         return compile_source(load_source(spec), spec, staging, options, embed=embed, saver=saver)
 
     def explain(self, error: Exception, log: Path) -> Finding:
-        from ci.onnx.stages import describe_refusal
+        from ci.onnx.fallback import describe_refusal
 
         return describe_refusal(error, log)
 

@@ -1,24 +1,29 @@
-"""Finds which provider runs each node. This is known from the assignment of a new session, or from
-the profile of a session that has run."""
+"""Finds which stage of a compilation rejected a model and why, and which provider runs each node.
+The latter is known from the assignment of a new session, or from the profile of a session that has
+run."""
 
 from __future__ import annotations
 
 import functools
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from ci.cases.engine import QUANTIZING, Delegation, Fallback
+from ci.facts.finding import NO_ADVICE, Finding, describe_error
+from ci.facts.kinds import NOT_LOWERED
 from ci.report.schema import OperatorCount
-from provisioning.documents import CONTENT_BYTES, read_json
+from provisioning.documents import CONTENT_BYTES, read_json, read_window
+from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
-# Operators that only convert the format of numbers.
 # Log lines of onnxruntime-qnn 2.5.0 at verbose level, written by LogNodeSupport in
 # qnn_execution_provider.cc and CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the
 # quantizers of its inputs and outputs.
@@ -140,3 +145,57 @@ def name_operator(domain: str, op_type: str) -> str:
     """Return an operator's name, such as ``Relu``. A domain other than ONNX's is put in front:
     ``com.microsoft:Inverse``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"
+
+
+QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
+CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : ")
+PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
+# ONNX Runtime's log lines at level error.
+SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
+MOST_SAID = 8
+
+
+class StageError(Exception):
+    """An error in one stage of a compilation. Its message is the name of the stage, and its cause
+    is the original exception."""
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Turn an exception raised in the block into a StageError with the stage's ``name``. A
+    StageError is passed on unchanged."""
+    try:
+        yield
+    except StageError:
+        raise
+    except Exception as error:
+        raise StageError(name) from error
+
+
+def describe_refusal(error: Exception, log: Path) -> Finding:
+    """Return why a case failed, such as ``QNN: ...``. The finding contains the stage, the first
+    MOST_SAID error lines of the provider, and the exception.
+
+    Also write the traceback and all error lines to TRACEBACK_LOG next to ``log``.
+    """
+    cause = error.__cause__ if isinstance(error, StageError) else error
+    stage = f"{error}: " if isinstance(error, StageError) else ""
+    if isinstance(cause, QnnCiError):
+        raised, advice = cause.what, describe_error(cause)
+    else:
+        plain = CODE.sub("", str(cause))
+        name = f"{type(cause).__name__}: " if plain == str(cause) else ""
+        raised = " ".join(f"{name}{plain}".split()).rstrip(":")
+        advice = NO_ADVICE
+    said: list[str] = []
+    provider = log.with_name(PROVIDER_LOG)
+    if str(error) == QNN:
+        text = read_window(provider)
+        said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
+    lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
+    log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
+    left = len(said) - MOST_SAID
+    more = [f"and {left} more, which --keep-artifacts keeps in {PROVIDER_LOG}"] if left > 0 else []
+    told = [*(line for line in said[:MOST_SAID] if line not in raised), *more, raised]
+    evidence = "\n".join(told) if told[1:] else ""  # a single line is the headline
+    return NOT_LOWERED.find(f"{stage}{told[0]}", evidence=evidence, advice=advice)

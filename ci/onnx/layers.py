@@ -19,7 +19,7 @@ from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, cho
 from ci.onnx.models import read_constants
 from ci.onnx.noise import MOVES, find_range
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
-from ci.onnx.session import open_reference
+from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
 from ci.report.schema import Clipped
 from provisioning.errors import FailedError
@@ -240,12 +240,7 @@ def find_clipped(
     proto = onnx.load(model)
     graph, constants = proto.graph, read_constants(proto.graph)
     makers = {name: node for node in graph.node for name in node.output}
-    limited = {
-        name
-        for node in onnx.load(plain).graph.node
-        for name in node.output
-        if node.op_type in {"Relu", "Clip"}
-    }
+    limited = find_limiters(onnx.load(plain).graph)
     ranges = {}
     for node in [*graph.node]:
         name = node.input[0] if node.op_type == "QuantizeLinear" else ""
@@ -262,9 +257,7 @@ def find_clipped(
     if not ranges:
         return ()
     onnx.save(proto, scratch)
-    session = open_reference(scratch)
-    names = [one.name for one in session.get_inputs()]
-    made = [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in sets]
+    made = run_sets(open_reference(scratch), sets)
     seen = np.asarray(made, np.float64).reshape(len(sets), len(ranges), 2)
     lows, highs = seen[..., 0].min(0), seen[..., 1].max(0)
     given = {one.name for one in graph.input}

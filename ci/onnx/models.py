@@ -93,8 +93,8 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
     model = parse_model(path)
     fix_shapes(model, shapes)
     check_model(model, path)
-    files = {path.parent / find_location(one) for one in list_external(model)}
-    if sum(file.stat().st_size for file in (path, *files)) > LIMIT_BYTES:
+    files = [path, *external_files(model, path)]
+    if sum(file.stat().st_size for file in files) > LIMIT_BYTES:
         what = f"{path.name} and its weights are longer than {LIMIT_BYTES} bytes"
         raise UsageError(what, fix=SMALLER)
     return model
@@ -111,10 +111,8 @@ def is_quantized(model: Any) -> bool:
     return any(node.op_type in QUANTIZED for node in model.graph.node)
 
 
-def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
-    """Return the paths of a model's external weight files, sorted. Raises UsageError as read_model
-    does."""
-    model = read_model(path, shapes)
+def external_files(model: Any, path: Path) -> list[Path]:
+    """Return the paths of the external weight files of the model at ``path``, sorted."""
     return sorted({path.parent / find_location(one) for one in list_external(model)})
 
 

@@ -40,7 +40,7 @@ from ci.models.rounding import (
     take_term,
 )
 from ci.onnx.models import read_constants
-from ci.onnx.session import open_reference
+from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
 
@@ -88,10 +88,8 @@ def predict_noise(
     """
     onnx.save(disturb(onnx.load(model), read_terms(qnn)), target)
     session = open_reference(target)
-    names = [one.name for one in session.get_inputs()]
-    feeds = [dict(zip(names, arrays, strict=True)) for arrays in sets]
     runs = range(count_runs(array.size for arrays in right for array in arrays))
-    made = [[session.run(None, feed) for feed in feeds] for _ in runs]
+    made = [run_sets(session, sets) for _ in runs]
     return [
         np.stack([[one[n][index] - first[index] for n, first in enumerate(right)] for one in made])
         if array.dtype.kind == "f"

@@ -18,7 +18,7 @@ from ci.facts.finding import NOWHERE, Origin
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate, assign_parts
 from ci.models.schemes import Recipe
-from ci.models.tensor_types import FLOAT_BITS, Asked, TypedTensor
+from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import read_origin
 from ci.onnx.models import read_constants
 from ci.onnx.noise import find_float16, find_kind

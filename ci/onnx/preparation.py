@@ -27,10 +27,10 @@ from onnxruntime.tools.remove_initializer_from_input import remove_initializer_f
 
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.schemes import Recipe, Scheme
+from ci.onnx.fallback import ONNXRUNTIME, QUANTIZER, stage
 from ci.onnx.models import Shapes, fix_shapes, list_external, list_graphs, read_constants
 from ci.onnx.precision import WEIGHTS, find_owners, override_parts
 from ci.onnx.source import Arrays, list_inputs
-from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 

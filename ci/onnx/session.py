@@ -8,10 +8,11 @@ redirects to its log.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import onnxruntime_qnn
 
@@ -70,6 +71,14 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
     settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
     settings.log_severity_level = WARNING
     return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])
+
+
+def run_sets(session: Any, sets: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return the outputs of a session for each input set, as arrays. The arrays of a set are in the
+    order of the model's inputs."""
+    names = [one.name for one in session.get_inputs()]
+    feeds = (dict(zip(names, arrays, strict=True)) for arrays in sets)
+    return [tuple(map(np.asarray, session.run(None, feed))) for feed in feeds]
 
 
 @functools.cache

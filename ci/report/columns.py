@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from ci.report.bars import (
     Bar,
@@ -188,6 +189,23 @@ def _show_count(number: int | None) -> str:
     return _format(number, "d")
 
 
+def _show_time(ms: float | None) -> str:
+    return _format(ms, ".4g")
+
+
+# Columns for figures of the footprint: the name, the field, and what shows it as text.
+FOOTPRINT: tuple[tuple[str, str, Callable[[int | None], str]], ...] = (
+    ("DDR read", "read_bytes", show_bytes),
+    ("DDR write", "write_bytes", show_bytes),
+    ("spill", "spill_bytes", show_bytes),
+    ("fill", "fill_bytes", show_bytes),
+    ("largest context", "context_bytes", show_bytes),
+    ("VTCM MB", "vtcm_mb", _show_count),
+    ("segment alignment", "segment_align", _show_count),
+    ("lowering memory", "lowering_memory_bytes", show_bytes),
+)
+
+
 def show_estimate(case: Case) -> str:
     """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
     with the SoC, in milliseconds. If there is no time, return the simulated cycles, or ``cannot
@@ -228,16 +246,8 @@ COLUMNS = (
         draw=draw_sqnr,
         title="SQNR dB",
     ),
-    Column(
-        "SQNR q",
-        lambda case: show_decibels(case.sqnr_db_quantized),
-        title="SQNR q dB",
-    ),
-    Column(
-        "predicted",
-        lambda case: show_decibels(case.predicted_sqnr_db),
-        title="predicted dB",
-    ),
+    Column("SQNR q", lambda case: show_decibels(case.sqnr_db_quantized), title="SQNR q dB"),
+    Column("predicted", lambda case: show_decibels(case.predicted_sqnr_db), title="predicted dB"),
     Column(
         "noise",
         lambda case: _format(case.above_noise_db, "+.1f"),
@@ -245,15 +255,9 @@ COLUMNS = (
         hint=lambda case: case.above_noise_place,
         title="above noise",
     ),
+    Column("scheme SQNR", lambda case: show_decibels(case.sqnr_db_scheme), page_only=True),
     Column(
-        "scheme SQNR",
-        lambda case: show_decibels(case.sqnr_db_scheme),
-        page_only=True,
-    ),
-    Column(
-        "equal",
-        lambda case: show_shares(case.equal, case.equal_exact),
-        lambda case: case.equal,
+        "equal", lambda case: show_shares(case.equal, case.equal_exact), lambda case: case.equal
     ),
     Column(
         "equal q",
@@ -320,11 +324,7 @@ COLUMNS = (
     ),
     _make_time_column("first ms", lambda one: one.first_ms),
     _make_time_column("p50 ms", lambda one: one.p50_ms, lambda one: one.p50_spread_ms),
-    _make_time_column(
-        "p90 ms",
-        lambda one: one.p90_ms,
-        lambda one: one.p90_spread_ms,
-    ),
+    _make_time_column("p90 ms", lambda one: one.p90_ms, lambda one: one.p90_spread_ms),
     _make_time_column("load ms", lambda one: one.load_ms, lambda one: one.load_spread_ms),
     Column(
         "memory",
@@ -371,19 +371,8 @@ COLUMNS = (
         draw=draw_traffic,
         page_only=True,
     ),
-    _make_footprint_column("DDR read", "read_bytes", show_bytes),
-    _make_footprint_column("DDR write", "write_bytes", show_bytes),
-    _make_footprint_column("spill", "spill_bytes", show_bytes),
-    _make_footprint_column("fill", "fill_bytes", show_bytes),
-    _make_footprint_column("largest context", "context_bytes", show_bytes),
-    _make_footprint_column("VTCM MB", "vtcm_mb", _show_count),
-    _make_footprint_column("segment alignment", "segment_align", _show_count),
-    _make_footprint_column("lowering memory", "lowering_memory_bytes", show_bytes),
-    Column(
-        "choices",
-        lambda case: case.choices,
-        on_terminal=False,
-    ),
+    *(_make_footprint_column(*row) for row in FOOTPRINT),
+    Column("choices", lambda case: case.choices, on_terminal=False),
     Column(
         "QNN ops",
         show_operators,
@@ -399,10 +388,7 @@ COLUMNS = (
     ),
     _make_accelerator_column("cycles", lambda case: case.accelerator_cycles),
     _make_accelerator_column("accelerator us", lambda case: case.accelerator_us),
-    Column(
-        "cached",
-        lambda case: "yes" if case.cached else "",
-    ),
+    Column("cached", lambda case: "yes" if case.cached else ""),
 )
 
 
@@ -452,24 +438,15 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
 }
 
 
-# The limits of a Threshold's budget as text, by column.
-BUDGETS: dict[str, Callable[[Threshold], str]] = {
-    ".pte": lambda rule: show_bytes(rule.budget.program_bytes),
-    "parts": lambda rule: _show_count(rule.budget.partitions),
-    "DDR read": lambda rule: show_bytes(rule.budget.read_bytes),
-    "DDR write": lambda rule: show_bytes(rule.budget.write_bytes),
-    "spill": lambda rule: show_bytes(rule.budget.spill_bytes),
-    "fill": lambda rule: show_bytes(rule.budget.fill_bytes),
-    "largest context": lambda rule: show_bytes(rule.budget.context_bytes),
-    "VTCM MB": lambda rule: _show_count(rule.budget.vtcm_mb),
-    "segment alignment": lambda rule: _show_count(rule.budget.segment_align),
-    "lowering memory": lambda rule: show_bytes(rule.budget.lowering_memory_bytes),
-    "p50 ms": lambda rule: _format(rule.budget.p50_ms, ".4g"),
-    "p90 ms": lambda rule: _format(rule.budget.p90_ms, ".4g"),
-    "load ms": lambda rule: _format(rule.budget.load_ms, ".4g"),
-    "memory": lambda rule: show_bytes(rule.budget.device_memory_bytes),
-    "estimate ms": lambda rule: _format(rule.budget.ms, ".4g"),
-    "simulated cycles": lambda rule: _show_count(rule.budget.cycles),
+# The limits of a Threshold's budget, by column: the field, and what shows it as text.
+BUDGETS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    ".pte": ("program_bytes", show_bytes),
+    "parts": ("partitions", _show_count),
+    **{name: (field, show) for name, field, show in FOOTPRINT},
+    **{f"{name} ms": (f"{name}_ms", _show_time) for name in ("p50", "p90", "load")},
+    "memory": ("device_memory_bytes", show_bytes),
+    "estimate ms": ("ms", _show_time),
+    "simulated cycles": ("cycles", _show_count),
 }
 
 
@@ -482,8 +459,10 @@ def show_limit(name: str, rule: Threshold) -> str:
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"
-    shown = LIMITS.get(name) or BUDGETS.get(name)
-    return shown(rule) if shown else NOTHING
+    if name in BUDGETS:
+        field, show = BUDGETS[name]
+        return show(getattr(rule.budget, field))
+    return LIMITS[name](rule) if name in LIMITS else NOTHING
 
 
 def list_charts(reports: Sequence[Report]) -> list[Column]:

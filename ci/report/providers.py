@@ -22,12 +22,6 @@ from provisioning.files import explain_writes
 
 MIRROR_VARIABLE = "QNN_CI_MIRROR"
 SHORTEST_SECRET = 4
-# For CI systems that no longer get special output: the variable that each sets, and a warning.
-DROPPED = {
-    "GITLAB_CI": "gl-code-quality-report.json is no longer written; use reports/*/junit.xml",
-    "BUILDKITE": "buildkite-agent is no longer called; use reports/*/junit.xml instead, and add "
-    f"{TOKENS_VARIABLE} and {MIRROR_VARIABLE} to the agent's redacted-vars",
-}
 
 
 @dataclass(frozen=True)
@@ -103,13 +97,6 @@ def _command(annotation: Annotation) -> str:
 
 def _escape_data(text: str) -> str:
     return safe_line(text).replace("%", "%25")
-
-
-def warn_of_dropped(progress: Progress, environ: Mapping[str, str] = os.environ) -> None:
-    """Print a warning on each CI system whose special output was removed."""
-    for variable, text in DROPPED.items():
-        if environ.get(variable) == "true":
-            progress.step(f"warning: {text}")
 
 
 @contextmanager

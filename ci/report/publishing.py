@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from ci.facts.kinds import read_kinds
-from ci.report.annotation import make_annotations, render_annotations, render_log
+from ci.report.annotation import Annotation, make_annotations, render_annotations, render_log
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.document import LIMIT_BYTES, Document, render_markdown
 from ci.report.overview import make_document
-from ci.report.providers import Provider, warn_of_dropped
+from ci.report.providers import Provider
 from ci.report.schema import Report
 from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path
@@ -73,12 +73,16 @@ def publish_run(
         write_sarif(report, sarif)
     if report.uncompared:
         progress.step(f"note: not compared with the base: {report.uncompared}")
-    warn_of_dropped(progress)
-    append_summary(make_document(report))
+    show_in_ci(make_document(report), make_annotations(report))
+    return report
+
+
+def show_in_ci(document: Document, annotations: Sequence[Annotation]) -> None:
+    """Show a document on the run's page in the CI system and, on GitHub, print ``annotations``."""
+    append_summary(document)
     provider = Provider()
     if provider.is_github:
-        write_through(sys.stderr, provider.annotate(make_annotations(report)))
-    return report
+        write_through(sys.stderr, provider.annotate(annotations))
 
 
 def append_summary(document: Document, environ: Mapping[str, str] = os.environ) -> bool:

@@ -18,9 +18,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ci.facts.finding import Finding, Place, Question, show_findings
+from ci.facts.finding import Finding, Place, Question, Record, show_findings
 from ci.facts.kinds import NO_NODE, ON_CPU
-from ci.facts.record import Record
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.operators import Audit, Audited, Found, judge_case
+from ci.audit.operators import (
+    Audit,
+    Audited,
+    Found,
+    judge_case,
+    make_annotations,
+    make_document,
+)
 from ci.cases.cache import as_compiled
 from ci.cases.engine import Staging
 from ci.cases.forked import run_forked
@@ -23,6 +29,8 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
+from ci.report.document import show_document, write_page
+from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_models
 from ci.verbs.built import require_executorch
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
@@ -38,7 +46,6 @@ from provisioning.artifacts import choice
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.console.terminal import write_through
 from provisioning.errors import ExitCode
 from provisioning.files import write_json
 from provisioning.manifest.targets import Backend
@@ -137,17 +144,9 @@ def run(
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
     """Write audit.json and index.html, and show the audit in the CI system's summary of the run."""
-    from ci.audit.operators_render import make_annotations, make_document
-    from ci.report.document import show_document, write_page
-    from ci.report.providers import Provider
-    from ci.report.publishing import append_summary
-
     data, document = msgspec.to_builtins(audit), make_document(audit)
     write_json(directory / "audit.json", data)
     write_page(document, directory, progress)
-    provider = Provider()
-    append_summary(document)
-    if provider.is_github:
-        write_through(sys.stderr, provider.annotate(make_annotations(audit)))
+    show_in_ci(document, make_annotations(audit))
     code = ExitCode.FAILED if audit.failed else ExitCode.OK
     return Outcome(show_document(document), data, code, exact=True)

@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -296,14 +297,26 @@ def require_lane(specs: Sequence[CaseSpec]) -> bool:
     return exports
 
 
-def read_choice(args: argparse.Namespace) -> choice.QnnChoice:
-    """Return the chosen QNN."""
-    return choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
-
-
 def choose_profile(chosen: choice.QnnChoice) -> str:
     """Return the profile to provision."""
     return PROFILE if chosen.is_usual else SDK_PROFILE
+
+
+def prepare_cases(
+    args: argparse.Namespace,
+    specs: list[CaseSpec],
+    policy: EmulatorPolicy,
+    progress: Progress,
+    command: str,
+    **options: Any,
+) -> tuple[list[CaseSpec], OnnxEngine, choice.QnnChoice]:
+    """Return the cases with fixed shapes and the schemes of their files, an engine with these
+    ``options``, and the chosen QNN. Raises the errors of require_lane, fit_shapes and
+    fit_schemes."""
+    engine = OnnxEngine(toolchain=(), sdk=Path(), exports=require_lane(specs), **options)
+    chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
+    fitted, quantized = fit_shapes(specs, policy, progress, command)
+    return fit_schemes(fitted, quantized, policy, args.scheme), engine, chosen
 
 
 def prepare_engine(
@@ -337,24 +350,21 @@ def run(
 ) -> Report:
     """Provision, check the environment, then run the cases. Show and time each step. Raises
     UnfitError as require_lane does."""
-    exports = require_lane(specs)
-    chosen = read_choice(args)
-    phases = Phases(progress)
-    command = repeat_command(args)
-    specs, quantized = fit_shapes(specs, policy, progress, command)
-    specs = fit_schemes(specs, quantized, policy, args.scheme)
-    options = read_options(
-        args, SESSION, policy, specs=specs, command=command, find_faults=match_faults
-    )
-    engine = OnnxEngine(
-        toolchain=(),
-        sdk=Path(),
+    phases, command = Phases(progress), repeat_command(args)
+    specs, engine, chosen = prepare_cases(
+        args,
+        specs,
+        policy,
+        progress,
+        command,
         given=given,
         embed=args.embed_mode == "1",
         saver=args.saver,
         log_level=args.log_level,
         direct=args.direct,
-        exports=exports,
+    )
+    options = read_options(
+        args, SESSION, policy, specs=specs, command=command, find_faults=match_faults
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:

@@ -14,7 +14,7 @@ from ci.report.annotation import make_annotations
 from ci.report.document import WORD_JOINER, render_markdown, show_document
 from ci.report.merge import merge_reports
 from ci.report.overview import make_document
-from ci.report.providers import Provider, warn_of_dropped
+from ci.report.providers import Provider
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs.options import add_options
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
         publishing.write_sarif(report, args.sarif)
-    text = render_text(report, args, progress)
+    text = render_text(report, args)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
@@ -78,11 +78,10 @@ def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
 
 
-def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
+def render_text(report: Report, args: argparse.Namespace) -> str:
     """Return the table, or the output that --annotate or --summary asks for instead. Raises
     StoreError if the CI system's summary cannot be written."""
     if args.annotate:
-        warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))
     document = make_document(report)
     if args.summary and not publishing.append_summary(document):

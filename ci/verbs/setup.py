@@ -14,7 +14,6 @@ from ci.report.providers import (
     Provider,
     group,
     mask_secrets,
-    warn_of_dropped,
 )
 from ci.report.text import name_some
 from provisioning.artifacts.environment import (
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     provider = Provider()
-    warn_of_dropped(progress)
     mask_secrets(provider, os.environ)
     before = {path: identify(path) for path in args.cached}
     with group(provider, progress, f"provision {args.profile}"):

@@ -26,10 +26,9 @@ from ci.faults.trial import Trial
 from ci.mend.table import read_rewrites
 from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
-from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs import onnx
-from ci.verbs.onnx import PROFILE, RUNTIMES, SDK_PROFILE, list_packages
+from ci.verbs.onnx import RUNTIMES, list_packages
 from ci.verbs.options import LOWERING, ONNX_TORCH
 from ci.verbs.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice, read_choice
@@ -103,12 +102,10 @@ def open_bench(
     package, and the same errors as ``enter_environment``."""
     if frontend == "onnx":
         require_packages(list_packages(exports=True), ONNX_TORCH)
+        choice = QnnChoice(choice.sdk, WHEEL)
+        profile = onnx.choose_profile(choice)
     else:
         require_packages(("torch", "executorch"), LOWERING)
-    if frontend == "onnx":
-        choice = QnnChoice(choice.sdk, WHEEL)
-        profile = PROFILE if choice.is_usual else SDK_PROFILE
-    else:
         profile = choice.profile
     with enter_environment(
         profile,
@@ -162,10 +159,7 @@ def prepare_tools(
     is as for fit_shapes. Raises UnfitError for a missing package, and the same errors as
     require_lane, fit_shapes and fit_schemes."""
     if is_onnx:
-        engine = OnnxEngine(toolchain=(), sdk=Path(), exports=onnx.require_lane(specs))
-        chosen = onnx.read_choice(args)
-        fitted, quantized = onnx.fit_shapes(specs, policy, progress, command)
-        cases = onnx.fit_schemes(fitted, quantized, policy, args.scheme)
+        cases, engine, chosen = onnx.prepare_cases(args, specs, policy, progress, command)
         start = partial(onnx.prepare_runner, engine)
         return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, start)
     require_packages(("torch", "executorch"), LOWERING)

@@ -15,13 +15,13 @@ from onnx import helper
 
 from ci.models.schemes import ONNX, Scheme
 from ci.onnx.compile import run_reference
+from ci.onnx.fallback import StageError
 from ci.onnx.preparation import (
     find_weights,
     quantize_file,
     write_normal_form,
 )
 from ci.onnx.source import list_inputs
-from ci.onnx.stages import StageError
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 

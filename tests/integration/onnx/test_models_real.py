@@ -93,11 +93,11 @@ def test_external_weight_files_of_a_model_are_listed_or_reported_missing(tmp_pat
     held = onnx.load(write_conv(tmp_path / "conv.onnx"))
     path = tmp_path / "two.onnx"
     onnx.save(held, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    assert external_files(path) == [tmp_path / "w.bin"]
+    assert external_files(read_model(path), path) == [tmp_path / "w.bin"]
     assert load(path) == ""
     (tmp_path / "w.bin").unlink()
     with pytest.raises(UsageError, match=r"w\.bin"):
-        external_files(path)
+        read_model(path)
 
 
 def test_a_weight_file_linked_out_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -9,15 +9,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.audit.operators import Audit, Audited, Found, OperatorRow, Partition, judge_case
-from ci.audit.operators_render import (
+from ci.audit.operators import (
+    Audit,
+    Audited,
+    Found,
+    OperatorRow,
+    Partition,
+    judge_case,
     make_annotations,
     make_document,
     measure_extra,
 )
 from ci.cases.engine import Fallback
-from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
-from ci.cases.refusals import OperatorRule, find_advice
+from ci.cases.policy import (
+    EmulatorPolicy,
+    OperatorRule,
+    Unsupported,
+    find_advice,
+    read_emulator_policy,
+)
 from ci.cases.spec import CaseSpec
 from ci.explain import rules
 from ci.facts.finding import NOWHERE, Origin, advise

@@ -21,8 +21,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
-from ci.models.tensor_types import Retyped
-from ci.models.tensors import write_sets
+from ci.models.tensors import Retyped, write_sets
 from ci.models.user_models import ModelEntry
 from ci.report.columns import show_types
 from ci.report.schema import OpCount, Status, TypeShare

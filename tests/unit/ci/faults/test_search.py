@@ -24,7 +24,7 @@ from ci.faults.shrink import SEEDS
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
-from ci.onnx.stages import StageError
+from ci.onnx.fallback import StageError
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging.figures import Array
+from ci.judging.figures import WHOLE, Array
 from ci.judging.noise import Prediction
-from ci.judging.parts import WHOLE
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict
 

@@ -25,7 +25,7 @@ from ci.llm.decoder import make_decoder
 from ci.llm.generation import Step
 from ci.llm.lowering import RUNS, ReferenceRuns, Subject
 from ci.models.schemes import Scheme
-from ci.models.tensor_types import Retyped
+from ci.models.tensors import Retyped
 from ci.report.schema import ControlKind, Footprint, Status
 from tests.build.setups import make_setup
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool

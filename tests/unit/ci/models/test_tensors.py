@@ -10,8 +10,14 @@ import pytest
 
 from ci.facts.finding import Origin
 from ci.models.rounding import FLOAT16, NO_TERM, list_files, read_terms, take_term
-from ci.models.tensor_types import Asked, TypedTensor, count_types, find_retyped
-from ci.models.tensors import choose_nodes, digest_sets
+from ci.models.tensors import (
+    Asked,
+    TypedTensor,
+    choose_nodes,
+    count_types,
+    digest_sets,
+    find_retyped,
+)
 from ci.report.schema import TypeShare
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 

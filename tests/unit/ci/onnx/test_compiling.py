@@ -28,9 +28,9 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy, Source
 from ci.onnx import compile as compiling
-from ci.onnx import engine, session, stages
+from ci.onnx import engine, fallback, session
 from ci.onnx.engine import Executed, OnnxEngine, note_execution
-from ci.onnx.fallback import QNN
+from ci.onnx.fallback import MOST_SAID, PROVIDER_LOG, QNN, TRACEBACK_LOG, StageError
 from ci.onnx.preparation import (
     OLDEST_IR,
     find_joined,
@@ -40,7 +40,6 @@ from ci.onnx.preparation import (
     write_normal_form,
 )
 from ci.onnx.source import list_inputs
-from ci.onnx.stages import MOST_SAID, PROVIDER_LOG, TRACEBACK_LOG, StageError
 from provisioning.errors import FailedError, UsageError
 from tests.build.onnx import Provider, compile_case, make_engine
 from tests.qnn_provider.contexts import make_blob
@@ -147,15 +146,15 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
 @pytest.mark.parametrize(
     ("nodes", "stage", "cause"),
     [
-        ([make_node("Relu", ["x"], ["y"])], stages.QNN, "no"),
-        ([make_node("None", ["x"], ["y"], domain="com.microsoft")], stages.ONNXRUNTIME, "None"),
+        ([make_node("Relu", ["x"], ["y"])], fallback.QNN, "no"),
+        ([make_node("None", ["x"], ["y"], domain="com.microsoft")], fallback.ONNXRUNTIME, "None"),
         (
             [
                 make_node("ReduceSum", ["x"], ["s"], keepdims=0),
                 make_node("Cast", ["s"], ["is"], to=TensorProto.BOOL),
                 make_node("If", ["is"], ["y"], "choice", then_branch=BODY, else_branch=BODY),
             ],
-            stages.QNN,
+            fallback.QNN,
             "the If 'choice' has a condition that the model computes",
         ),
     ],
@@ -232,8 +231,13 @@ def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> N
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
     """Only refusals by QNN show the provider's log, up to a number of lines."""
     own = FailedError("one", why="a cause", fix="a remedy")
-    errors = [(own, ""), (own, stages.QUANTIZER), (ValueError(" a\n  b "), ""), (ValueError(), "")]
-    errors += [(ValueError("no such line 0"), stages.QNN)]
+    errors = [
+        (own, ""),
+        (own, fallback.QUANTIZER),
+        (ValueError(" a\n  b "), ""),
+        (ValueError(), ""),
+    ]
+    errors += [(ValueError("no such line 0"), fallback.QNN)]
     shown = []
     for lines in (0, 1, MOST_SAID, MOST_SAID + 5):
         said = [*range(lines), *range(min(lines, 1))]  # the first one twice

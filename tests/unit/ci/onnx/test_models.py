@@ -31,7 +31,7 @@ from ci.onnx.models import (
 from ci.verbs.onnx import parse_shapes
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, tensor
-from tests.stand_ins.snapshots import check_results, try_call
+from tests.stand_ins.snapshots import check_results
 
 SHAPE = (1, 3)
 RELU = helper.make_node("Relu", ["x"], ["y"], "n0")
@@ -223,8 +223,6 @@ def test_invalid_onnx_models_are_refused_with_the_reason(write: Write, tmp_path:
     calls = {name: read(data) for name, data in NO_MODEL.items()}
     for name, model in UNUSABLE.items():
         calls[name] = read(model.SerializeToString())
-        path = write(model.SerializeToString())
-        assert try_call(calls[name]) == try_call(partial(external_files, path)), name
     dynamic = of_inputs({"x": ["batch", 3], "h": ["batch", 3]}).SerializeToString()
     for shape in (("z", (1, 3)), ("x", (1,)), ("x", (1, 3, 1)), ("h", (1, 4))):
         calls[f"shape {shape}"] = read(dynamic, ("x", (1, 3)), shape)
@@ -244,9 +242,9 @@ def test_valid_onnx_models_are_accepted(write: Write) -> None:
     assert [one.op_type for one in read_model(write(GOOD)).graph.node] == ["Relu"]
     for name in ("small.bin", "inside.bin"):
         path = write(external(name).SerializeToString())
-        assert external_files(path) == [path.parent / name]
+        assert external_files(read_model(path), path) == [path.parent / name]
     dynamic = write(of_input(["batch", 3]).SerializeToString())
-    assert external_files(dynamic, [("x", (1, 3))]) == []
+    assert external_files(read_model(dynamic, [("x", (1, 3))]), dynamic) == []
     initial = TensorProto(name="w", dims=[2], data_type=1, raw_data=bytes(8))
     foreign = relu()
     foreign.opset_import.add(domain="my.ops", version=99)
@@ -358,7 +356,7 @@ def test_a_damaged_onnx_model_raises_only_usage_errors(write: Write) -> None:
         if dice.random() < 0.3:
             del data[dice.randrange(len(data)) :]
         try:
-            external_files(write(bytes(data)))
+            read_model(write(bytes(data)))
         except UsageError:
             refused += 1
     assert refused > 150

@@ -15,13 +15,13 @@ from onnx.helper import make_node
 
 from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
-from ci.models.tensor_types import count_types, find_retyped
+from ci.models.tensors import count_types, find_retyped
 from ci.onnx.compile import run_reference
+from ci.onnx.fallback import StageError
 from ci.onnx.layers import measure_effects
 from ci.onnx.noise import predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
-from ci.onnx.stages import StageError
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
 
 SETS = [(np.linspace(-size, size, 12, dtype=np.float32).reshape(3, 4),) for size in (1, 3)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci.report.annotation import Annotation, Level, safe_line
-from ci.report.providers import Provider, find_secrets, group, mask_secrets, warn_of_dropped
+from ci.report.providers import Provider, find_secrets, group, mask_secrets
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from tests.workflows.commands import Heard, read_pairs
@@ -24,7 +24,6 @@ FOUND = (
 ENVIRONS = {
     "github": {"GITHUB_ACTIONS": "true"},
     "gitlab": {"GITLAB_CI": "true"},
-    "buildkite": {"BUILDKITE": "true"},
     "terminal": {"CI": "true", "JENKINS_URL": "https://ci.example"},
 }
 
@@ -69,19 +68,6 @@ def test_annotations_survive_githubs_escaping() -> None:
     assert (second.level, second.properties) == ("warning", {})
     assert second.text == r"a line\n::error::of its own # #[add-mask]x"
     assert third.properties == {"file": "a", "line": "1"}
-
-
-@pytest.mark.parametrize("name", ["gitlab", "buildkite"])
-def test_dropped_gitlab_and_buildkite_outputs_are_warned_about_there(name: str) -> None:
-    stream = io.StringIO()
-    warn_of_dropped(Progress(stream), {**ENVIRONS["terminal"], **ENVIRONS["github"]})
-    assert stream.getvalue() == ""
-    warn_of_dropped(Progress(stream), ENVIRONS[name])
-    warning = stream.getvalue()
-    assert warning.startswith("warning: ")
-    assert "junit.xml" in warning
-    product = {"gitlab": "gl-code-quality-report.json", "buildkite": "buildkite-agent"}
-    assert [one for one, text in product.items() if text in warning] == [name]
 
 
 def test_a_terminal_gets_compiler_style_lines_and_no_ci_features(tmp_path: Path) -> None:

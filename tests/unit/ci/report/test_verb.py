@@ -95,10 +95,6 @@ def test_failures_of_one_line_are_one_annotation(
         "::error file=nets/a%2Cb%25%3A%3Anet.py,line=7,title=test_emulator%3A n.py%3Af::"
         "no [QNN2705] (8a8w SM8650, fp16 SM8650, 16a8w SM8650)\n"
     )
-    monkeypatch.delenv("GITHUB_ACTIONS")
-    monkeypatch.setenv("GITLAB_CI", "true")
-    main(["report", str(failing), "--annotate"])
-    assert "gl-code-quality-report.json" in capsys.readouterr().err
 
 
 def test_failures_are_written_for_code_scanning(failing: Path, tmp_path: Path) -> None:
