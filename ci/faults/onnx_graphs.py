@@ -19,10 +19,10 @@ from ci.faults.torch_graphs import EPSILON, compute, draw, draw_sets
 from ci.faults.trial import Edit
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
-from ci.onnx.fallback import QNN, stage
+from ci.onnx.fallback import PROVIDER, QNN, stage
 from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import quantize_file
-from ci.onnx.session import PROVIDER, RECORD_ASSIGNMENT, open_reference, open_session
+from ci.onnx.session import RECORD_ASSIGNMENT, open_reference, open_session
 from provisioning.errors import FailedError
 
 OPSET, IR = 21, 10

@@ -23,6 +23,7 @@ from typing import Any
 
 import onnx
 
+from ci.onnx.fallback import PROVIDER
 from ci.onnx.models import MISSING, find_location_fault, parse_model
 from ci.onnx.options import read_options
 from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
@@ -40,7 +41,6 @@ from provisioning.files import write_whole
 from provisioning.manifest.targets import find_soc, read_socs
 from provisioning.versions import parse_version
 
-PROVIDER = "QNNExecutionProvider"
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
 SEAL = "qnn_ci.context_sha256"
 AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin together"

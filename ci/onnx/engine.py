@@ -19,7 +19,7 @@ from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.models.schemes import Mixture
-from ci.onnx.fallback import QNN, read_profile
+from ci.onnx.fallback import PROVIDER, read_profile
 from ci.onnx.options import (
     SAVER_LIBRARY,
     choose_options,
@@ -228,11 +228,11 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
 def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
     """Yield a message if QNN executed no node, or if other providers executed more nodes than were
     compiled for them."""
-    if not executed.providers.get(QNN):
+    if not executed.providers.get(PROVIDER):
         seen = describe_providers(executed)
         yield f"QNN executed nothing, according to the session's profile: {seen}"
         return
-    others = sum(len(names) for name, names in executed.providers.items() if name != QNN)
+    others = sum(len(names) for name, names in executed.providers.items() if name != PROVIDER)
     fallback = compiled.delegation.fallback_nodes
     if others > fallback:
         yield (
@@ -247,6 +247,6 @@ def describe_providers(executed: Executed) -> str:
     listed = (
         f"{name} ran {name_some(nodes, 4)}"
         for name, nodes in executed.providers.items()
-        if name != QNN
+        if name != PROVIDER
     )
     return "; ".join(listed) or "it lists no nodes"

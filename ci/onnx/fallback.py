@@ -23,7 +23,7 @@ from provisioning.documents import CONTENT_BYTES, read_json, read_window
 from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_policy
 
-QNN = "QNNExecutionProvider"
+PROVIDER = "QNNExecutionProvider"
 # Log lines of onnxruntime-qnn 2.5.0 at verbose level, written by LogNodeSupport in
 # qnn_execution_provider.cc and CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the
 # quantizers of its inputs and outputs.
@@ -79,8 +79,8 @@ def count_nodes(
     operator is named as in name_operator. ``fault`` is why QNN's provider does not take the model's
     quantizers, or empty; nodes that were not offered to QNN get it as their reason.
     """
-    taken = [nodes for provider, nodes in parts if provider == QNN]
-    left = [node for provider, nodes in parts if provider != QNN for node in nodes]
+    taken = [nodes for provider, nodes in parts if provider == PROVIDER]
+    left = [node for provider, nodes in parts if provider != PROVIDER for node in nodes]
     return Delegation(
         sum(
             operator.rpartition(":")[2] not in QUANTIZING
@@ -102,7 +102,7 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:
-            counts.setdefault(operator, Counter())[provider == QNN] += 1
+            counts.setdefault(operator, Counter())[provider == PROVIDER] += 1
     for operator, found in counts.items():
         yield OperatorCount(op=operator, npu=found[True], cpu=found[False])
 

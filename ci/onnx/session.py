@@ -18,9 +18,10 @@ import onnxruntime_qnn
 
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.numerics import THREADS
+from ci.onnx.fallback import PROVIDER
 from provisioning.errors import FailedError
 
-PROVIDER, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+CPU = "CPUExecutionProvider"
 VERBOSE, WARNING, FATAL = 0, 2, 4
 NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}

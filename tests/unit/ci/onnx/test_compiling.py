@@ -30,7 +30,7 @@ from ci.models.user_models import ReferencePolicy, Source
 from ci.onnx import compile as compiling
 from ci.onnx import engine, fallback, session
 from ci.onnx.engine import Executed, OnnxEngine, note_execution
-from ci.onnx.fallback import MOST_SAID, PROVIDER_LOG, QNN, TRACEBACK_LOG, StageError
+from ci.onnx.fallback import MOST_SAID, PROVIDER, PROVIDER_LOG, TRACEBACK_LOG, StageError
 from ci.onnx.preparation import (
     OLDEST_IR,
     find_joined,
@@ -341,18 +341,18 @@ def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
 def test_notes_on_a_run_are_its_restarts_contradictions_and_profile(tmp_path: Path) -> None:
     compiled = SimpleNamespace(sets=2, delegation=Delegation(8, 0, 1))
     opened: Any = SimpleNamespace(program=SimpleNamespace(directory=tmp_path, compiled=compiled))
-    plain = note_execution(opened, Executed({QNN: ("a",)}))
+    plain = note_execution(opened, Executed({PROVIDER: ("a",)}))
     assert plain == RunNotes()
     (tmp_path / PROFILE_CSV).touch()
     notes = note_execution(opened, Executed({"CPU": ("a",)}, 2))
     assert notes.files == (tmp_path / PROFILE_CSV,)
     assert notes.faults == ("QNN executed nothing, according to the session's profile: CPU ran a",)
     assert "2 restarts " in notes.remark
-    assert "1 restart " in note_execution(opened, Executed({QNN: ("a",)}, 1)).remark
+    assert "1 restart " in note_execution(opened, Executed({PROVIDER: ("a",)}, 1)).remark
 
 
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [SimpleNamespace(ep_name=name) for name in (session.CPU, session.PROVIDER)]
+    found = [SimpleNamespace(ep_name=name) for name in (session.CPU, PROVIDER)]
     stand_in = SimpleNamespace(
         register_execution_provider_library=lambda *_: None, get_ep_devices=lambda: found
     )
