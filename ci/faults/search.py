@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,7 +22,15 @@ from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
 from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
-from ci.faults.shrink import CHUNK, SEEDS, fit_variations, has_chain, list_relations, shrink
+from ci.faults.shrink import (
+    CHUNK,
+    SEEDS,
+    fit_variations,
+    has_chain,
+    list_features,
+    list_relations,
+    shrink,
+)
 from ci.faults.torch_graphs import find_shapes
 from ci.faults.trial import BUNDLE, Trial
 from ci.models.numerics import fix_numerics
@@ -67,6 +75,7 @@ class Search:
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     covered: Counter[int] = field(default_factory=Counter)
+    examined: Counter[str] = field(default_factory=Counter)  # suspects, per feature
     known: Counter[str] = field(default_factory=Counter)
     cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
     tried: dict[Cell, Counter[str]] = field(default_factory=dict)
@@ -203,13 +212,15 @@ class Search:
     def examine(
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
-        """Confirm and shrink suspects: wrong results first, and small graphs before large ones.
-        Return the suspects that are left for later rounds. Unless ``all_of_them`` is true, a round
-        examines only a few, and none after this has taken half of the time."""
+        """Confirm and shrink suspects. Return those that are left for later rounds. Unless
+        ``all_of_them`` is true, a round examines only a few, and none after this has taken half of
+        the time."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
-        graphs.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
+        queue = {row[0]: (*row, list_features(row[2])) for row in graphs}
         done, left = 0, []
-        for number, one, graph in graphs:
+        while queue:
+            number = min(queue, key=lambda number: self.rank(*queue[number]))
+            _, one, graph, features = queue.pop(number)
             if self.count_explained(graph, one.end):
                 continue
             start = time.monotonic()
@@ -218,13 +229,24 @@ class Search:
             if start > self.deadline or not (has_time or all_of_them):
                 left.append((number, one))
                 continue
-            done += 1
+            done, known = done + 1, len(self.findings)
             try:
                 self.locate(number, one, graph)
             except LateError:
                 left.append((number, one))
+            found = [list_features(parse_graph(one.graph)) for one in self.findings[known:]]
+            self.examined.update(found[0] if found else features)
             self.examining_s += time.monotonic() - start
         return left
+
+    def rank(
+        self, number: int, one: Result, graph: Graph, features: Collection[str]
+    ) -> tuple[int, int, int, int]:
+        """Return a tuple that is smaller for a suspect that is examined earlier: wrong results come
+        first, then suspects with an operator, attribute or kind of constant that was not examined
+        yet, then small graphs."""
+        examined = min(self.examined[feature] for feature in features)
+        return ORDER.index(one.end), examined, len(graph.nodes), number
 
     def count_explained(self, graph: Graph, end: str) -> bool:
         """Count a suspect that needs no examination, because its graph has a known fault, or
@@ -245,12 +267,14 @@ class Search:
         If the suspect does not fail again, or if the shrunk graph fails in fewer than half of the
         repeats, it only counts as unconfirmed. Raises LateError if there is not enough time.
         """
-        end, start = suspect.end, time.monotonic()
+        start = time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
-        seeds = [one.seed for one in alone if one.end == end]
-        if not seeds:
+        ends = [one.end for one in alone if one.is_suspect]
+        if not ends:
             self.unconfirmed += 1
             return
+        end = suspect.end if suspect.end in ends else min(ends, key=ORDER.index)
+        seeds = [one.seed for one in alone if one.end == end]
 
         bundle = int(suspect.stops)  # such graphs are tried alone
         is_slow = time.monotonic() - start > SLOW_S

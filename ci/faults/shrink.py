@@ -22,6 +22,8 @@ BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
 # Operators that replace the last one of a failing graph.
 FOLLOWERS = ("relu", "sigmoid", "tanh", "gelu", "softmax", "layer_norm", "rms_norm")
 WIDE = 16
+# The values of attributes that have no effect, if they are not 0.
+NEUTRAL: Mapping[str, int] = dict.fromkeys(("stride", "dilation", "groups", "counts_pad"), 1)
 
 # A function that returns for each graph whether it fails.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
@@ -230,15 +232,28 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+def list_features(graph: Graph) -> set[str]:
+    """Return the operators of a graph, the attributes that have an effect, and how constants relate
+    to results."""
+    nodes = graph.nodes.values()
+    effects = {f"{one.operator}, {name}" for one in nodes for name in _list_effects(one)}
+    return {*graph.operators, *effects, *list_relations(graph)}
+
+
 def has_chain(graph: Graph, chain: Graph) -> bool:
     """Return whether a graph has a chain of the operators of ``chain``, in which each reads the
-    result of the previous one, and has at least the attributes that it has in ``chain``."""
-    wanted = [set(one.attributes) for one in chain.nodes.values()]
+    result of the previous one. Each attribute that ``chain`` has must have an effect in both, or in
+    neither: one group differs from two, but two do not differ from three."""
     found = find_pattern(Pattern(chain.operators, ()), describe(graph))
     return any(
         all(
-            own <= {*graph.nodes[step.name].attributes}
-            for own, step in zip(wanted, steps, strict=True)
+            _list_effects(own) == _list_effects(graph.nodes[step.name]) & {*own.attributes}
+            for own, step in zip(chain.nodes.values(), steps, strict=True)
         )
         for steps in found
     )
+
+
+def _list_effects(node: Node) -> set[str]:
+    """Return the names of the attributes of a node that have an effect."""
+    return {name for name, one in node.attributes.items() if one != NEUTRAL.get(name, 0)}

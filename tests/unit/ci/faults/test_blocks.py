@@ -82,11 +82,22 @@ def test_a_known_fault_after_a_reshape_is_matched_by_the_reshaped_size() -> None
     assert make_search(always(RIGHT)).find_known(parse_graph(text)) == "rms-norm-misplaced"
 
 
-@pytest.mark.parametrize(("ceil", "covered"), [("", False), (", ceil=0", True)])
-def test_a_finding_covers_only_operators_with_its_attributes(ceil: str, covered: bool) -> None:
-    pool = "x = input(1, 4, 8, 8)\ny = avg_pool(x, kernel=3, stride=2{})\nreturn y"
-    finding = parse_graph(pool.format(", ceil=1"))
-    assert has_chain(parse_graph(pool.format(ceil)), finding) is covered
+@pytest.mark.parametrize(
+    ("found", "given", "covered"),
+    [
+        ("ceil=1", "stride=2", False),
+        ("ceil=1", "stride=2, ceil=0", False),
+        ("ceil=1", "stride=3, ceil=1", True),
+        ("counts_pad=0", "counts_pad=1", False),
+        ("counts_pad=0, pad=1", "counts_pad=0, pad=2, ceil=1", True),
+        ("counts_pad=1, pad=1", "pad=2", True),
+    ],
+)
+def test_a_finding_covers_only_operators_with_the_effects_of_its_attributes(
+    found: str, given: str, covered: bool
+) -> None:
+    pool = "x = input(1, 4, 8, 8)\ny = avg_pool(x, kernel=3, {})\nreturn y"
+    assert has_chain(parse_graph(pool.format(given)), parse_graph(pool.format(found))) is covered
 
 
 def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs() -> None:

@@ -282,6 +282,16 @@ def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
     assert [one.operators[0] for one in finder.findings] == unary
 
 
+def test_a_suspect_with_an_operator_that_was_not_examined_comes_before_smaller_ones() -> None:
+    first, again, new = (
+        suspect(*one) for one in (("tanh", "gelu"), ("gelu", "tanh"), ("abs", "neg", "sin"))
+    )
+    texts = {one.text for one in (first, again, new)}
+    finder = make_search(lambda one, _: WRONG if one.text in texts else RIGHT)
+    assert finder.examine([*enumerate((first, again, new))]) == []
+    assert [one.graph for one in finder.findings] == [first.text, new.text, again.text]
+
+
 TWO_OF_EACH = """\
 x = input(2, 3)
 y = input(2, 3, like="positive")
