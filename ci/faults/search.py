@@ -42,6 +42,8 @@ REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
 SHRINK_S = 120.0  # for each suspect
+COSTLY = {LATE, REFUSED}  # a suspect that takes long gets a quarter of SHRINK_S
+SHARE, COSTLY_SHARE = 0.5, 0.1  # of the time, in which suspects are examined
 SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
@@ -82,7 +84,7 @@ class Search:
     stopped: Counter[str] = field(default_factory=Counter)  # graphs that stop others, per block
     unconfirmed: int = 0
     trying_s: float = 0.0
-    examining_s: float = 0.0
+    examining_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
     cpu_s: float = 0.0
     started: float = 0.0
     shown: float = 0.0
@@ -213,8 +215,8 @@ class Search:
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects. Return those that are left for later rounds. Unless
-        ``all_of_them`` is true, a round examines only a few, and none after this has taken half of
-        the time."""
+        ``all_of_them`` is true, a round examines only a few, and none after this has taken SHARE of
+        the time. COSTLY ones have a share of their own."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
         queue = {row[0]: (*row, list_features(row[2])) for row in graphs}
         done, left = 0, []
@@ -224,8 +226,9 @@ class Search:
             if self.count_explained(graph, one.end):
                 continue
             start = time.monotonic()
-            most = MOST_SHRUNK if one.end != REFUSED else 1
-            has_time = done < most and 2 * self.examining_s < start - self.started
+            costly = one.end in COSTLY
+            most, share = (1, COSTLY_SHARE) if costly else (MOST_SHRUNK, SHARE)
+            has_time = done < most and self.examining_s[costly] < share * (start - self.started)
             if start > self.deadline or not (has_time or all_of_them):
                 left.append((number, one))
                 continue
@@ -236,7 +239,7 @@ class Search:
                 left.append((number, one))
             found = [list_features(parse_graph(one.graph)) for one in self.findings[known:]]
             self.examined.update(found[0] if found else features)
-            self.examining_s += time.monotonic() - start
+            self.examining_s[costly] += time.monotonic() - start
         return left
 
     def rank(
@@ -276,15 +279,17 @@ class Search:
         end = suspect.end if suspect.end in ends else min(ends, key=ORDER.index)
         seeds = [one.seed for one in alone if one.end == end]
 
-        bundle = int(suspect.stops)  # such graphs are tried alone
+        bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
         is_slow = time.monotonic() - start > SLOW_S
-        shrink_until = min(time.monotonic() + SHRINK_S, self.deadline)
+        shrink_s = SHRINK_S / 4 if end in COSTLY else SHRINK_S
+        shrink_until = min(time.monotonic() + shrink_s, self.deadline)
 
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
             in_time = time.monotonic() < shrink_until
             return self.fails(end, graphs, seeds[:1], bundle) if in_time else [False] * len(graphs)
 
-        small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
+        few = 2 * self.jobs
+        small = shrink(graph, still_fails, few, few if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
         varied = [] if is_slow else fit_variations(small, self.frontend)

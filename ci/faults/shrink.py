@@ -29,19 +29,37 @@ NEUTRAL: Mapping[str, int] = dict.fromkeys(("stride", "dilation", "groups", "cou
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
-def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
+def shrink(graph: Graph, fails: Fails, first: int, most: int) -> Graph:
     """Simplify a graph step by step as long as it still fails, and return the result. Each step
-    takes the smallest one of the simpler graphs that fail. ``chunk`` graphs are tried at a time."""
+    takes the smallest one of the simpler graphs that fail. It tries ``first`` graphs at once, then
+    twice as many each time, up to ``most``."""
+    graph = drop_neutral(graph)
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
-        fit = filter(is_fit, sorted(smaller, key=measure))
-        parts = iter(lambda: list(islice(fit, chunk)), [])  # noqa: B023 - used up in its round
+        parts = split(filter(is_fit, sorted(smaller, key=measure)), first, most)
         tried = (pair for part in parts for pair in zip(part, fails(part), strict=True))
         failing = next((one for one, failed in tried if failed), None)
         if failing is None:
             break
         graph = failing
     return graph
+
+
+def drop_neutral(graph: Graph) -> Graph:
+    """Return the same graph without attributes that have no effect, except for those that an
+    operator needs."""
+    for name, node in graph.nodes.items():
+        for key in {*node.attributes} - _list_effects(node):
+            fewer = drop_attribute(graph, name, key)
+            graph = fewer if is_fit(fewer) else graph
+    return graph
+
+
+def split(graphs: Iterator[Graph], size: int, most: int) -> Iterator[list[Graph]]:
+    """Yield graphs in lists of ``size``, then of twice as many each time, up to ``most``."""
+    while part := list(islice(graphs, size)):
+        yield part
+        size = min(2 * size, most)
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
@@ -82,9 +100,7 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
                 yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
             yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
-        for key in node.attributes:
-            fewer = {one: own for one, own in node.attributes.items() if one != key}
-            yield replace(graph, nodes={**graph.nodes, name: replace(node, attributes=fewer)})
+        yield from (drop_attribute(graph, name, key) for key in node.attributes)
     for size in {size for shape in shapes.values() for size in shape}:
         for small in (one for one in SMALLER if one < size):
             yield resize(graph, size, small)
@@ -120,6 +136,13 @@ def cut(graph: Graph, name: str, steps: int, shapes: Mapping[str, Shape]) -> Gra
 def change(graph: Graph, name: str, **changes: Any) -> Graph:
     """Return the graph with ``changes`` to the fields of an input or a constant."""
     return replace(graph, tensors={**graph.tensors, name: replace(graph.tensors[name], **changes)})
+
+
+def drop_attribute(graph: Graph, name: str, key: str) -> Graph:
+    """Return the graph without the attribute ``key`` of the node ``name``."""
+    node = graph.nodes[name]
+    fewer = {one: own for one, own in node.attributes.items() if one != key}
+    return replace(graph, nodes={**graph.nodes, name: replace(node, attributes=fewer)})
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
@@ -176,6 +199,8 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
         same = [one for one in node.reads if shapes[one] == shapes[name]]
         if same:
             yield f"without {node.operator}", bypass(graph, name, same[0])
+        for key in node.attributes:
+            yield f"without {key} of {node.operator}", drop_attribute(graph, name, key)
         if name not in graph.outputs:
             yield f"also returning {name}", replace(graph, outputs=(*graph.outputs, name))
         elif len(graph.outputs) > 1:

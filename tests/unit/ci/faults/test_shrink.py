@@ -18,7 +18,7 @@ from tests.unit.ci.faults.test_search import FIRST, has_planted
 
 
 def test_a_graph_shrinks_to_the_operators_and_ranks_that_the_fault_needs() -> None:
-    small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs])
+    small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs], 4, 16)
     assert small.operators == ("add", "layer_norm")
     shapes = [one.shape for one in small.tensors.values()]
     assert sorted(map(len, shapes)) == [2, 3]
