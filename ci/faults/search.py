@@ -216,7 +216,7 @@ class Search:
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects. Return those that are left for later rounds. Unless
         ``all_of_them`` is true, a round examines only a few, and none after this has taken SHARE of
-        the time. COSTLY ones have a share of their own."""
+        the time. COSTLY ones have a separate share."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
         queue = {row[0]: (*row, list_features(row[2])) for row in graphs}
         done, left = 0, []
