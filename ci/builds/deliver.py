@@ -103,8 +103,13 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
                 f"{job.request.python}; or build ExecuTorch {installed} (--source); or add "
                 "--install none",
             )
-        if with_proof:
-            check_provable(job.request.python)
+        python = job.request.python
+        if with_proof and not ask_python(python, ["torch"]).modules["torch"]:
+            raise UnfitError(
+                f"torch is not installed for {python}",
+                why="to prove that the adaptor works, a model is lowered with it",
+                fix="install torch there, or add --no-proof to only import the adaptor",
+            )
 
 
 def _find_wheel(job: BuildJob) -> Path:
@@ -243,16 +248,6 @@ def recall_proof(record: Path, key: str) -> Proof | None:
 
 def remember_proof(record: Path, key: str, proof: Proof) -> None:
     write_whole(record, msgspec.json.encode(Record(key, proof)))
-
-
-def check_provable(python: Path) -> None:
-    """Raise UnfitError if ``python`` has no torch to lower a model with."""
-    if not ask_python(python, ["torch"]).modules["torch"]:
-        raise UnfitError(
-            f"torch is not installed for {python}",
-            why="to prove that the adaptor works, a model is lowered with it",
-            fix="install torch there, or add --no-proof to only import the adaptor",
-        )
 
 
 def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:

@@ -354,33 +354,21 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
     name, where = facts.path.name, str(facts.path)
     for library in facts.needed:
         if library not in (*policy.system, *row.needed):
-            yield Finding(
-                UNEXPECTED_NEED,
-                name,
-                f"{name} needs {library}",
-                where,
-                "neither the target's system nor this build provides that library",
+            why = "neither the target's system nor this build provides that library"
+            fix = (
                 "link that library statically, or list it in the artifact's row in "
-                "manifests/targets.toml",
+                "manifests/targets.toml"
             )
+            yield Finding(UNEXPECTED_NEED, name, f"{name} needs {library}", where, why, fix)
     if row.size_budget and facts.size_bytes > row.size_budget:
-        yield Finding(
-            OVER_BUDGET,
-            name,
-            f"{name} is {facts.size_bytes} bytes long, but its size budget is {row.size_budget}",
-            where,
-            "the DSP has little memory, and ExecuTorch sets the same budget",
-            "build with --release, or look for large unneeded parts with `nm --size-sort`",
-        )
+        what = f"{name} is {facts.size_bytes} bytes long, but its size budget is {row.size_budget}"
+        why = "the DSP has little memory, and ExecuTorch sets the same budget"
+        fix = "build with --release, or look for large unneeded parts with `nm --size-sort`"
+        yield Finding(OVER_BUDGET, name, what, where, why, fix)
     if tag and name.startswith("Py") and f".{tag}-" not in name:
-        yield Finding(
-            OTHER_PYTHON,
-            name,
-            f"{name} is not built for {tag}",
-            where,
-            "CMake found a Python other than the requested one",
-            "remove -D options about Python, and build with --clean",
-        )
+        why = "CMake found a Python other than the requested one"
+        fix = "remove -D options about Python, and build with --clean"
+        yield Finding(OTHER_PYTHON, name, f"{name} is not built for {tag}", where, why, fix)
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:

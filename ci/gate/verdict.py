@@ -88,8 +88,9 @@ def judge(
     ``needs`` maps each job of the workflow to GitHub's result. ``faults`` are faults that concern
     several shards together.
     """
+    how = describe_needs(needs)
     lines = tuple(
-        judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
+        JobLine(job.id, *judge_job(job, results.get(job.id, JobResult()), how)) for job in plan.jobs
     )
     all_passed = GateVerdict(lines).is_green
     notes = [*faults, *judge_needs(needs, all_passed=all_passed)]
@@ -99,33 +100,26 @@ def judge(
     return GateVerdict(lines, tuple(notes))
 
 
-def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
-    """Judge one job by its exit code, then by its report."""
+def judge_job(job: PlannedJob, result: JobResult, needs: str) -> tuple[JobVerdict, str]:
+    """Judge one job by its exit code, then by its report. Return the verdict and the reason."""
     code = result.exit_code
     if code is None:
-        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"the job left no result ({needs})")
+        return JobVerdict.INFRASTRUCTURE, f"the job left no result ({needs})"
     if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
-        return JobLine(
-            job.id, JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not valid"
-        )
-    number = int(code)
+        return JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not valid"
+    number, cases = int(code), result.cases
     if number in MACHINE and not result.failed:
-        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
+        return JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}"
     if number:
         why = {**AUTHOR, **MACHINE}.get(number, "the code is not documented")
-        told = (
-            f"; {result.failed} of {result.cases} cases in its report failed"
-            if result.cases
-            else ""
-        )
-        return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}{told}")
+        told = f"; {result.failed} of {cases} cases in its report failed" if cases else ""
+        return JobVerdict.FAILED, f"exit code {number}: {why}{told}"
     if job.report and result.fault:
-        return JobLine(job.id, JobVerdict.FAILED, result.fault)
-    if job.report and not result.cases:
-        why = "the job ran no case" if result.cases == 0 else f"the job left no {job.report}"
-        return JobLine(job.id, JobVerdict.FAILED, why)
-    ran = count(result.cases, "case") if result.cases else ""
-    return JobLine(job.id, JobVerdict.PASSED, ran)
+        return JobVerdict.FAILED, result.fault
+    if job.report and not cases:
+        why = "the job ran no case" if cases == 0 else f"the job left no {job.report}"
+        return JobVerdict.FAILED, why
+    return JobVerdict.PASSED, count(cases, "case") if cases else ""
 
 
 def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:

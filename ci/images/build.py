@@ -251,9 +251,11 @@ def _build_one(
         context.unlink()
         progress.step(f"{plan.name}: removing times and machine names from the layers")
         image_id = _load_normalized(client, raw_id, plan, base, Path(directory))
-    built = _tag_image(client, image_id, plan.reference())
-    client.api.tag(image_id, built.reference.partition(":")[0], "latest")
-    return built
+    repository, _, tag = plan.reference().partition(":")
+    for name in (tag, "latest"):
+        client.api.tag(image_id, repository, name)
+    size_bytes = int(client.images.get(image_id).attrs["Size"])
+    return Built(plan.reference(), image_id, size_bytes, fresh=True)
 
 
 def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
@@ -278,13 +280,6 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
             fix="give the engine access to the registry or to a mirror, or load the image into the"
             " engine and pass its name with --base",
         )
-
-
-def _tag_image(client: DockerClient, image_id: str, reference: str) -> Built:
-    repository, tag = reference.split(":")
-    client.api.tag(image_id, repository, tag)
-    size_bytes = int(client.images.get(image_id).attrs["Size"])
-    return Built(reference, image_id, size_bytes, fresh=True)
 
 
 def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress) -> str:

@@ -149,7 +149,13 @@ def list_wanted(
             "SDK with --qnn-sdk or --hexagon-tools; for libraries of ExecuTorch, run `qnn-ci build "
             "direct` and pass its directory with --build-dir",
         )
-    _refuse_doubles(wanted)
+    names = [one.name for one in wanted]
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(
+            f"several libraries to sign have the same name: {', '.join(doubles)}",
+            why="; ".join(str(one.path) for one in wanted if one.name in doubles),
+            fix="sign them into separate directories",
+        )
     return tuple(wanted)
 
 
@@ -200,18 +206,6 @@ def read_place(path: Path) -> str:
             return f"v{found[1]}"
     named = NAME_VERSION.search(path.name)
     return f"v{named[1]}" if named else ""
-
-
-def _refuse_doubles(wanted: list[Wanted]) -> None:
-    names = [one.name for one in wanted]
-    doubles = sorted({name for name in names if names.count(name) > 1})
-    if doubles:
-        places = [str(one.path) for one in wanted if one.name in doubles]
-        raise UsageError(
-            f"several libraries to sign have the same name: {', '.join(doubles)}",
-            why="; ".join(places),
-            fix="sign them into separate directories",
-        )
 
 
 READERS = 2

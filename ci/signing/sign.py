@@ -40,6 +40,19 @@ FAILURES = {
     Kind.DIFFERENT: Failure.ALTERED,
     Kind.HASH: Failure.WRONG_HASH,
 }
+# Verdicts without a fault that a signer's output must not have: the failure, why, and the fix.
+REFUSED = {
+    Verdict.UNSIGNED: (
+        Failure.UNCHANGED,
+        "the output has no hash segment",
+        "run the signer by hand on this library and read its log",
+    ),
+    Verdict.ENCRYPTED: (
+        Failure.ENCRYPTED,
+        "its loadable content cannot be compared with the input",
+        "configure the signer not to encrypt its output",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -199,27 +212,12 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
         first = next((kind for kind in FAILURES if kind in kinds), None)
         failure = FAILURES[first] if first else Failure.INVALID
         raise SignerError(failure, name, why="; ".join(report.errors))
-    if report.verdict is Verdict.UNSIGNED:
-        raise SignerError(
-            Failure.UNCHANGED,
-            name,
-            why="the output has no hash segment",
-            fix="run the signer by hand on this library and read its log",
-        )
-    if report.verdict is Verdict.ENCRYPTED:
-        raise SignerError(
-            Failure.ENCRYPTED,
-            name,
-            why="its loadable content cannot be compared with the input",
-            fix="configure the signer not to encrypt its output",
-        )
     if report.verdict is Verdict.UNRECOGNISED and not accept:
-        raise SignerError(
-            Failure.UNRECOGNISED,
-            name,
-            why="; ".join(report.notes),
-            fix="if the signer is known to use such keys, pass --accept-unrecognised",
-        )
+        fix = "if the signer is known to use such keys, pass --accept-unrecognised"
+        raise SignerError(Failure.UNRECOGNISED, name, why="; ".join(report.notes), fix=fix)
+    if report.verdict in REFUSED:
+        failure, why, fix = REFUSED[report.verdict]
+        raise SignerError(failure, name, why=why, fix=fix)
 
 
 def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:

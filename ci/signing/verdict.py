@@ -152,26 +152,21 @@ def _signer_data(signer: SignedBy) -> dict[str, Any]:
     }
 
 
-def render_report(path: Path, report: Verification) -> str:
-    """Return a text with the verdict, the format, the signers, the faults and the notes, on
-    separate lines.
-    """
-    return "\n".join([f"{Masker()(path.name)}: {report.verdict.value}", *_lines(report)]) + "\n"
-
-
 def render_reports(reports: Mapping[Path, Verification]) -> str:
-    """Return the text of all ``reports``. If any file is signed, the text ends with the questions
-    that only the device can answer.
+    """Return the text of all ``reports``: the verdict, the format, the signers, the faults and the
+    notes, on separate lines. If any file is signed, the text ends with the questions that only the
+    device can answer.
     """
-    text = "".join(render_report(path, one) for path, one in reports.items())
+    lines = [line for path, one in reports.items() for line in _lines(path, one)]
     if any(one.signed for one in reports.values()):
-        text += "".join(
-            f"not checked, because only the device can check it: {what}\n" for what in NOT_JUDGED
-        )
-    return text
+        lines += [
+            f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
+        ]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(report: Verification) -> Iterator[str]:
+def _lines(path: Path, report: Verification) -> Iterator[str]:
+    yield f"{Masker()(path.name)}: {report.verdict.value}"
     if report.header_version:
         version = f" V{report.hexagon_version:X}" if report.hexagon_version else ""
         yield (
@@ -179,13 +174,9 @@ def _lines(report: Verification) -> Iterator[str]:
             f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
         )
     for signer in report.signers:
-        yield from _signer_lines(signer)
+        size, scheme = signer.signature_bytes, signer.scheme.value
+        yield f"  {signer.authority}: signature of {size} bytes, {scheme}"
+        for index, certificate in enumerate(signer.chain):
+            yield f"    {index}: {certificate.describe()}"
     yield from (f"  wrong: {error}" for error in report.errors)
     yield from (f"  note: {note}" for note in report.notes)
-
-
-def _signer_lines(signer: SignedBy) -> Iterator[str]:
-    size, scheme = signer.signature_bytes, signer.scheme.value
-    yield f"  {signer.authority}: signature of {size} bytes, {scheme}"
-    for index, certificate in enumerate(signer.chain):
-        yield f"    {index}: {certificate.describe()}"

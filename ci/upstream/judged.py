@@ -80,7 +80,10 @@ def judge_comparison(
         if record.scheme
         else Threshold(scheme=MIXED, strict_noise=True)
     )
-    infos = tuple(replace_bool(one) for one in record.outputs)
+    infos = tuple(
+        structs.replace(one, dtype="uint8") if one.dtype == "bool" else one
+        for one in record.outputs
+    )
     outputs = stack(arrays[Member.OUTPUT], infos)
     references = make_references(record, arrays, infos)
     zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
@@ -139,10 +142,6 @@ def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
         (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
         for one, info in zip(arrays, infos, strict=True)
     ]
-
-
-def replace_bool(info: TensorInfo) -> TensorInfo:
-    return structs.replace(info, dtype="uint8") if info.dtype == "bool" else info
 
 
 def judge_test(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from provisioning.console.process import Completed, run_bytes, run_process, run_streams
+from provisioning.console.process import Completed, run_process, run_streams
 from provisioning.documents import read_text
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
@@ -83,7 +83,9 @@ def ask_git(
     """
     env = {**_environment(root), **variables}
     with _explain_owner(root):
-        return run_bytes(_name(root, words), data=data, env=env, timeout_s=timeout_s)
+        ended = run_streams(_name(root, words), data=data or b"", env=env, timeout_s=timeout_s)
+        ended.require()
+        return ended.stdout
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:

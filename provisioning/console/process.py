@@ -210,24 +210,6 @@ def run_streams(
     return replace(ended, output=stderr.text(), stdout=bytes(stdout), stderr=stderr.join())
 
 
-def run_bytes(
-    argv: Sequence[str | os.PathLike[str]],
-    *,
-    data: bytes | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-) -> bytes:
-    """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
-
-    For programs with binary output; stderr becomes the reason in an error. Raises MissingToolError
-    if the program cannot be started, and ToolError if it exits with a code other than 0 or exceeds
-    ``timeout_s``.
-    """
-    ended = run_streams(argv, data=data or b"", env=env, timeout_s=timeout_s)
-    ended.require()
-    return ended.stdout
-
-
 class Excerpt:
     """The beginning and the end of a stream, together at most ``most`` bytes."""
 
@@ -327,7 +309,8 @@ def _run(
                 _running.add(process)
                 guard_group(process.pid)
             limits.start(process.pid)
-            if _read(process, dict(zip(_list_pipes(process), readers, strict=True)), limits):
+            pipes = [one.fileno() for one in (process.stdout, process.stderr) if one]
+            if _read(process, dict(zip(pipes, readers, strict=True)), limits):
                 end_group(process)
         except BaseException:
             if process is not None:
@@ -368,10 +351,6 @@ def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subproce
         )
     except OSError as error:
         raise explain_start(words[0], cwd, error, fix) from error
-
-
-def _list_pipes(process: subprocess.Popen[bytes]) -> list[int]:
-    return [one.fileno() for one in (process.stdout, process.stderr) if one]
 
 
 def _read(

@@ -207,8 +207,10 @@ class Client:
         check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
-            own = _keep_headers if "authorization" in map(str.lower, sent) else None
-            return self.session.get(url, headers=sent, stream=True, timeout=timeout, auth=own)
+            # Without an ``auth``, requests would replace our Authorization header from ~/.netrc.
+            has_own = "authorization" in map(str.lower, sent)
+            auth = (lambda request: request) if has_own else None
+            return self.session.get(url, headers=sent, stream=True, timeout=timeout, auth=auth)
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
@@ -255,11 +257,6 @@ class Client:
                     waited_s = time.monotonic() - since
             if count < self.policy.slowest_bytes_s * waited_s:
                 raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
-
-
-def _keep_headers(request: Any) -> Any:
-    """Keep a request's own Authorization header, which requests would replace from ~/.netrc."""
-    return request
 
 
 def judge_redirect(url: str, location: str) -> str:

@@ -11,7 +11,6 @@ import re
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -210,18 +209,13 @@ def _list_tags(root: Path, url: str) -> list[str]:
             silence_s=TransferPolicy.from_environment().read_timeout_s,
             check=False,
             variables=variables,
-            on_line=partial(_add_tag, rows),
+            on_line=rows.append,
         )
         if ended.returncode:
             failures.append(_last_words(ended))
-        elif rows or not mirrors:
-            return rows
+        elif (tags := [row for row in rows if "\trefs/tags/" in row]) or not mirrors:
+            return tags  # the other rows are messages
     raise DownloadError(f"the tags of {redact_url(url)} cannot be read", why="; ".join(failures))
-
-
-def _add_tag(rows: list[str], line: str) -> None:
-    if "\trefs/tags/" in line:  # other lines are messages
-        rows.append(line)
 
 
 class _Checkout:

@@ -52,10 +52,11 @@ def survey_host(
     space.
     """
     line = re.search(r"^flags\s*:(.*)$", read_window(Path("/proc/cpuinfo")), re.MULTILINE)
+    library, version = platform.libc_ver()
     return HostFacts(
         system=platform.system(),
         machine=platform.machine(),
-        glibc=_glibc(),
+        glibc=version if library == "glibc" else None,
         cores=usable_cores(),
         memory_gb=round(measure_memory()[1] / 1e9, 1),
         disk_free_gb=round(free_bytes(disk) / 1e9, 1),
@@ -71,12 +72,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _glibc() -> str | None:
-    """Return glibc's version, such as 2.36; None for another C library."""
-    name, version = platform.libc_ver()
-    return version if name == "glibc" else None
 
 
 VERSION = re.compile(r"\d+(?:\.\d+)+")

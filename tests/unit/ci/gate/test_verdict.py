@@ -53,9 +53,9 @@ JOBS = [
 def test_a_job_is_judged_by_exit_code_before_report() -> None:
     told = []
     for job, result, verdict in JOBS:
-        line = judge_job(job, result, "lost")
-        assert (line.job, line.verdict) == (job.id, verdict), result
-        told.append(f"{verdict.value}: {line.why or '-'}")
+        judged, why = judge_job(job, result, "lost")
+        assert judged is verdict, result
+        told.append(f"{verdict.value}: {why or '-'}")
     told += judge_needs({"plan": "success", "run": "failure"}, all_passed=True)
     check_snapshot(SNAPSHOTS / "reasons.txt", "\n".join([*told, ""]))
 

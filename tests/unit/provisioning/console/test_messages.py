@@ -70,11 +70,11 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no program": lambda: run(["no-such-program"]),
         "no program, with a fix": lambda: run(["no-such-program"], fix="do this"),
         "no directory": lambda: run(["true"], cwd=place / "gone"),
-        "bytes exit": lambda: process.run_bytes(["sh", "-c", "exit 3"]),
-        "bytes stderr": lambda: process.run_bytes(["sh", "-c", "echo a >&2; exit 3"]),
-        "bytes signal": lambda: process.run_bytes(["sh", "-c", "kill -9 $$"]),
-        "bytes time": lambda: process.run_bytes(["sleep", "60"], timeout_s=0.01),
-        "bytes no program": lambda: process.run_bytes(["no-such-program"]),
+        "bytes exit": lambda: process.run_streams(["sh", "-c", "exit 3"]).require(),
+        "bytes stderr": lambda: process.run_streams(["sh", "-c", "echo a >&2; exit 3"]).require(),
+        "bytes signal": lambda: process.run_streams(["sh", "-c", "kill -9 $$"]).require(),
+        "bytes time": lambda: process.run_streams(["sleep", "60"], timeout_s=0.01).require(),
+        "bytes no program": lambda: process.run_streams(["no-such-program"]).require(),
         "submodules": lambda: git.parse_submodules("[submodule"),
         "directory": lambda: documents.read_user_file(place, "the file"),
         "device": lambda: documents.read_user_file(Path("/dev/null"), "the file"),
@@ -129,8 +129,9 @@ def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_pat
     )
     assert lines == [str(tmp_path), "y", "err", "\N{REPLACEMENT CHARACTER}"]
     assert done.argv[0] == "/bin/sh"
-    assert process.run_bytes(["/bin/sh", "-c", "echo $QNN_CI_X$HOME"], env={"QNN_CI_X": "y"}) == (
-        b"y\n"
+    assert (
+        process.run_streams(["/bin/sh", "-c", "echo $QNN_CI_X$HOME"], env={"QNN_CI_X": "y"}).stdout
+        == b"y\n"
     )
 
 

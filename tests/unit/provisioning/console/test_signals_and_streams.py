@@ -141,15 +141,15 @@ def test_an_interrupt_is_held_until_the_end_of_a_protected_block() -> None:
 
 
 def test_a_process_is_run_with_binary_input_and_output(tmp_path: Path) -> None:
-    assert process.run_bytes(["cat"], data=b"\xff\0") == b"\xff\0"
+    assert process.run_streams(["cat"], data=b"\xff\0").stdout == b"\xff\0"
     (tmp_path / "given").write_bytes(b"\xfe\n")
     assert process.run_streams(["cat"], data=tmp_path / "given").stdout == b"\xfe\n"
     assert process.run_streams(["cat"], data=b"\xfd").stdout == b"\xfd"
     with pytest.raises(ToolError) as caught:
-        process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
+        process.run_streams(["sh", "-c", "printf 'a\\377b' >&2; exit 1"]).require()
     assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
     with pytest.raises(ToolError, match="cannot start no-such-program"):
-        process.run_bytes(["no-such-program", "--version"])
+        process.run_streams(["no-such-program", "--version"])
 
 
 def test_a_group_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
