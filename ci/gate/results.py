@@ -23,7 +23,7 @@ LIMIT_BYTES = 64 << 20
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in plan.json. Raises UsageError if the file is missing or is not a plan."""
-    return read_json(path, Plan, "plan", "create it with qnn-ci plan --out FILE")
+    return read_json(path, Plan, "plan", "create it with `qnn-ci plan --out FILE`")
 
 
 def read_needs(path: Path) -> dict[str, str]:

@@ -20,6 +20,8 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import explain_writes, write_whole
 
+GATE = "manifests/policies/gate.toml"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -49,6 +51,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if find_git_dir(source) is None:  # a directory within a checkout
         source = find_repository(source / ".git") or source
     repository = Repository(source, read_rules(args.rules))
+    if not (args.rules or repository.is_bare or (source / GATE).is_file()):
+        progress.step(
+            f"{source} has no {GATE}, so these are the sessions of executorch-qnn-ci itself; for"
+            " another repository, pass --rules"
+        )
     if args.record is not None:
         return record(args, repository, progress)
     plan = plan_changes(args, repository)

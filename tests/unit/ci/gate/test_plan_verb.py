@@ -1,13 +1,16 @@
-"""When a push runs everything."""
+"""When a push runs everything, and what a plan of another repository says."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
+from subprocess import run
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ci.__main__ import main
 from ci.verbs.plan import find_base
 from provisioning.errors import UsageError
 
@@ -26,3 +29,19 @@ def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
         return
     with pytest.raises(UsageError):
         find_base(args, repository, "")
+
+
+def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for files in ((), ("manifests/policies/gate.toml",)):
+        for name in files:
+            (tmp_path / name).parent.mkdir(parents=True)
+            (tmp_path / name).touch()
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "x")):
+            run(["git", "-C", str(tmp_path), *words], check=True)
+        assert main(["plan", "--source", str(tmp_path), "--base", "HEAD"]) == 0
+        told.append("sessions of executorch-qnn-ci itself" in capsys.readouterr().err)
+    assert told == [True, False]
