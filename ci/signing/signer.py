@@ -61,6 +61,7 @@ class SignerError(ToolError):
     """A signer failed. ``failure`` is the kind of failure."""
 
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
+        fix = fix or "run the signer by hand on this library and read its log"
         super().__init__(f"{library}: {failure.value}", why=why, fix=fix)
         self.failure = failure
 
@@ -273,7 +274,6 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         Failure.NO_OUTPUT,
         name,
         why=mask(f"the signer exited with status 0, but its output directory contains {others}"),
-        fix="run the signer by hand on this library and read its log",
     )
 
 

@@ -381,7 +381,8 @@ def is_refused_write(error: OSError) -> bool:
     if error.errno not in NO_LEAVE or not error.filename:
         return False
     path = Path(os.fsdecode(error.filename))
-    return os.access(path, os.R_OK) if path.exists() else os.access(path.parent, os.X_OK)
+    there = os.access(path, os.F_OK)  # path.exists() fails if the process may not enter a directory
+    return os.access(path, os.R_OK) if there else os.access(path.parent, os.X_OK)
 
 
 def explain_missing(error: ImportError) -> UnfitError:

@@ -51,7 +51,7 @@ def store_home() -> Path:
     """Return ``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
 
     A relative path is relative to the directory where ./nox was called. Raises UnfitError if there
-    is no home directory, or if the path is not a directory.
+    is no home directory, or if the path is not a directory or may not be opened.
     """
     named = os.environ.get(HOME_VARIABLE)
     try:
@@ -61,7 +61,15 @@ def store_home() -> Path:
         fix = f"set {HOME_VARIABLE} or HOME to a writable directory"
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = caller_path(Path(home)).absolute()
-    if home.exists() and not home.is_dir():
+    try:
+        mode = home.stat().st_mode
+    except PermissionError as error:
+        raise UnfitError(
+            f"the store {home} cannot be opened", why=error.strerror or "", fix=FIX
+        ) from error
+    except OSError:  # it does not exist yet
+        return home
+    if not stat.S_ISDIR(mode):
         raise UnfitError(f"the path of the store, {home}, is not a directory", fix=FIX)
     return home
 

@@ -19,6 +19,7 @@ from provisioning.console.git import ask_git, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.documents import read_user_file
 from provisioning.errors import ToolError, UsageError
+from tests.stand_ins.users import unprivileged
 
 # -- commands ------------------------------------------------------------------------------------
 
@@ -56,6 +57,11 @@ def test_a_full_read_only_or_forbidden_place_is_a_refused_write(tmp_path: Path) 
     assert refused(errno.EPERM, str(tmp_path / "file"))  # an immutable file
     assert not refused(errno.EACCES)
     assert not refused(errno.EMFILE, str(tmp_path / "file"))
+    (tmp_path / "closed").mkdir(mode=0)
+    out_of_reach = f"{tmp_path}/closed/file"
+    with unprivileged(tmp_path):
+        told = command.explain_exception(PermissionError(errno.EACCES, "no", out_of_reach))
+    assert told.what.startswith(out_of_reach)
 
 
 # -- git and users' files ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from provisioning.errors import StoreError, UnfitError
 from provisioning.store import store as stores
 from provisioning.store.lock import HeldLock, find_callers, start_of
 from provisioning.store.store import (
+    FIX,
     SPARE_BYTES,
     TREE_FILE,
     Key,
@@ -27,6 +28,7 @@ from provisioning.store.store import (
 )
 from provisioning.store.tree import Difference, Tree
 from tests.build.store import KEY, TREE, masked, mode_of, names_in, publish, touch
+from tests.stand_ins.users import unprivileged
 
 MINE, OTHER = os.geteuid(), os.geteuid() + 1
 
@@ -71,6 +73,17 @@ def test_home_is_named_by_a_variable_or_below_the_cache(
         with pytest.raises(UnfitError) as caught:
             store_home()
         assert caught.value.what == home
+
+
+def test_a_store_that_this_user_may_not_open_is_an_error_with_a_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "closed/store"))
+    with unprivileged(tmp_path), pytest.raises(UnfitError) as caught:
+        store_home()
+    assert caught.value.what == f"the store {tmp_path}/closed/store cannot be opened"
+    assert (caught.value.why, caught.value.fix) == ("Permission denied", FIX)
 
 
 @pytest.mark.parametrize(
