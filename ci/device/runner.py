@@ -78,7 +78,7 @@ CLEAN = """
     if [ -e "$one" ]; then ours=1; fi
   done
   if [ -z "$ours" ] && [ -n "$(ls -A)" ]; then exit 90; fi
-  rm -rf bundles cases lease new.* old.* )
+  rm -rf bundles cases lease running new.* old.* )
 rmdir {place} 2>/dev/null || ls -A {place}
 """
 

@@ -319,7 +319,10 @@ def test_only_missing_files_are_sent_and_large_ones_one_by_one(
     ("files", "left", "told"),
     [
         ([], [], "a place was removed"),
-        (["bundles/0123456789abcdef/runner", "cases/x/log.txt", "lease/held"], [], "was removed"),
+        (
+            ["bundles/0123456789abcdef/runner", "cases/x/log.txt", "running", "lease/held"],
+            *([], "was removed"),
+        ),
         (["new.host-1/held"], [], "was removed"),
         (
             ["bundles/0123456789abcdef/runner", "photo.jpg", "dir/a"],
