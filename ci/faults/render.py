@@ -3,6 +3,7 @@ with a script."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from string import Template
 
@@ -133,6 +134,9 @@ prepared(*inputs)
 net = convert_pt2e(prepared)""")
 
 
+FUNCTION = re.compile(r"^(?:(\w+) = lambda .*\n|def (\w+)\(.*\n(?:    .*\n)+)", re.MULTILINE)
+
+
 def render_found(found: Sequence[Searched]) -> str:
     """Return the results of searches as text: a line per search, followed by lines about known
     faults, about suspects without a result, and about each finding."""
@@ -208,7 +212,10 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
     lines += ["```text", one.graph.rstrip(), "```", ""]
     if one.block:
-        lines += [f"It is a part of the block and sizes `{one.block}`.", ""]
+        block, _, size = one.block.partition(" ")
+        lines += [f"It is a part of the block `{block}` in the sizes of `{size}`.", ""]
+    if one.known:
+        lines += [f"It is the known fault `{one.known}` of docs/findings/faults.md.", ""]
     if one.why:
         lines += [f"The message: `{one.why}`", ""]
     lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]
@@ -217,9 +224,17 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     rows += [(text, "not right") for text in one.also_wrong]
     lines += [make_markdown_table(("change", "result"), rows)]
     write = write_script if one.frontend == "onnx" else write_executorch_script
-    script = write(parse_graph(one.graph), one, version)
+    script = drop_unused(write(parse_graph(one.graph), one, version))
     lines += ["", "```python", script.rstrip(), "```"]
     return "\n".join(lines) + "\n"
+
+
+def drop_unused(script: str) -> str:
+    """Return a script without the functions that it does not call."""
+    for found in reversed([*FUNCTION.finditer(script)]):
+        rest = script[: found.start()] + script[found.end() :]
+        script = script if f"{found[1] or found[2]}(" in rest else rest
+    return script
 
 
 def write_script(graph: Graph, one: Finding, version: str) -> str:

@@ -34,6 +34,7 @@ from ci.faults.shrink import (
 from ci.faults.torch_graphs import find_shapes
 from ci.faults.trial import BUNDLE, Trial
 from ci.models.numerics import fix_numerics
+from ci.report.text import count
 from provisioning.console.progress import Progress
 
 BATCH = {"onnx": 48, "executorch": 16}  # the number of graphs of a round, per job
@@ -160,7 +161,8 @@ class Search:
             left = f", {max(self.deadline - now, 0):.0f} s left" if self.deadline < math.inf else ""
             self.progress.step(
                 f"{self.scheme}, {now - self.started:.0f} s: {graphs} graphs tried, "
-                f"{len(self.findings)} findings, {suspects} suspects to examine{left}"
+                f"{count(len(self.findings), 'finding')}, "
+                f"{count(suspects, 'suspect')} left to examine{left}"
             )
 
     def make_items(self, first: int, most_graphs: int) -> dict[int, Item]:

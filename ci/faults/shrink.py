@@ -246,11 +246,11 @@ def is_fit(graph: Graph) -> bool:
 
 
 def list_relations(graph: Graph) -> tuple[str, ...]:
-    """Return how constants relate to the results of operators, such as ``add: over_batch``. An
-    operator with such a constant also has ``add: batch`` if the first axis of its result is larger
-    than 1."""
+    """Return how constants relate to the results of binary operators, such as ``add: over_batch``.
+    An operator with such a constant also has ``add: batch`` if the first axis of its result is
+    larger than 1."""
     found = []
-    for step in describe(graph):
+    for step in (one for one in describe(graph) if one.operator in BINARY):
         words = sorted(relate(step) - {"any"})
         words += ["batch"] * bool(words and step.shape[0] > 1)
         found += [f"{step.operator}: {one}" for one in words]
@@ -258,11 +258,12 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
 
 
 def list_features(graph: Graph) -> set[str]:
-    """Return the operators of a graph, the attributes that have an effect, and how constants relate
-    to results."""
+    """Return the operators of a graph, those that read a constant, the attributes that have an
+    effect, and how constants relate to results."""
     nodes = graph.nodes.values()
     effects = {f"{one.operator}, {name}" for one in nodes for name in _list_effects(one)}
-    return {*graph.operators, *effects, *list_relations(graph)}
+    fixed = {f"{one.operator}: any" for one in nodes if any(map(graph.is_constant, one.reads))}
+    return {*graph.operators, *effects, *fixed, *list_relations(graph)}
 
 
 def has_chain(graph: Graph, chain: Graph) -> bool:

@@ -319,8 +319,9 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
         "repeats": 8,
         "predicted_db": 70.0,
     }
+    given: dict[str, Any] = {"block": "norm vit-ti", "known": "first-fault", "why": "QNN says no"}
     refused = make_finding(
-        end=REFUSED, sqnr_db=None, predicted_db=None, why="QNN says no", failed=9, repeats=10
+        end=REFUSED, sqnr_db=None, predicted_db=None, failed=9, repeats=10, **given
     )
     usual: dict[str, Any] = {"soc": "SM8650", "per_minute": 90, "cpu_s": 0.25, "unjudged": {}}
     searches = [
