@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -49,7 +49,6 @@ SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, i
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
 SHOW_S = 30.0
-MOST_SHRUNK = 6  # suspects that are shrunk per round; others wait for the next round
 
 
 class LateError(Exception):
@@ -216,42 +215,39 @@ class Search:
     def examine(
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
-        """Confirm and shrink suspects. Return those that are left for later rounds. Unless
-        ``all_of_them`` is true, a round examines only a few, and none after this has taken SHARE of
-        the time. COSTLY ones have a separate share."""
-        graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
-        queue = {row[0]: (*row, list_features(row[2])) for row in graphs}
-        done, left = 0, []
+        """Confirm and shrink suspects: wrong results first, then those with an operator, attribute
+        or kind of constant that was not examined yet, then small graphs. Unless ``all_of_them`` is
+        true, return those for which there is no time, because others took SHARE of it. COSTLY ones
+        have a separate share."""
+        graphs = {number: parse_graph(one.text) for number, one in waiting}
+        features = {number: list_features(graph) for number, graph in graphs.items()}
+        queue, left = list(waiting), []
         while queue:
-            number = min(queue, key=lambda number: self.rank(*queue[number]))
-            _, one, graph, features = queue.pop(number)
-            if self.count_explained(graph, one.end):
+            queue.sort(
+                key=lambda row: (
+                    ORDER.index(row[1].end),
+                    min(self.examined[feature] for feature in features[row[0]]),
+                    len(graphs[row[0]].nodes),
+                )
+            )
+            number, one = queue.pop(0)
+            if self.count_explained(graphs[number], one.end):
                 continue
-            start = time.monotonic()
-            costly = one.end in COSTLY
-            most, share = (1, COSTLY_SHARE) if costly else (MOST_SHRUNK, SHARE)
-            has_time = done < most and self.examining_s[costly] < share * (start - self.started)
-            if start > self.deadline or not (has_time or all_of_them):
+            start, costly = time.monotonic(), one.end in COSTLY
+            share = (start - self.started) * (COSTLY_SHARE if costly else SHARE)
+            has_time = all_of_them or self.examining_s[costly] < share
+            if start > self.deadline or not has_time:
                 left.append((number, one))
                 continue
-            done, known = done + 1, len(self.findings)
+            known = len(self.findings)
             try:
-                self.locate(number, one, graph)
+                self.locate(number, one, graphs[number])
             except LateError:
                 left.append((number, one))
             found = [list_features(parse_graph(one.graph)) for one in self.findings[known:]]
-            self.examined.update(found[0] if found else features)
+            self.examined.update(*(found or [features[number]]))
             self.examining_s[costly] += time.monotonic() - start
         return left
-
-    def rank(
-        self, number: int, one: Result, graph: Graph, features: Collection[str]
-    ) -> tuple[int, int, int, int]:
-        """Return a tuple that is smaller for a suspect that is examined earlier: wrong results come
-        first, then suspects with an operator, attribute or kind of constant that was not examined
-        yet, then small graphs."""
-        examined = min(self.examined[feature] for feature in features)
-        return ORDER.index(one.end), examined, len(graph.nodes), number
 
     def count_explained(self, graph: Graph, end: str) -> bool:
         """Count a suspect that needs no examination, because its graph has a known fault, or

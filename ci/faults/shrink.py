@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, cast
 
 from ci.faults.generate import find_unfit
@@ -30,18 +30,22 @@ Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
 def shrink(graph: Graph, fails: Fails, first: int, most: int) -> Graph:
-    """Simplify a graph step by step as long as it still fails, and return the result. Each step
-    takes the smallest one of the simpler graphs that fail. It tries ``first`` graphs at once, then
-    twice as many each time, up to ``most``."""
-    graph = drop_neutral(graph)
+    """Simplify a graph step by step as long as it still fails, and return the result. A step takes
+    the first one of the simpler graphs that fails. It tries small ones first, but those that are
+    smaller than the last step's result are probably right again, and are tried last. It tries
+    ``first`` graphs at once, then twice as many each time, up to ``most``."""
+    graph, place = drop_neutral(graph), 0
     for _ in range(MOST_ROUNDS):
-        smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
-        parts = split(filter(is_fit, sorted(smaller, key=measure)), first, most)
-        tried = (pair for part in parts for pair in zip(part, fails(part), strict=True))
-        failing = next((one for one, failed in tried if failed), None)
+        smaller = [one for one in list_simpler(graph) if measure(one) < measure(graph)]
+        smaller.sort(key=measure)
+        fit = filter(is_fit, [*smaller[place:], *smaller[:place]])
+        size, failing = first, None
+        while failing is None and (part := list(islice(fit, size))):
+            failing = next(compress(part, fails(part)), None)
+            size = min(2 * size, most)
         if failing is None:
             break
-        graph = failing
+        graph, place = failing, smaller.index(failing)
     return graph
 
 

@@ -19,7 +19,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_found, render_markdown
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
-from ci.faults.search import MOST_SHRUNK, Search
+from ci.faults.search import Search
 from ci.faults.shrink import SEEDS
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
@@ -223,9 +223,7 @@ def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -
 
     finder = make_search(tell)
     refused, wrong = suspect("tanh", end=REFUSED), suspect("gelu")
-    assert finder.examine([(0, refused), (1, wrong)]) == [(0, refused)]
-    assert [one.end for one in finder.findings] == [WRONG]
-    assert finder.examine([(0, refused)]) == []
+    assert finder.examine([(0, refused), (1, wrong)]) == []
     assert [one.end for one in finder.findings] == [WRONG, REFUSED]
     other = replace(wrong, end=REFUSED)
     finder.trial.ends = always(REFUSED)  # type: ignore[attr-defined]
@@ -273,13 +271,14 @@ def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> Non
 
 
 def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
-    unary = ["relu", "sigmoid", "tanh", "gelu", "abs", "neg", "sin", "cos", "exp"]
-    finder = make_search(always(WRONG))
-    suspects = [(n, suspect(one)) for n, one in enumerate(unary)]
-    waiting = finder.examine(suspects)
-    assert waiting == suspects[MOST_SHRUNK:]
-    assert finder.examine(waiting) == []
-    assert [one.operators[0] for one in finder.findings] == unary
+    finder = make_search(lambda one, _: REFUSED if "tanh" in one.text else WRONG)
+    wrong, refused = (0, suspect("gelu")), (1, suspect("tanh", end=REFUSED))
+    for spent, left in (({False: 1e18, True: 1e18}, [wrong, refused]), ({False: 1e18}, [wrong])):
+        finder.examining_s |= {False: 0.0, True: 0.0} | spent
+        assert finder.examine([wrong, refused]) == left
+    finder.examining_s[True] = 1e18
+    assert finder.examine([wrong, refused], all_of_them=True) == []
+    assert [one.operators for one in finder.findings] == [("tanh",), ("gelu",)]
 
 
 def test_a_suspect_with_an_operator_that_was_not_examined_comes_before_smaller_ones() -> None:
