@@ -33,22 +33,21 @@ STAND_INS: dict[str, Any] = {
         "convert_input": lambda array, meta: torch.from_numpy(array).reshape(meta.shape),
         "overwrite_freed_memory": lambda: None,
     },
-    "ci.upstream.record": {"write_seen": None},
+    "ci.upstream.record": dict.fromkeys(
+        ("capture", "watch_backend_suite", "watch_delegate", "watch_rework", "write_seen")
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def modules() -> Iterator[Any]:
-    names = ("ci.upstream.worker", "ci.upstream.worker")
+def worker() -> Iterator[Any]:
+    name = "ci.upstream.worker"
     with pytest.MonkeyPatch.context() as patched:
-        for name, values in STAND_INS.items():
-            patched.setitem(sys.modules, name, SimpleNamespace(**values))
-        for name in names:
-            patched.delitem(sys.modules, name, raising=False)
-        emulator, worker = (importlib.import_module(name) for name in names)
-        yield SimpleNamespace(emulator=emulator, worker=worker)
-        for name in names:
-            del sys.modules[name]
+        for replaced, values in STAND_INS.items():
+            patched.setitem(sys.modules, replaced, SimpleNamespace(**values))
+        patched.delitem(sys.modules, name, raising=False)
+        yield importlib.import_module(name)
+        del sys.modules[name]
 
 
 def report(word: str, text: str = "", **more: Any) -> Any:
@@ -123,7 +122,7 @@ SKIP = pytest.skip.Exception("no phone")
     ],
 )
 def test_the_outcome_of_an_upstream_test_states_the_underlying_error(
-    modules: Any,
+    worker: Any,
     monkeypatch: pytest.MonkeyPatch,
     word: str,
     error: Exception | None,
@@ -140,7 +139,7 @@ def test_the_outcome_of_an_upstream_test_states_the_underlying_error(
     )
     expected = word == "expected"
     given = report("skipped", wasxfail="reason: later") if expected else report(word, LONG)
-    assert modules.worker.describe_end(item, given, raised) == told
+    assert worker.describe_end(item, given, raised) == told
 
 
 LONG = "start" + "x" * 2000
@@ -154,12 +153,12 @@ LONG = "start" + "x" * 2000
         ([("skipped", "a"), ("failed", "b"), ("lacking", "c")], ("failed", "b")),
     ],
 )
-def test_an_upstream_test_ends_like_its_worst_part(modules: Any, ends: Any, told: Any) -> None:
-    assert modules.worker.choose_end([(Ran(one), text) for one, text in ends]) == told
+def test_an_upstream_test_ends_like_its_worst_part(worker: Any, ends: Any, told: Any) -> None:
+    assert worker.choose_end([(Ran(one), text) for one, text in ends]) == told
 
 
-def test_a_file_that_cannot_be_collected_is_an_error(modules: Any) -> None:
-    listener = modules.worker.Listener()
+def test_a_file_that_cannot_be_collected_is_an_error(worker: Any) -> None:
+    listener = worker.Listener()
     for one in (report("passed"), report("failed", LONG), report("skipped")):
         listener.pytest_collectreport(one)
     assert listener.errors == [f"failed.py: {'x' * 2000}"]
@@ -183,16 +182,16 @@ def is_refused(word: str, rank: int, error: BaseException) -> bool:
     ],
 )
 def test_what_upstream_expects_to_be_refused_is_named(
-    modules: Any, expected: Any, named: str | None
+    worker: Any, expected: Any, named: str | None
 ) -> None:
     item = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": {"expected": expected}}))
     told = "" if named is None else f"upstream expects the model to be refused: {named}"
-    assert modules.worker.find_refusal(item) == told
+    assert worker.find_refusal(item) == told
     others: list[dict[str, Any]] = [{}, {"kwargs": {}}, {"kwargs": [expected]}]
     for params in others:
         item = SimpleNamespace(callspec=SimpleNamespace(params=params))
-        assert modules.worker.find_refusal(item) == ""
-    assert modules.worker.find_refusal(SimpleNamespace()) == ""
+        assert worker.find_refusal(item) == ""
+    assert worker.find_refusal(SimpleNamespace()) == ""
 
 
 class Runtime:
@@ -226,11 +225,11 @@ class Method:
 
 
 @pytest.fixture
-def place(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pybindings = SimpleNamespace(_load_program=Runtime)
     internals = SimpleNamespace(pybindings=pybindings, quantized_kernels=None)
-    monkeypatch.setattr(modules.emulator, "internals", internals)
-    monkeypatch.setattr(modules.emulator, "overwrite_freed_memory", (tmp_path / "clean").touch)
+    monkeypatch.setattr(worker, "internals", internals)
+    monkeypatch.setattr(worker, "overwrite_freed_memory", (tmp_path / "clean").touch)
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "m.pte").write_bytes(b"the program")
@@ -240,15 +239,15 @@ def place(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def call(modules: Any, place: Path, lines: str, *words: str) -> str:
+def call(worker: Any, place: Path, lines: str, *words: str) -> str:
     (place / "in/list.txt").write_text(lines)
     given = ["--model_path", "m.pte", "--input_list_path", "in/list.txt", "--output_folder_path"]
-    told: str = modules.emulator.run_call(place, [*given, "out", *words], place / "kept/0.pte")
+    told: str = worker.run_call(place, [*given, "out", *words], place / "kept/0.pte")
     return told
 
 
-def test_each_input_set_writes_its_outputs_in_memory_order(modules: Any, place: Path) -> None:
-    assert call(modules, place, "0\n\n \n2\n") == "2 input sets were run"
+def test_each_input_set_writes_its_outputs_in_memory_order(worker: Any, place: Path) -> None:
+    assert call(worker, place, "0\n\n \n2\n") == "2 input sets were run"
     found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
     assert {name: values.tolist() for name, values in found.items()} == {
         "output_0_0.raw": [0, 4, 2, 6],
@@ -258,17 +257,17 @@ def test_each_input_set_writes_its_outputs_in_memory_order(modules: Any, place: 
     assert (place / "clean").exists(), "nothing of an earlier program is in the memory"
 
 
-def test_the_requested_method_gets_inputs_of_its_types(modules: Any, place: Path) -> None:
-    assert call(modules, place, "1 whole\n", "--method_index", "1") == "1 input sets were run"
+def test_the_requested_method_gets_inputs_of_its_types(worker: Any, place: Path) -> None:
+    assert call(worker, place, "1 whole\n", "--method_index", "1") == "1 input sets were run"
     assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
 
 
-def test_stand_in_runner_refuses_what_upstreams_runner_refuses(modules: Any, place: Path) -> None:
+def test_stand_in_runner_refuses_what_upstreams_runner_refuses(worker: Any, place: Path) -> None:
     with pytest.raises(FailedError, match="input set 1 has the wrong number of inputs: 2 instead"):
-        call(modules, place, "0\n1 2\n")
+        call(worker, place, "0\n1 2\n")
     with pytest.raises(FailedError, match="input set 0 has the wrong number of inputs: 0 instead"):
-        call(modules, place, "\n")
+        call(worker, place, "\n")
     with pytest.raises(FailedError, match="this runner has no --etdump_path x") as caught:
-        call(modules, place, "0\n", "--etdump_path", "x")
+        call(worker, place, "0\n", "--etdump_path", "x")
     assert (place / "kept/lacking.txt").read_text() == str(caught.value)
