@@ -25,13 +25,13 @@ from ci.llm.generation import (
     Loop,
     Step,
     count_same,
+    program_step,
     run_decode,
     run_forced,
     run_free,
 )
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
-from ci.llm.runtime import program_step
 from ci.llm.verdict import (
     LOCATE_DB,
     MEAN_MARGIN_DB,

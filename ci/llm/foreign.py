@@ -18,7 +18,9 @@ from ci.cases.engine import needed
 from ci.judging.figures import Array
 from ci.llm.generation import (
     Loop,
+    StaticProgram,
     Step,
+    code_step,
     count_same,
     eager_step,
     run_decode,
@@ -26,7 +28,6 @@ from ci.llm.generation import (
     run_free,
 )
 from ci.llm.interface import DECODE, MASKED, PREFILL, Border, Coding, Interface
-from ci.llm.runtime import StaticProgram, code_step
 from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import Likeness, compare_float, describe_drop
 from provisioning.errors import UsageError

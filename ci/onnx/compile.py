@@ -277,20 +277,27 @@ def write_references(
     staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
         return model, reference, float32, {}
-    owners: Mapping[str, Part] = {}
     quantized = staging.directory / QUANTIZED_MODEL
-    if spec.scheme is Scheme.ASIS:
-        copy_file(model, quantized)
-    else:
-        staging.enter("quantize")
-        choices = spec.source.choices
-        owners = quantize_file(model, quantized, spec.scheme.base, source.calibration, choices)
-        reference = run_reference(quantized, source.evaluation)
+    staging.enter("quantize")
+    owners = write_quantized(source, model, quantized, spec)
+    reference = run_reference(quantized, source.evaluation)
     staging.write_quantized(reference)
     with needed("the bounds of outputs that are not floating-point"):
         ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)
     return quantized, reference, float32, owners
+
+
+def write_quantized(
+    source: Source, model: Path, target: Path, spec: CaseSpec
+) -> Mapping[str, Part]:
+    """Write the quantized model of ``model``, the float file of ``source``, to ``target``. A file
+    that is quantized already is copied. Return the parts of the tensors, as quantize_file does."""
+    if spec.scheme is Scheme.ASIS:
+        copy_file(model, target)
+        return {}
+    choices = spec.source.choices
+    return quantize_file(model, target, spec.scheme.base, source.calibration, choices)
 
 
 def digest_source(source: Source) -> str:

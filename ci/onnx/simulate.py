@@ -22,12 +22,16 @@ from ci.latency.simulation import (
     read_simulation,
     split_traces,
 )
-from ci.models.schemes import Scheme
 from ci.models.user_code import working_directory
-from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float
+from ci.onnx.compile import (
+    PROGRAM,
+    QUANTIZED_MODEL,
+    write_context,
+    write_float,
+    write_quantized,
+)
 from ci.onnx.options import profile_options
 from ci.onnx.precision import find_origin
-from ci.onnx.preparation import copy_file, quantize_file
 from ci.onnx.source import Source
 from ci.report.schema import Footprint
 from provisioning.documents import CONTENT_BYTES, read_bytes, read_text
@@ -52,12 +56,9 @@ def simulate_source(
     with scratch_directory(staging.cache, "simulating") as scratch:
         model = write_float(source, scratch / "float.onnx", spec.source.shapes)
         origins = find_origins(model)
-        if spec.scheme is Scheme.ASIS:
-            model = copy_file(model, scratch / QUANTIZED_MODEL)
-        elif spec.scheme.quantized:
+        if spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
-            choices = spec.source.choices
-            quantize_file(model, quantized, spec.scheme.base, source.calibration, choices)
+            write_quantized(source, model, quantized, spec)
             model = quantized
         delegation, footprint, observed = simulate_file(model, soc, options, scratch, staging.log)
         simulation = read_simulation(observed, soc, delegation.partitions, origins)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
-from pathlib import Path
 
 import rich.table
 from rich import box
@@ -21,12 +20,9 @@ from rich.text import Text
 from ci.facts.finding import SHOWN, Finding, list_facts
 from ci.report.schema import Status
 from ci.report.text import NAME_CHARS, clean_log_line, clean_name
-from provisioning.console.caller import is_ci, shown_path, translate_commands
-from provisioning.console.progress import Progress
+from provisioning.console.caller import is_ci, translate_commands
 from provisioning.console.terminal import LEAST_COLUMNS, clean_message, count_columns
-from provisioning.files import write_whole
 
-PAGE = "index.html"
 DIFF = ("-", "+")  # labels of lines that were there before, and that are there now
 AGAIN = "again"  # label of a command that repeats something
 LOG_LINES, LOG_CHARS = 40, 400
@@ -348,19 +344,6 @@ def escape_markdown(text: str) -> str:
     """
     line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
-
-
-def write_page(document: Document, directory: Path, progress: Progress) -> None:
-    """Write a document as index.html into ``directory``. Raises StoreError if that fails."""
-    write_whole(directory / PAGE, render_html(document).encode())
-    progress.step(f"report: {shown_path(directory / PAGE)}")
-
-
-def render_html(document: Document) -> str:
-    """Return a document as an HTML page. The page's filter acts on the first table."""
-    from ci.report.html import render_page
-
-    return render_page("document.html.j2", document=document, groups=group_cards(document.cards))
 
 
 def group_cards(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:

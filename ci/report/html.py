@@ -1,5 +1,5 @@
 """Render the report as one self-contained HTML file: differences from a base, failures by cause,
-charts, and every case with its details. Also render the trend over several reports.
+charts, and every case with its details. Also render documents, and the trend over several reports.
 
 Jinja escapes every value, and the page's content security policy blocks all scripts and styles
 except its own.
@@ -30,7 +30,7 @@ from ci.report.columns import (
     name_report,
     show_limit,
 )
-from ci.report.document import group_cards, list_findings
+from ci.report.document import Document, group_cards, list_findings
 from ci.report.overview import make_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -42,10 +42,13 @@ from ci.report.text import (
     show_seconds,
     show_work,
 )
-from provisioning.console.caller import translate_commands
+from provisioning.console.caller import shown_path, translate_commands
+from provisioning.console.progress import Progress
 from provisioning.console.terminal import clean
 from provisioning.documents import read_text
+from provisioning.files import write_whole
 
+PAGE = "index.html"
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 CODE, ID = re.compile(r"`([^`]*)`"), re.compile(r"\[(QNN\d+)\]$")
@@ -85,6 +88,15 @@ def render_html(report: Report) -> str:
         work=show_work(report),
         statuses=[one for one in Status if any(case.status is one for case in report.cases)],
     )
+
+
+def write_page(document: Document, directory: Path, progress: Progress) -> None:
+    """Write a document as index.html into ``directory``. The page's filter acts on the first table.
+    Raises StoreError if that fails."""
+    groups = group_cards(document.cards)
+    page = render_page("document.html.j2", document=document, groups=groups)
+    write_whole(directory / PAGE, page.encode())
+    progress.step(f"report: {shown_path(directory / PAGE)}")
 
 
 def render_page(name: str, **values: Any) -> str:

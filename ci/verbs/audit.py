@@ -29,7 +29,8 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
-from ci.report.document import show_document, write_page
+from ci.report.document import show_document
+from ci.report.html import write_page
 from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_models
 from ci.verbs.built import require_executorch

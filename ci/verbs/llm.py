@@ -24,10 +24,10 @@ from ci.judging.verdict import CaseFigures
 from ci.llm import tiny
 from ci.llm.case import LlmRun, Show, describe_speed
 from ci.llm.foreign import Foreign, ForeignJob
+from ci.llm.generation import NAME, make_runner
 from ci.llm.lowering import LlmEngine, Subject
 from ci.llm.projection import project, render_projection
 from ci.llm.recipes import DEFAULT, RECIPES
-from ci.llm.runtime import NAME, make_runner
 from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status

@@ -25,7 +25,8 @@ from ci.mend.report import choose_exit, data_of, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import ONNX
-from ci.report.document import show_document, write_page
+from ci.report.document import show_document
+from ci.report.html import write_page
 from ci.verbs.localise import choose_cases
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.steps import (

@@ -23,7 +23,8 @@ from ci.audit.upgrade import (
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.models.suite import DEFAULT_SOC
-from ci.report.document import show_document, write_page
+from ci.report.document import show_document
+from ci.report.html import write_page
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.built import installed_executorch

@@ -14,7 +14,7 @@ from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noq
 
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
-from ci.llm.generation import Loop
+from ci.llm.generation import Loop, program_step
 from ci.llm.interface import Border, Coding, Interface
 from ci.llm.lowering import (
     RUNS,
@@ -23,7 +23,6 @@ from ci.llm.lowering import (
     require_caches,
     write_runs,
 )
-from ci.llm.runtime import program_step
 from provisioning.errors import FailedError
 from tests.unit.ci.llm.decoders import Tiny
 

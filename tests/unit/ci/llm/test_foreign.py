@@ -26,9 +26,8 @@ from ci.llm.foreign import (
     read_border,
     read_interface,
 )
-from ci.llm.generation import Loop, Step
+from ci.llm.generation import Loop, Step, code_step
 from ci.llm.interface import DECODE, PREFILL
-from ci.llm.runtime import code_step
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status, Tool

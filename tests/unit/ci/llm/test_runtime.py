@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.llm import runtime
+from ci.llm import generation
 from ci.llm.interface import DECODE, PREFILL
 
 SIZES = {PREFILL: 4, DECODE: 1}
@@ -53,7 +53,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "ci.executorch.internals", internals)
     monkeypatch.setattr("ci.executorch.internals", internals, raising=False)
     monkeypatch.setitem(sys.modules, "ci.executorch.runtime", held)
-    opened: Any = runtime.open_static(SimpleNamespace(path=Path("m.pte")))  # type: ignore[arg-type]
+    opened: Any = generation.open_static(SimpleNamespace(path=Path("m.pte")))  # type: ignore[arg-type]
     assert freed == [True]
     opened.asked = asked
     return opened
