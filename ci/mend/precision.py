@@ -225,7 +225,7 @@ class FaultTrials:
 
         model = load_rewritten(self.reference, self.source, self.rewrites)
         nodes = list_candidates(export_strictly(model).graph)
-        marked = [one.name for one in nodes if one.line in self.lines]
+        marked = [one.name for one in nodes if not {*one.line}.isdisjoint(self.lines)]
         return describe_steps(model.module, model.evaluation[0]), marked
 
 
@@ -289,12 +289,12 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
         if node.name in found:
             given = [owners[one] for one in node.all_input_nodes if one in owners]
             owners[node] = node if computes(node) or not given else given[0]
-            units.setdefault(owners[node], []).append(found[node.name].nodes[-1])
+            units.setdefault(owners[node], []).append(found[node.name].node[-1])
     return [
         Unit(
             tuple(dict.fromkeys(names)),
             count_products(node),
-            next(reversed(found[node.name].modules), ""),
+            next(reversed(found[node.name].module), ""),
         )
         for node, names in units.items()
     ]

@@ -27,37 +27,25 @@ ORIGIN = "qnn_ci_origin"
 
 
 class Candidate(Struct, frozen=True):
-    """What a part can select in a model: a node, with the values to which each selector is
+    """What a part can select in a model: a node, with the values to which each selector of Part is
     compared. A compiler may rewrite an operator, so a node may have several names."""
 
-    nodes: tuple[str, ...]  # the current name first
-    ops: tuple[str, ...]
-    modules: tuple[str, ...] = ()  # the paths of the modules that call it, the outermost first
-    types: tuple[str, ...] = ()  # their classes
-    line: str = ""
-    tensors: tuple[str, ...] = ()
-    type: str = ""  # of its result, in a file that is already quantized
+    node: tuple[str, ...]  # the current name first
+    op: tuple[str, ...]
+    module: tuple[str, ...] = ()  # the paths of the modules that call it, the outermost first
+    type: tuple[str, ...] = ()  # their classes
+    line: tuple[str, ...] = ()  # empty if it is unknown
+    tensor: tuple[str, ...] = ()
+    made: str = ""  # the type of its result, in a file that is already quantized
 
     @property
     def name(self) -> str:
-        return self.nodes[0]
-
-    def values(self, selector: str) -> tuple[str, ...]:
-        """Return the values that match a selector of Part."""
-        given = {
-            "module": self.modules,
-            "type": self.types,
-            "node": self.nodes,
-            "op": self.ops,
-            "line": (self.line,) if self.line else (),
-            "tensor": self.tensors,
-        }
-        return given[selector]
+        return self.node[0]
 
     def belongs(self, part: Part) -> bool:
         """Return whether a part selects this node."""
         return all(
-            any(_is_match(selector, wanted, one) for one in self.values(selector))
+            any(_is_match(selector, wanted, one) for one in getattr(self, selector))
             for selector, wanted in part.selectors.items()
         )
 
@@ -79,13 +67,13 @@ def _describe(node: Any) -> Candidate:
     origin = find_origin(node)
     name, operator = node.meta.get(ORIGIN) or (node.name, name_operator(node))
     return Candidate(
-        nodes=tuple(dict.fromkeys((node.name, name))),
-        ops=tuple(dict.fromkeys((operator, name_operator(node)))),
-        modules=tuple(str(path) for path, *_ in stack if path),
-        types=tuple(
+        node=tuple(dict.fromkeys((node.name, name))),
+        op=tuple(dict.fromkeys((operator, name_operator(node)))),
+        module=tuple(str(path) for path, *_ in stack if path),
+        type=tuple(
             str(getattr(kind, "__name__", kind)).rpartition(".")[2] for _, kind, *_ in stack
         ),
-        line=str(origin) if origin.line else "",
+        line=(str(origin),) if origin.line else (),
     )
 
 
@@ -138,7 +126,7 @@ def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
             if not any(
                 _is_match(selector, wanted, value)
                 for one in candidates
-                for value in one.values(selector)
+                for value in getattr(one, selector)
             )
         ),
         "",
@@ -146,7 +134,7 @@ def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
     if not missing:
         why = "nodes match each of its selectors, but no node matches all of them"
         return UsageError(f"no node belongs to the part {part}", why=why)
-    known = [*dict.fromkeys(value for one in candidates for value in one.values(missing) if value)]
+    known = [*dict.fromkeys(value for one in candidates for value in getattr(one, missing))]
     more = f", and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return UsageError(
         f"no node belongs to the part {part}",
@@ -170,9 +158,9 @@ def list_parts(
         rows.append(
             {
                 "node": one.name,
-                "op": next(iter(one.ops), ""),
-                "line": one.line or next(reversed(one.modules), ""),
-                "scheme": part.scheme.value if part else one.type or base,
+                "op": one.op[0],
+                "line": next(iter((*one.line, *reversed(one.module))), ""),
+                "scheme": part.scheme.value if part else one.made or base,
                 "part": " ".join(f"{name}={value}" for name, value in part.selectors.items())
                 if part
                 else "",

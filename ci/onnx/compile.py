@@ -333,7 +333,7 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
         path = write_float(load_source(spec), Path(scratch, "float.onnx"), spec.source.shapes)
         types = name_types(path)
         candidates = list_candidates(onnx.load(path, load_external_data=False))
-    return [structs.replace(one, type=types.get(one.name, "")) for one in candidates]
+    return [structs.replace(one, made=types.get(one.name, "")) for one in candidates]
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:

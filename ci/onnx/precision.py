@@ -65,12 +65,12 @@ def _describe(node: Any, weights: Sequence[str]) -> Candidate:
         _read_list(known.get(name, ""))[:-1] for name in ("name_scopes", "class_hierarchy")
     )
     return Candidate(
-        nodes=(node.name or node.output[0],),
-        ops=(node.op_type,),
-        modules=tuple(filter(None, modules)),
-        types=tuple(one.rpartition(".")[2] for one in types),
-        line=str(origin) if origin.line else "",
-        tensors=(*filter(None, node.output), *weights),
+        node=(node.name or node.output[0],),
+        op=(node.op_type,),
+        module=tuple(filter(None, modules)),
+        type=tuple(one.rpartition(".")[2] for one in types),
+        line=(str(origin),) if origin.line else (),
+        tensor=(*filter(None, node.output), *weights),
     )
 
 

@@ -98,10 +98,10 @@ def test_a_wrong_mixture_is_refused_before_anything_is_lowered(tmp_path: Path, f
 
 BODY = ("body", "body.0")
 NODES = [
-    Candidate(("conv", "conv2d"), ("conv2d",), BODY, ("Sequential", "Conv2d"), "nets/net.py:41"),
-    Candidate(("relu",), ("relu",), BODY, ("Sequential", "ReLU"), "nets/net.py:41"),
-    Candidate(("softmax",), ("softmax",), ("bodyguard",), ("Net",), "nets/net.py:7"),
-    Candidate(("last",), ("Gemm",), tensors=("logits",)),
+    Candidate(("conv", "conv2d"), ("conv2d",), BODY, ("Sequential", "Conv2d"), ("nets/net.py:41",)),
+    Candidate(("relu",), ("relu",), BODY, ("Sequential", "ReLU"), ("nets/net.py:41",)),
+    Candidate(("softmax",), ("softmax",), ("bodyguard",), ("Net",), ("nets/net.py:7",)),
+    Candidate(("last",), ("Gemm",), tensor=("logits",)),
 ]
 
 

@@ -143,11 +143,11 @@ def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:
         node.metadata_props.add(key=f"pkg.torch.onnx.{name}", value=text)
     model = build_model([node], [tensor("x", (1,))], [tensor("y", (1,))])
     (found,) = list_candidates(model)
-    assert (found.modules, found.types) == (("body", "body.0"), ("Net", "Sequential", "ReLU"))
-    assert found.line.endswith("net.py:9")
+    assert (found.module, found.type) == (("body", "body.0"), ("Net", "Sequential", "ReLU"))
+    assert found.line[0].endswith("net.py:9")
     node.metadata_props[0].value = "['',"  # damaged
     (found,) = list_candidates(build_model([node], [], []))
-    assert found.modules == ()
+    assert found.module == ()
 
 
 def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: Path) -> None:
