@@ -3,7 +3,6 @@ once. Each part is cached, run and judged like any other program."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -40,7 +39,7 @@ from ci.judging.gate import OutputJudgement, References, judge
 from ci.models.graph_steps import Step, describe_steps
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo
+from ci.models.tensors import TensorInfo, limit_db
 from ci.models.user_models import NO_SOURCE
 from ci.onnx.engine import OnnxEngine
 from provisioning.console.progress import Progress
@@ -227,7 +226,7 @@ class PartsJob:
         return self.parts.write(self.spec, self.cut, self.file)
 
 
-LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative
+LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON has no infinity
 
 
 class Localised(Located, frozen=True, kw_only=True):
@@ -424,13 +423,7 @@ def measure_departure(
     predicted_db = min(prediction.sqnr_db, floor_db)
     return Departure(
         operator=name,
-        reached_db=clip(figures.sqnr_db),
-        predicted_db=clip(predicted_db),
+        reached_db=limit_db(figures.sqnr_db, LIMIT_DB),
+        predicted_db=limit_db(predicted_db, LIMIT_DB),
         faithful=faithful,
     )
-
-
-def clip(figure: float) -> float:
-    """Return an SQNR in dB, limited to the range from -LIMIT_DB to LIMIT_DB, because JSON has no
-    infinity. NaN becomes the lowest value."""
-    return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

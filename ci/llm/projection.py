@@ -16,20 +16,12 @@ from ci.llm.config import DecoderConfig
 from ci.llm.recipes import RECIPES
 from ci.models.schemes import Scheme
 from ci.report.text import align_rows, count, show_bytes
-from provisioning.errors import UsageError
 
 MOST_BYTES = 2 << 30  # the largest context binary that HTP can map
 TILE = 32  # HTP pads the channels of a weight to a multiple of this
 OF_CHANNEL = 8  # bytes for scale and bias of a quantized output channel
 # Bytes that QNN stores per layer in addition to weights, such as tables, by activation_bits.
 OF_LAYER = {11: 4 << 10, 8: 12 << 10, 16: 21 << 10}
-WEIGHT_BITS = {
-    Scheme.FP16: 16,
-    Scheme.A8W8: 8,
-    Scheme.A16W8: 8,
-    Scheme.A16W4: 4,
-    Scheme.A16W4_BLOCK: 4,
-}
 # 117 GB for a Llama of 8 billion parameters: https://github.com/pytorch/executorch/issues/14402
 HOST_COPIES = 117e9 / (8.03e9 * 4)
 HOST_BYTES = 1 << 30  # memory of ExecuTorch, torch and QNN with a small decoder
@@ -65,9 +57,7 @@ class Projection(Struct, frozen=True, kw_only=True):
 
 
 def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> Projection:
-    """Estimate a program for each scheme. Raises UsageError for a scheme without a recipe."""
-    if unknown := [one.value for one in schemes if one not in RECIPES]:
-        raise UsageError(f"no decoder can be lowered in {', '.join(unknown)}")
+    """Estimate a program for each scheme, which has a recipe."""
     embeddings = config.vocabulary * config.dim * (1 if config.tied else 2)
     parameters = embeddings + config.layers * sum(
         outputs * inputs for outputs, inputs in list_weights(config)
@@ -86,9 +76,9 @@ def list_weights(config: DecoderConfig) -> Iterator[tuple[int, int]]:
 
 
 def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: int) -> Projected:
-    bits, head = WEIGHT_BITS[scheme], RECIPES[scheme].head
+    bits, head = scheme.weight_bits or 16, RECIPES[scheme].head
     table = config.vocabulary * config.dim * (1 if scheme is Scheme.A8W8 else 2)
-    last = measure_weight(config.vocabulary, config.dim, WEIGHT_BITS[head] if head else bits)
+    last = measure_weight(config.vocabulary, config.dim, head.weight_bits if head else bits)
     layer = OF_LAYER[scheme.recipe.activation_bits] + sum(
         measure_weight(outputs, inputs, bits) for outputs, inputs in list_weights(config)
     )

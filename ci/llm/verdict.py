@@ -15,7 +15,7 @@ import numpy as np
 
 from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
-from ci.models.tensors import BEST_DB
+from ci.models.tensors import BEST_DB, limit_db
 
 # A wrong hidden state makes keys and values wrong. Their errors are within this factor.
 ALIKE = 4.0
@@ -257,7 +257,7 @@ def fit_sqnr(made: Array, right: Array) -> float:
     if not np.isfinite(values).all() or not np.ptp(values, axis=1).all():
         return -BEST_DB
     share = max(float(np.corrcoef(values)[0, 1]), 0.0) ** 2
-    return max(-BEST_DB, min(BEST_DB, decibels(share, 1 - share)))
+    return limit_db(decibels(share, 1 - share))
 
 
 @dataclass(frozen=True)

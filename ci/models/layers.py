@@ -21,7 +21,7 @@ from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, is_state, name_operator
 from ci.models.parts import ORIGIN
 from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
 from ci.models.user_code import find_origin
 from ci.report.schema import Clipped
 
@@ -191,8 +191,7 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
     signal, noise = wanted.double().square().sum(), (wanted.double() - given).square().sum()
     if not noise:
         return BEST_DB
-    found = float(10 * torch.log10(signal / noise)) if signal else -BEST_DB
-    return -BEST_DB if math.isnan(found) else max(-BEST_DB, min(BEST_DB, found))
+    return limit_db(float(10 * torch.log10(signal / noise)) if signal else -BEST_DB)
 
 
 def _is_weight(node: Node) -> bool:

@@ -86,8 +86,8 @@ class Scheme(str, Enum):
 
     @property
     def weight_bits(self) -> int:
-        """Return the bits of a weight, or 0 if they are unknown."""
-        found = re.search(r"(\d+)w?$", self.recipe.dtype or self.recipe.weights)
+        """Return the bits of a quantized weight, or 0 if there is none or they are unknown."""
+        found = re.search(r"(\d+)w?(?:_block)?$", self.recipe.dtype or self.recipe.weights)
         return int(found[1]) if found else 0
 
 

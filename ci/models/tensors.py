@@ -77,6 +77,12 @@ class Loss(Struct, frozen=True):
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 
+def limit_db(db: float, most: float = BEST_DB) -> float:
+    """Return an SQNR in dB, limited to the range from ``-most`` to ``most``. NaN becomes the lowest
+    value."""
+    return -most if math.isnan(db) else max(-most, min(most, db))
+
+
 def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
     """Return the operators that compute and read the results whose rounding causes MOST_SHARE of
     all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
 from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes
+from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
 from ci.onnx.models import read_constants
 from ci.onnx.noise import MOVES, find_range
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
@@ -325,4 +325,4 @@ def _compare(wanted: Any, given: Any) -> float:
     """Return the SQNR in dB, limited to the range from -BEST_DB to BEST_DB."""
     with np.errstate(all="ignore"):
         reached = measure_pooled(np.asarray(wanted), given)
-    return -BEST_DB if np.isnan(reached) else max(-BEST_DB, min(BEST_DB, reached))
+    return limit_db(reached)

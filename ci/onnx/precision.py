@@ -248,11 +248,8 @@ def find_asked(model: onnx.ModelProto, owners: Mapping[str, Part]) -> dict[str, 
         name: Asked(names.get(name, name), bits) for name, bits in read_quantizers(model).values()
     }
     for name, part in owners.items():
-        recipe = part.scheme.recipe
-        weights = WIDTH.search(recipe.weights)
-        asked[name] = Asked(
-            names.get(name, name), recipe.activation_bits, int(weights[1]) if weights else 0
-        )
+        bits = part.scheme.recipe.activation_bits
+        asked[name] = Asked(names.get(name, name), bits, part.scheme.weight_bits)
     return asked
 
 
