@@ -114,6 +114,14 @@ class TriggeredFault(Protocol):
     """A known fault that a model triggers, as ci.faults.match finds it."""
 
     @property
+    def fault(self) -> str:
+        """The name of the fault."""
+
+    @property
+    def place(self) -> str:
+        """The line, the module or the node at which it was found."""
+
+    @property
     def is_scheme(self) -> bool:
         """Whether the quantized model itself is wrong, not the program."""
 
@@ -146,9 +154,9 @@ class Options:
     backend: Backend = Backend.HTP
     estimate: bool = False  # whether the time of each case on a device is predicted
     own_lines: tuple[Line, ...] = ()  # of the user's devices
-    # Takes a graph's steps, a scheme and a QNN version. Returns the known faults that the graph
-    # triggers.
-    find_faults: Callable[[Sequence[Step], str, str], Sequence[TriggeredFault]] = lambda *_: ()
+    # Takes a graph's steps, a scheme and a QNN version, and whether QNN compiled the whole graph.
+    # Returns the known faults that the graph triggers.
+    find_faults: Callable[..., Sequence[TriggeredFault]] = lambda *_, **__: ()
 
 
 @dataclass(frozen=True)
@@ -473,7 +481,7 @@ class CaseJudge:
         spec, known = self.spec, self.evidence
         faults = [] if status is Status.UNSUPPORTED else self.list_faults()
         if status is Status.PASSED:
-            known.warnings += tuple(describe_fault(one.advice) for one in faults)
+            known.warnings += tuple(describe_fault(one) for one in join_faults(faults))
         if status is Status.FAILED and findings:
             # Often only the log shows why a process died or why an operator was refused.
             log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
@@ -481,7 +489,7 @@ class CaseJudge:
                 explain(one, self.policy.advise([one], "" if number else log))
                 for number, one in enumerate(findings)
             ]
-            findings[0] = findings[0].explained(sum((one.advice for one in faults), NO_ADVICE))
+            findings[0] = findings[0].explained(sum(join_faults(faults), NO_ADVICE))
             if not any(one.places for one in findings):
                 with self.notes.of("the line of the model's code"):
                     findings[0] = structs.replace(findings[0], places=self.find_factory())
@@ -507,7 +515,8 @@ class CaseJudge:
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
         scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
-        return [*self.options.find_faults(steps, scheme, qnn)]
+        compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
+        return [*self.options.find_faults(steps, scheme, qnn, compiled=compiled)]
 
     def list_faults(self) -> list[TriggeredFault]:
         """Return the result of find_faults. If it raises an exception, add a warning and return an
@@ -647,6 +656,24 @@ def expect(found: Finding, known: str) -> Finding:
     """Return a refusal that the policy expects. The policy's explanation becomes its headline."""
     details = (found.headline, *found.details, *([known] if len(known) > HEADLINE_CHARS else []))
     return structs.replace(found, headline=shorten(known, HEADLINE_CHARS), details=details)
+
+
+MOST_PLACES = 3  # of a known fault, besides the first
+
+
+def join_faults(faults: Sequence[TriggeredFault]) -> Iterator[Advice]:
+    """Yield the advice for each known fault once, with all of its places."""
+    groups: dict[str, list[TriggeredFault]] = {}
+    for one in faults:
+        groups.setdefault(one.fault, []).append(one)
+    for first, *others in groups.values():
+        names = [one.place for one in others]
+        if len(names) > MOST_PLACES:
+            names[MOST_PLACES:] = [f"and {len(names) - MOST_PLACES} more"]
+        also = f"; also at {', '.join(names)}" if names else ""
+        every = sum((one.advice for one in others), first.advice)
+        causes = (structs.replace(one, text=one.text + also) for one in first.advice.causes)
+        yield replace(first.advice, causes=tuple(causes), places=every.places)
 
 
 def describe_fault(advice: Advice) -> str:

@@ -109,15 +109,18 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mended: str = ""
     tried: tuple[Tried, ...] = ()
 
-    def applies(self, scheme: str, qnn: str = "") -> bool:
+    def applies(self, scheme: str, qnn: str = "", *, compiled: bool = False) -> bool:
         """Return whether the fault affects models in ``scheme`` with the QNN version ``qnn``. The
         results in this scheme decide or, if the fault was not tried in this scheme, those in all
         schemes. Models are affected unless there are results with that version and all of them are
-        right."""
+        right. A ``compiled`` model is only affected if a result may be wrong."""
         if scheme not in self.pattern.schemes:
             return False
         rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
         ends = {one.find_end(qnn) for one in rows} - {""}
+        if compiled:
+            ends = ends or {end for one in rows for end in ENDS if one[end]}
+            return not ends or WRONG in ends
         return ends != {RIGHT}
 
 

@@ -74,9 +74,12 @@ def name_operators() -> dict[str, str]:
     return {given: name for name, every in rows for given in every if given}
 
 
-def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
+def match_faults(
+    steps: Sequence[Step], scheme: str, qnn: str, *, compiled: bool = False
+) -> tuple[KnownFault, ...]:
     """Return the known faults in a graph that apply to a scheme and a version of QNN, each at most
-    once per source line. Raises ManifestError if the file of known faults is invalid."""
+    once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
+    left out. Raises ManifestError if the file of known faults is invalid."""
     names = name_operators()
     renamed = [
         structs.replace(one, operator=names.get(one.operator, one.operator)) for one in steps
@@ -85,7 +88,7 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
     found = {
         (one.fault, one.place): one
         for fault in read_faults()
-        if fault.applies(scheme, qnn)
+        if fault.applies(scheme, qnn, compiled=compiled)
         for place in find_pattern(fault.pattern, renamed)
         for one in [make_known(fault, place, by_name)]
     }

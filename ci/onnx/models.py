@@ -196,13 +196,16 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def check_model(model: Any, path: Path, command: str = "", entry: str = "") -> None:
+def check_model(
+    model: Any, path: Path, command: str = "", entry: str = "", known: Shapes = ()
+) -> None:
     """Raise UsageError with the first MOST_SHOWN faults of the model at ``path``, if it has any.
 
     The fix for shapes that vary is a line for the model's ``entry`` in a policy or, without an
-    entry, the ``command`` line of the case with more options.
+    entry, the ``command`` line of the case with more options. ``known`` are the shapes of the
+    user's data.
     """
-    faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
+    faults = list(itertools.islice(find_faults(model, path, known), MOST_SHOWN))
     if faults:
         first, *others = faults
         why = "; ".join(fault.what for fault in others)
@@ -217,15 +220,16 @@ def check_model(model: Any, path: Path, command: str = "", entry: str = "") -> N
         raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=fix)
 
 
-def find_faults(model: Any, path: Path) -> Iterator[Fault]:
-    """Yield the faults of the model at ``path``, in the order in which they should be fixed."""
+def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
+    """Yield the faults of the model at ``path``, in the order in which they should be fixed. For
+    shapes that vary, those in ``known`` are suggested, or else usual ones."""
     yield from _find_version_faults(model)
     inputs = list_required_inputs(model)
     if not inputs:
         yield Fault("it has no inputs", "add an input, because a QNN graph needs at least one")
     if not model.graph.output:
         yield Fault("it has no outputs")
-    yield from _find_free_shapes(inputs)
+    yield from _find_free_shapes(inputs, dict(known))
     for port in inputs:
         yield from _find_input_faults(port)
     functions = {(one.domain, one.name) for one in model.functions}
@@ -262,7 +266,9 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
             )
 
 
-def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
+def _find_free_shapes(
+    inputs: Iterable[Any], known: Mapping[str, tuple[int, ...]]
+) -> Iterator[Fault]:
     """Yield one fault that lists all inputs without fixed sizes. Its shapes fix these sizes."""
     free = list_free(inputs)
     if free:
@@ -270,7 +276,7 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         yield Fault(
             f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
             "set the sizes that you use in practice",
-            suggest_shapes(free),
+            {name: known.get(name, one) for name, one in suggest_shapes(free).items()},
         )
 
 

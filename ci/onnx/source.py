@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
 from ci.onnx.models import (
     Shapes,
     is_quantized,
+    list_free,
     list_required_inputs,
     read_constants,
     read_model,
@@ -180,6 +182,23 @@ def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
     for folder in sorted(path.parent.glob("test_data_set_*"), key=lambda one: (len(one.name), one)):
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
         yield from fit_sets(str(folder), [[_read_tensor(file) for file in files]], inputs)
+
+
+def find_shapes(path: Path, given: str, model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's inputs in the user's first input set: that of the file
+    ``given``, or else that next to the model. Empty if no shape varies, or if there is no set."""
+    ports = list_required_inputs(model)
+    names = [one.name for one in ports] if list_free(ports) else []
+    packed = given or str(path.with_suffix(".npz"))
+    row: Sequence[Any] = ()
+    with suppress(UsageError, OSError):
+        if names and Path(packed).is_file():
+            row = read_sets(packed, names)[0]
+        elif not given:
+            folder = path.parent / "test_data_set_0"
+            row = [_read_tensor(folder / f"input_{index}.pb") for index in range(len(names))]
+    pairs = zip(names, row, strict=False)
+    return {name: one.shape for name, one in pairs} if len(row) == len(names) else {}
 
 
 def _read_tensor(file: Path) -> Array:

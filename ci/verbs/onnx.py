@@ -188,31 +188,45 @@ def fit_files(
 
 
 def fit_shapes(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, progress: Progress, command: str = ""
+    specs: Sequence[CaseSpec],
+    policy: EmulatorPolicy,
+    progress: Progress,
+    command: str = "",
+    *,
+    judges: bool = False,
 ) -> tuple[list[CaseSpec], set[str]]:
     """Read the .onnx files of cases. Return the cases, with a batch of 1 for files whose batch size
     varies, and the paths of the files that are quantized already. ``command`` is the session's
     command line without the options that select cases.
 
     Raises UsageError if QNN cannot load a file, or if the inputs or outputs of a float model differ
-    from those of the quantized model.
+    from those of the quantized model. If the session ``judges`` cases and only some of the files
+    cannot be loaded, the reason is shown instead, and their cases fail later.
     """
     from ci.onnx import models
-    from ci.onnx.source import read_float
+    from ci.onnx.source import find_shapes, read_float
 
     quantized: set[str] = set()
     fitted: dict[Source, Source] = {}
+    unusable: list[UsageError] = []
     names = name_models(spec.model for spec in specs)
-    for spec in {spec.source: spec for spec in reversed(specs) if spec.is_file}.values():
+    files = {spec.source: spec for spec in reversed(specs) if spec.is_file}.values()
+    for spec in files:
         again = spec.name.choose(command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
         path, shapes = Path(spec.reference), spec.source.shapes
-        with at_key(entry and f"models.{entry}.path"):
-            model = models.parse_model(path)
-            size, batch = models.find_batch(model, shapes)
-            shapes = (*shapes, *batch.items())
-            models.fix_shapes(model, shapes)
-            models.check_model(model, path, again, entry)
+        try:
+            with at_key(entry and f"models.{entry}.path"):
+                model = models.parse_model(path)
+                size, batch = models.find_batch(model, shapes)
+                shapes = (*shapes, *batch.items())
+                with at_key(names[spec.model]):
+                    models.fix_shapes(model, shapes)
+                known = find_shapes(path, spec.source.inputs, model).items()
+                models.check_model(model, path, again, entry, known)
+        except UsageError as error:
+            unusable.append(error)
+            continue
         if batch:
             other = f"`shapes` in [models.{entry}]" if entry else "--shape"
             told = f"{names[spec.model]}: its batch size ({size}) varies, so 1 is used"
@@ -223,6 +237,10 @@ def fit_shapes(
                 read_float(Path(spec.source.float_model), model, shapes)
         if models.is_quantized(model):
             quantized.add(spec.reference)
+    if unusable and not (judges and len(unusable) < len({spec.source for spec in specs})):
+        raise unusable[-1]
+    for error in unusable:
+        progress.step(f"{error}")
     return [replace(one, source=fitted.get(one.source, one.source)) for one in specs], quantized
 
 
@@ -308,14 +326,16 @@ def prepare_cases(
     policy: EmulatorPolicy,
     progress: Progress,
     command: str,
+    *,
+    judges: bool = False,
     **options: Any,
 ) -> tuple[list[CaseSpec], OnnxEngine, choice.QnnChoice]:
     """Return the cases with fixed shapes and the schemes of their files, an engine with these
-    ``options``, and the chosen QNN. Raises the errors of require_lane, fit_shapes and
-    fit_schemes."""
+    ``options``, and the chosen QNN. ``judges`` is as for fit_shapes. Raises the errors of
+    require_lane, fit_shapes and fit_schemes."""
     engine = OnnxEngine(toolchain=(), sdk=Path(), exports=require_lane(specs), **options)
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
-    fitted, quantized = fit_shapes(specs, policy, progress, command)
+    fitted, quantized = fit_shapes(specs, policy, progress, command, judges=judges)
     return fit_schemes(fitted, quantized, policy, args.scheme), engine, chosen
 
 
@@ -357,6 +377,7 @@ def run(
         policy,
         progress,
         command,
+        judges=True,
         given=given,
         embed=args.embed_mode == "1",
         saver=args.saver,

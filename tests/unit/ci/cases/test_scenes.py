@@ -483,6 +483,18 @@ MASKED = (
     Step("add", "add", SUM, ("", ""), (2, 8, 8), origin=Origin(file="nets/net.py", line=7)),
     Step("softmax", "softmax", (Operand((2, 8, 8)),), ("add",), (2, 8, 8)),
 )
+SEVERAL = tuple(
+    msgspec.structs.replace(
+        step,
+        name=f"{step.name}_{number}",
+        sources=tuple(one and f"{one}_{number}" for one in step.sources),
+        origin=Origin(module=f"layers.{number}"),
+    )
+    for number in range(6)
+    for step in MASKED
+)
+SLOPES = (Operand((1, 8, 4)), Operand((8, 1), constant=True))
+SLOPED = (Step("prelu", "prelu", SLOPES, ("", ""), (1, 8, 4)),)
 
 
 class LatePool(InlinePool):
@@ -496,7 +508,7 @@ class LatePool(InlinePool):
 def list_known() -> Iterator[tuple[str, Scene]]:
     def known(*turns: Any, raises: Exception | None = None, **more: Any) -> Scene:
         options = make_options(find_faults=match_faults, **more.pop("own", {}))
-        engine = make_engine(steps=MASKED, raises=raises)
+        engine = make_engine(steps=more.pop("steps", MASKED), raises=raises)
         return scene(*turns, engine=engine, options=options, **more)
 
     yield "a known fault, and right", known(RIGHT)
@@ -509,6 +521,12 @@ def list_known() -> Iterator[tuple[str, Scene]]:
     yield "a known fault, refused as the policy knows", known(RIGHT, raises=refused, own=own)
     spec = replace(SPEC, scheme=Scheme.FP16W8)
     yield "no known fault in another scheme", known(RIGHT, spec=spec)
+    yield "a known fault in six layers, and right", known(RIGHT, steps=SEVERAL)
+    yield "a known fault in six layers, and wrong", known(ZEROS, steps=SEVERAL)
+    policy, spec = read_emulator_policy(None, "onnx"), replace(SPEC, scheme=Scheme.U16A8W)
+    file = {"steps": SLOPED, "spec": spec, "own": {"policy": policy}}
+    yield "a known fault that keeps QNN from compiling, and refused", known(raises=refused, **file)
+    yield "a known fault that keeps QNN from compiling, and compiled", known(RIGHT, **file)
 
 
 def test_every_case_text_of_the_scenes_reads_as_its_snapshot() -> None:

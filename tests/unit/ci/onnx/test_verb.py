@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -36,7 +37,7 @@ def quantized(tmp_path: Path) -> Path:
     return write_model(tmp_path / "quantized.onnx", nodes, *ends((1, 3)), [scale, zero])
 
 
-def ends(shape: Sequence[int]) -> tuple[list[Any], list[Any]]:
+def ends(shape: Sequence[int | str]) -> tuple[list[Any], list[Any]]:
     return [tensor("x", shape)], [tensor("y", shape)]
 
 
@@ -108,10 +109,30 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_p
             fit_all([spec, later], POLICY, [], command)
         last = f"{command} {told}--shape x=1,3,224,224".strip()
         assert caught.value.fix.splitlines()[-1].strip() == last
+    np.savez(tmp_path / "free.npz", x=np.zeros((5, 2, 3, 8, 8), np.float32))
+    with pytest.raises(UsageError) as caught:
+        fit_all([spec], POLICY, [])
+    assert caught.value.fix.endswith("--shape x=2,3,8,8")
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"no")
     with pytest.raises(UsageError, match=r"^(?!models\.).*is not an ONNX model"):
         fit_all([CaseSpec(bad.name, Scheme.FP16, "SM8650", Source(str(bad)))], policy, [])
+
+
+def test_files_that_qnn_cannot_take_do_not_keep_others_from_being_judged(tmp_path: Path) -> None:
+    good, bad = write_relu(tmp_path / "good.onnx"), tmp_path / "bad.onnx"
+    bad.write_bytes(b"no")
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    worse = write_model(tmp_path / "worse.onnx", [relu], *ends((1, "length")))
+    specs = [CaseSpec(one.name, Scheme.U8, "SM8650", Source(str(one))) for one in (bad, good, worse)]
+    said = io.StringIO()
+    assert fit_shapes(specs, POLICY, Progress(said), judges=True)[0] == specs
+    assert "bad.onnx is not an ONNX model" in said.getvalue()
+    assert "worse.onnx cannot be used: QNN supports only fixed shapes" in said.getvalue()
+    with pytest.raises(UsageError, match=r"bad\.onnx is not"):
+        fit_shapes(specs, POLICY, Progress())
+    with pytest.raises(UsageError, match=r"bad\.onnx is not"):
+        fit_shapes([specs[0], specs[2]], POLICY, Progress(), judges=True)
 
 
 def test_a_dynamic_batch_is_set_to_1_and_reported(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
     monkeypatch.setattr(verb, "Localiser", Localiser)
     for module in (trials, onnx):
         monkeypatch.setattr(module, "require_packages", lambda *_: None)
-    monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_: (specs, set()))
+    monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_, **__: (specs, set()))
     monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")
     monkeypatch.setattr(verb, "data_of", lambda _: {})
     monkeypatch.setattr(verb, "choose_exit", lambda _: ExitCode.FAILED)
