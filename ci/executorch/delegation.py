@@ -193,9 +193,11 @@ def _list_computing(graph: Any) -> Iterator[Any]:
 
 
 def _list_on_host(graph_module: Any) -> list[bool]:
-    """Return for each output of a lowered graph whether the CPU computes it."""
+    """Return for each output of a lowered graph whether the CPU computes it. None and numbers are
+    left out."""
     ends = [node for node in graph_module.graph.nodes if node.op == "output"]
-    return [_is_on_host(leaf) for end in ends for leaf in tree_leaves(end.args)]
+    leaves = (leaf for end in ends for leaf in tree_leaves(end.args))
+    return [_is_on_host(leaf) for leaf in leaves if isinstance(leaf, Node)]
 
 
 def _is_on_host(node: Any) -> bool:

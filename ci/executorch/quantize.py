@@ -176,6 +176,7 @@ def find_grids(module: Any) -> list[Grid]:
         for node in _nodes_of(part)
         if node.op == "output"
         for leaf in tree_leaves(node.args)
+        if isinstance(leaf, Node)  # neither None nor a number
     ]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -24,7 +25,10 @@ from ci.models.user_models import is_suite, lacks_function
 from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import QnnCiError, UsageError, describe_exception
 
-CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
+CONTRACT = (
+    "a factory takes no arguments, and returns (module, example_inputs) or (module, example_inputs,"
+    " calibration)"
+)
 EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -57,7 +61,11 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
-            return load_function(reference)(*words)
+            function = load_function(reference, contract, *words)
+            if hasattr(function, "forward") and not (words or inspect.isclass(function)):
+                what = f"{Path(reference).name} is a {type(function).__name__}, not a function"
+                raise UsageError(what, fix=contract)
+            return function(*words)
     suite = importlib.import_module(f"ci.models.suite.{name}")
     found = getattr(suite, function or "make_case", None)
     if found is None:
@@ -65,15 +73,23 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     return found(*words)
 
 
-def load_function(reference: str) -> Callable[..., Any]:
+def load_function(
+    reference: str, contract: str = CONTRACT, *words: Any
+) -> Callable[..., Any]:
     """Return the function in ``file.py:function``; the file must exist. Raises UsageError if it
-    does not have the function, and any exception that importing the file raises."""
+    does not have the function or if the function does not take the arguments ``words``, and any
+    exception that importing the file raises."""
     file, _, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     module = import_file(path)
     function = getattr(module, attribute, None)
     if not callable(function):
         raise lacks_function(path, attribute, list_callables(module))
+    with suppress(ValueError):  # a function written in C may have no signature
+        try:
+            inspect.signature(function).bind(*words)
+        except TypeError as error:
+            raise UsageError(f"{Path(reference).name}: {error}", fix=contract) from error
     return cast("Callable[..., Any]", function)
 
 

@@ -3,11 +3,9 @@ metric of a PyTorch model needs torch; for an .onnx file, it gets NumPy arrays."
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +121,8 @@ def check_metric(metric: Metric, sets: int) -> None:
     """
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
-    with users_code(metric.function):
-        function = load_function(metric.function)
-    with suppress(ValueError):  # a function written in C may have no signature
-        try:
-            inspect.signature(function).bind([], [])
-        except TypeError as error:
-            name = Path(metric.function).name
-            raise UsageError(f"metric.function: {name}: {error}", fix=CONTRACT) from error
+    with at_key("metric.function"), users_code(metric.function):
+        load_function(metric.function, CONTRACT, [], [])
 
 
 def run_metric(
@@ -151,7 +143,7 @@ def run_metric(
     hand_over = np.array if arrays else _copy_tensor
     try:
         with users_code(metric.function):
-            function = load_function(metric.function)
+            function = load_function(metric.function, CONTRACT, [], [])
             made = [function([*map(hand_over, one)], hand_over(labels)) for one in sets]
     except FailedError as error:
         error.fix = error.fix or (ARRAYS if arrays else "")

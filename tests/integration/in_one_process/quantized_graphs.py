@@ -24,6 +24,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.executorch import quantize
     from ci.executorch.compiled_types import ASKED
+    from ci.executorch.delegation import Refusals, audit_delegation
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
 from ci.models.layers import measure_effects  # noqa: E402
@@ -68,6 +69,15 @@ def test_the_grid_of_an_output_is_its_step_and_range() -> None:
     module = make_graph((0.5, 3, 0, 255), None, (0.25, -4, -128, 127))
     assert find_grids(module) == [(0.5, -3, 252), NO_GRID, (0.25, -124, 131)]
     assert find_grids(torch.nn.Linear(2, 2)) == []
+
+
+def test_outputs_that_are_none_or_numbers_are_not_described() -> None:
+    graph = Graph()
+    sine = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
+    graph.output(({"y": sine, "loss": None, "count": 3},))
+    module = GraphModule(torch.nn.Module(), graph)
+    assert find_grids(module) == [NO_GRID]
+    assert audit_delegation([module], Refusals()).on_host == (True,)
 
 
 def test_an_output_that_only_moves_an_input_has_no_grid() -> None:
