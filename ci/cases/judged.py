@@ -72,7 +72,6 @@ from ci.judging.verdict import (
     keeps_metric,
 )
 from ci.latency.estimate import Line
-from ci.models.graph_steps import Step
 from ci.models.schemes import FINER, Mixture, Scheme
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets

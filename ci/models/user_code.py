@@ -61,11 +61,11 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
-            function = load_function(reference, contract, *words)
-            if hasattr(function, "forward") and not (words or inspect.isclass(function)):
-                what = f"{Path(reference).name} is a {type(function).__name__}, not a function"
+            called = load_function(reference, contract, *words)
+            if hasattr(called, "forward") and not (words or inspect.isclass(called)):
+                what = f"{Path(reference).name} is a {type(called).__name__}, not a function"
                 raise UsageError(what, fix=contract)
-            return function(*words)
+            return called(*words)
     suite = importlib.import_module(f"ci.models.suite.{name}")
     found = getattr(suite, function or "make_case", None)
     if found is None:
@@ -73,9 +73,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     return found(*words)
 
 
-def load_function(
-    reference: str, contract: str = CONTRACT, *words: Any
-) -> Callable[..., Any]:
+def load_function(reference: str, contract: str = CONTRACT, *words: Any) -> Callable[..., Any]:
     """Return the function in ``file.py:function``; the file must exist. Raises UsageError if it
     does not have the function or if the function does not take the arguments ``words``, and any
     exception that importing the file raises."""

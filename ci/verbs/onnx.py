@@ -239,9 +239,10 @@ def fit_shapes(
             quantized.add(spec.reference)
     if unusable and not (judges and len(unusable) < len({spec.source for spec in specs})):
         raise unusable[-1]
-    for error in unusable:
-        progress.step(f"{error}")
-    return [replace(one, source=fitted.get(one.source, one.source)) for one in specs], quantized
+    for one in unusable:
+        progress.step(f"{one}")
+    cases = [replace(spec, source=fitted.get(spec.source, spec.source)) for spec in specs]
+    return cases, quantized
 
 
 def fit_schemes(

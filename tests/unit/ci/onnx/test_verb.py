@@ -124,7 +124,9 @@ def test_files_that_qnn_cannot_take_do_not_keep_others_from_being_judged(tmp_pat
     bad.write_bytes(b"no")
     relu = helper.make_node("Relu", ["x"], ["y"])
     worse = write_model(tmp_path / "worse.onnx", [relu], *ends((1, "length")))
-    specs = [CaseSpec(one.name, Scheme.U8, "SM8650", Source(str(one))) for one in (bad, good, worse)]
+    specs = [
+        CaseSpec(one.name, Scheme.U8, "SM8650", Source(str(one))) for one in (bad, good, worse)
+    ]
     said = io.StringIO()
     assert fit_shapes(specs, POLICY, Progress(said), judges=True)[0] == specs
     assert "bad.onnx is not an ONNX model" in said.getvalue()
