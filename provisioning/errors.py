@@ -29,6 +29,8 @@ class ExitCode(IntEnum):
 
 def mask_credentials(text: str) -> str:
     """Mask secrets: ``https://user:password@host/a?sig=x`` becomes ``https://***@host/a?***``."""
+    if "://" not in text:  # searching for a scheme takes long
+        return text
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
 
 

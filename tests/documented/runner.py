@@ -12,12 +12,14 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
 
+from noxfile import PYPROJECT, link_packages
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list
@@ -77,11 +79,16 @@ def list_runs() -> list[Run]:
 
 
 def choose_sample(runs: list[Run]) -> list[Run]:
-    """What ``./nox -s tests`` types: the first command of each page that takes seconds, from the
-    root and from below by turns, and those that their rows call daily."""
+    """What ``./nox -s tests`` types: the first command of each page that takes seconds and is tried
+    daily nowhere else, from the root and from below by turns, and those that their rows call daily.
+    """
     rows = {run: find_row(run.command) for run in runs}
     quick = [
-        run for run in runs if not rows[run].slow and not run.command.typed.startswith("export ")
+        run
+        for run in runs
+        if not rows[run].slow
+        and not rows[run].daily_in
+        and not run.command.typed.startswith("export ")
     ]
     pages = {run.command.place: run for run in reversed(quick) if not run.below}
     first = [*pages.values()][::-1]
@@ -195,12 +202,30 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
         place = replace(place, programs=folder / "venv" / "bin")
         made = place.run(f"python3 -m venv {folder}/venv", 120)
         assert made.code == 0, made.text
+        if not os.environ.get("QNN_CI_NIGHTLY"):
+            give_packages(line, folder / "venv")
         ended = place.run(fill(line, place), 900)
         (folder / "ended.json").write_text(json.dumps([ended.code, ended.text]))
         shutil.rmtree(place.folder / "home", ignore_errors=True)
 
     made = make_once(folder, make)
     return made / "venv" / "bin", Ended(*json.loads((made / "ended.json").read_text()))
+
+
+def give_packages(line: str, environment: Path) -> None:
+    """Link those packages that a ``pip install`` would download and that the environment of the
+    tests has. By night, pip downloads them."""
+    project = PYPROJECT["project"]
+    wanted = [*project["dependencies"]]
+    extras = re.findall(r"\[(.+?)\]", line)
+    for extra in extras:
+        for need in project["optional-dependencies"][extra]:
+            if need.startswith(f"{project['name']}["):
+                extras += re.findall(r"\[(.+?)\]", need)
+            else:
+                wanted.append(need)
+    (environment.parent / "tests").symlink_to(sys.prefix)
+    link_packages(environment, wanted)
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -30,6 +30,7 @@ class Row:
     the command's page shows ``says``, too. ``given`` is done in order before: a function puts files
     in place, a text is a command of a page. ``needs`` are programs of the machine. Commands that
     are ``slow``, with the minutes that they may take, run only by night; ``daily`` ones run always.
+    ``daily_in`` is the page or the test in which a command of this kind runs daily instead.
     """
 
     of: str
@@ -39,6 +40,7 @@ class Row:
     needs: Sequence[str] = ()
     slow: float = 0
     daily: bool = False
+    daily_in: str = ""
 
     @property
     def limit_s(self) -> float:
@@ -141,6 +143,9 @@ BUNDLE = (
 )
 PLAN = (readers.change, "qnn-ci plan --head HEAD --out plan.json")
 PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
+README, CONTRIBUTING = "README.md", "CONTRIBUTING.md"
+JOURNEYS = "tests/journeys/test_journeys.py"
+AUDIT = "tests/integration/emulator/test_audit.py"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
@@ -159,32 +164,39 @@ ROWS = (
         1,
     ),
     Row("^nox -s test_emulator .*lost.py:twice", "24.0 dB ... 75.1 dB", 1),
-    Row("vision.py:mobilevit", "6 nodes fall back to the CPU", 1),
-    Row("^nox -s test_emulator .*(sequences.py|lost.py:norm)", "not faithful", 1),
+    Row("vision.py:mobilevit", "6 nodes fall back to the CPU", 1, daily_in=README),
+    Row("^nox -s test_emulator .*(sequences.py|lost.py:norm)", "not faithful", 1, daily_in=README),
     Row("test_upstream -- --filter '[*]Floating", "4 passed by both", slow=3),
     Row("--suite backend-suite", "not quantized well", 1, slow=20),
     Row("--suite faults --filter", "passed", slow=20),
     Row("--suite faults$", "passed", slow=40),
     Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
     Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", given=NET),
-    Row("test_emulator -- --model net.py", "1 passed, 0 failed", given=NET),
+    Row("test_emulator -- --model net.py", "1 passed, 0 failed", given=NET, daily_in=JOURNEYS),
     Row("^nox -s test_emulator -- --any", "no usable device with SM8650", 3, BUNDLE, ("adb",)),
     Row(
         "test_emulator -- --model mlp --scheme fp16$",
         PASSED.replace("[1/1]", "[1/1] mlp fp16 SM8650"),
     ),
-    Row("test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed"),
+    Row(
+        "test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed", daily_in=JOURNEYS
+    ),
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
     # -- other lanes --
-    Row("test_onnx -- --model net.onnx", PASSED, given=(readers.onnx_net,), daily=True),
+    Row("test_onnx -- --model net.onnx", PASSED, given=(readers.onnx_net,), daily_in=JOURNEYS),
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", given=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
     Row("estimate --model net.py", "cycles ... simulated for QCS9100", given=NET),
     Row("estimate --model net.onnx", "traces/", given=(readers.onnx_net,)),
     Row("estimate --calibrate", "qnn-latency.json", given=(readers.timed_report,)),
-    Row("-s audit", "an audit does not run QNN's compiler", given=NET),
-    Row("qnn-ci localise --model net.py", "as predicted ... 2 programs", given=NET),
+    Row("-s audit", "an audit does not run QNN's compiler", given=NET, daily_in=AUDIT),
+    Row(
+        "qnn-ci localise --model net.py",
+        "as predicted ... 2 programs",
+        given=NET,
+        daily_in=JOURNEYS,
+    ),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise --model red.onnx", "smallest part", 1, given=(readers.red_onnx,)),
     Row("test-onnx --model smallest.onnx", "0 passed", 1, given=(readers.red_onnx, RED_PART)),
@@ -214,7 +226,7 @@ ROWS = (
         (INIT, GREEN, readers.broken_model),
     ),
     Row("--policy qnn.toml --record", "recorded: ", given=(INIT,)),
-    Row("test-emulator --policy qnn.toml$", "2 passed, 0 failed", given=(INIT,)),
+    Row("test-emulator --policy qnn.toml$", "2 passed, 0 failed", given=(INIT,), daily_in=JOURNEYS),
     Row(
         "qnn-ci report .*--base",
         "test_emulator: FAILED",
@@ -254,7 +266,7 @@ ROWS = (
     Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
-    Row("build_runner$", "qnn_wheel_runner"),
+    Row("build_runner$", "qnn_wheel_runner", daily_in=JOURNEYS),
     Row(
         "qnn_wheel_runner",
         "",
@@ -324,8 +336,8 @@ ROWS = (
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
     Row("(unit|tests) -- tests/(unit/ci/audit|static/test_links)", " passed", daily=True),
-    Row("tests -- tests/integration/llm/test_stories.py", "QNN_CI_STORIES260K"),
-    Row("tests -- tests/integration/llm/test_families.py", "QNN_CI_NIGHTLY is not set"),
+    Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
+    Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),
     Row("nox -s (unit|tests)", " passed", slow=60),
     Row("^pip ", "Successfully installed"),
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),

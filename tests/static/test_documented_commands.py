@@ -158,7 +158,9 @@ def test_a_page_shows_how_a_command_fails_that_is_meant_to_fail() -> None:
 def test_the_sample_of_run_commands_covers_each_page_with_a_quick_command() -> None:
     sample = choose_sample(list_runs())
     assert {True, False} == {run.below for run in sample}
-    pages = {run.command.place for run in list_runs() if not find_row(run.command).slow}
+    rows = [(run, find_row(run.command)) for run in list_runs()]
+    assert all((ROOT / row.daily_in).is_file() for _, row in rows if row.daily_in)
+    pages = {run.command.place for run, row in rows if not (row.slow or row.daily_in)}
     assert {run.command.place for run in sample} >= pages
 
 
