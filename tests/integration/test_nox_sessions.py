@@ -17,14 +17,15 @@ COMPILERS = ("g++", "aarch64-linux-gnu-g++")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("nox")
+    folder = tmp_path_factory.mktemp("nox")
+    assert run(make_place(folder), "./nox -s environments -- core").code == 0
+    return folder
 
 
 @pytest.fixture
 def bare(folder: Path) -> Place:
     """A clone in which torch has yet to be installed."""
     place = make_place(folder)
-    assert run(place, "./nox -s environments -- core").code == 0
     linked = place.clone / ".nox"
     shared = linked.resolve()
     linked.unlink()
