@@ -21,7 +21,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
 from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
-from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
+from ci.faults.results import LATE, SUSPECT, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.shrink import (
     CHUNK,
     SEEDS,
@@ -291,7 +291,9 @@ class Search:
         if not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
         varied = [] if is_slow else fit_variations(small, self.frontend)
-        wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
+        items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
+        tried = {(one.text, one.seed): one.end for one in self.confirm(items, bundle)}
+        reached = [(text, {tried[str(one), seed] for seed in SEEDS}) for text, one in varied]
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
         repeats = repeats[:2] if is_slow else repeats
         again = self.confirm([Item(str(small), one) for one in repeats], 1)
@@ -309,8 +311,8 @@ class Search:
             frontend=self.frontend,
             scheme=self.scheme,
             soc=self.soc,
-            right=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if not bad),
-            also_wrong=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if bad),
+            right=tuple(text for text, own in reached if own == {RIGHT}),
+            also_wrong=tuple(text for text, own in reached if own & {*SUSPECT}),
             known=self.find_known(small),
             mended_by=tuple(
                 item.rewrite
@@ -326,20 +328,12 @@ class Search:
         self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")
 
     def fails(
-        self,
-        end: str,
-        graphs: Sequence[Graph],
-        seeds: Sequence[int] = SEEDS,
-        bundle: int = 0,
-        *,
-        anything: bool = False,
+        self, end: str, graphs: Sequence[Graph], seeds: Sequence[int] = SEEDS, bundle: int = 0
     ) -> list[bool]:
-        """Return for each graph whether its result is ``end`` with any of ``seeds``. With
-        ``anything``, return whether it is wrong, refused, crashed or late with any of them. Raises
+        """Return for each graph whether its result is ``end`` with any of ``seeds``. Raises
         LateError as ``confirm`` does."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
-        tried = self.confirm(items, bundle)
-        failed = [one.is_suspect if anything else one.end == end for one in tried]
+        failed = [one.end == end for one in self.confirm(items, bundle)]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:

@@ -194,12 +194,13 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
                 single = change(single, name, shape=(1, *one.shape[1:]))
         yield "with a first axis of size 1", single
     for name, node in graph.nodes.items():
-        for read in node.reads if node.operator in BINARY else ():
-            if graph.is_constant(read) and shapes[read] != shapes[name]:
-                whole = shapes[name]
+        stored = [one for one in node.reads if graph.is_constant(one)]
+        for read in stored if node.operator in BINARY else ():
+            if graph.tensors[read].is_number:
+                continue
+            if shapes[read] != (whole := shapes[name]):
                 yield f"with {read} expanded to {list(whole)}", change(graph, read, shape=whole)
-            if graph.is_constant(read):
-                yield f"with {read} as an input", change(graph, read, is_input=True)
+            yield f"with {read} as an input", change(graph, read, is_input=True)
         same = [one for one in node.reads if shapes[one] == shapes[name]]
         if same:
             yield f"without {node.operator}", bypass(graph, name, same[0])
