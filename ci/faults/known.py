@@ -46,7 +46,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``not_before`` are operators that must not read the result of the last operator. ``numbers``
     limits arguments of the operators, under torch's names, and the numbers of
-    ci.models.graph_steps.measure_step, under their names. A limit is a pair of the least and the
+    ci.models.graph_steps.measure_step, under their names. ``add.second`` is that of the first
+    ``add`` of the chain. A limit is a pair of the least and the
     greatest magnitude. If an argument has several numbers, a single limit applies to every number,
     and several limits apply to one number each.
     """
@@ -235,8 +236,10 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
     """Return whether the numbers of a chain's steps are within the pattern's limits."""
-    for name, limits in pattern.numbers.items():
-        found = next((one.numbers[name] for one in chain if one.numbers.get(name)), ())
+    for key, limits in pattern.numbers.items():
+        operator, _, name = key.rpartition(".")
+        steps = (one for one in chain if operator in {"", one.operator})
+        found = next((one.numbers[name] for one in steps if one.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
         if not found or len(found) < len(pairs):
             return False
@@ -276,10 +279,10 @@ def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Ste
         operands = []
         for read in node.reads:
             tensor = graph.tensors.get(read)
-            largest = abs(tensor.value) if tensor and tensor.value is not None else 3.0
-            uniform = bool(tensor and tensor.value is not None)
+            value = tensor.value if tensor else None
+            known = (3.0, False) if value is None else (abs(value), True)
             constant = graph.is_constant(read)
-            operands.append(Operand(shapes[read], constant, largest, uniform, constant))
+            operands.append(Operand(shapes[read], constant, *known, constant, value or 0.0))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
             place = int("exponent" in node.attributes)

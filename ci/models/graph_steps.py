@@ -35,6 +35,7 @@ class Operand(Struct, frozen=True):
     magnitude: float = 0.0
     uniform: bool = False  # whether it is a constant tensor whose elements are all equal
     stored: bool = False  # whether it is a constant that is not computed from other constants
+    least: float = 0.0  # the smallest element of a constant; 0 if it is unknown
 
 
 class Step(Struct, frozen=True):
@@ -65,10 +66,12 @@ def measure_step(
     - ``stride``: the kernel size, for a pooling operator that specifies no stride
     - ``unreached``: how many rows at the end of a transposed convolution's result no kernel
       reaches, along its worst axis, or 0
+    - ``group_outputs``: the output channels of each group of a transposed convolution
     - ``depthwise``: 1 if a convolution has a group for each of several input channels
     - ``surplus``: the output padding of a depthwise transposed convolution minus its padding, plus
       1, or 0 if it has no output padding
     - ``factor``: the magnitude of a constant operand with one element
+    - ``second``: the value of a constant second operand with one element, or 0 if it is negative
     - ``uniform``: 1 if an operand is a constant with several elements, all equal
     - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
       the padded input, along its worst axis, or 0
@@ -123,6 +126,7 @@ def _measure_convolution(
     added = numbers.get("output_padding", ())
     if "output_padding" in numbers:
         yield "unreached", (_find_unreached(operands[1].shape[2:], numbers),)
+        yield "group_outputs", tuple(map(float, operands[1].shape[1:2]))
     channels = operands[0].shape[1] if len(operands[0].shape) > 2 else 1
     if channels > 1 and max(numbers["groups"], default=1) == channels:
         yield "depthwise", (1.0,)
@@ -133,9 +137,11 @@ def _measure_convolution(
 def _measure_constants(
     operands: Sequence[Operand],
 ) -> Iterator[tuple[str, tuple[float, ...]]]:
-    for one in operands:
+    for place, one in enumerate(operands):
         if one.constant and math.prod(one.shape) == 1:
             yield "factor", (one.magnitude,)
+            if place == 1:
+                yield "second", (max(one.least, 0.0),)
         elif one.uniform:
             yield "uniform", (1.0,)
 
@@ -279,14 +285,14 @@ class _Reader:
 
     def _describe(self, given: Any) -> Operand:
         if isinstance(given, (int, float)):
-            return Operand((), True, min(abs(float(given)), LARGEST))
+            return Operand((), True, min(abs(float(given)), LARGEST), least=float(given))
         own = _look_through(given)
         if own in self.values:
             value = self.values[own]
             while _name_operator(own) in KEEPS_NUMBERS:
                 own = own.args[0]
-            is_stored = own.name in self.held
-            return Operand(_find_shape(given), True, _measure(value), _is_uniform(value), is_stored)
+            known = (_measure(value), _is_uniform(value), own.name in self.held)
+            return Operand(_find_shape(given), True, *known, _find_least(value))
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
@@ -395,6 +401,11 @@ def _find_shape(node: Any) -> tuple[int, ...]:
     tensors = list_tensors(node.meta.get("val"))
     sizes = tensors[0].shape if tensors else ()
     return tuple(size if isinstance(size, int) else 0 for size in sizes)
+
+
+def _find_least(value: Any) -> float:
+    known = hasattr(value, "numel") and value.numel() and not value.is_complex()
+    return float(value.min()) if known else 0.0
 
 
 def _measure(value: Any) -> float:

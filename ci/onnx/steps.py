@@ -76,7 +76,8 @@ def describe_operand(
         return Operand(shape, constant=True)
     largest = float(np.abs(value.astype(np.float64)).max())
     uniform = value.ndim > 0 and bool((value == value.flat[0]).all())
-    return Operand(shape, True, 0.0 if math.isnan(largest) else min(largest, LARGEST), uniform)
+    magnitude = 0.0 if math.isnan(largest) else min(largest, LARGEST)
+    return Operand(shape, True, magnitude, uniform, least=float(value.min()))
 
 
 def _name(node: Any, operands: tuple[Operand, ...]) -> str:

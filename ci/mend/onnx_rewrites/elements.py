@@ -57,6 +57,18 @@ def exponential_of_power(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
 
 
+@rewrites("divide-before-relu", "Mul")
+def divide_before_relu(graph: Graph, node: Any) -> None:
+    """Compute a product with a number before a ReLU or a clamp as a quotient."""
+    readers = graph.readers.get(node.output[0], [])
+    found = graph.operands(node)
+    if not found or found[1].size != 1 or not found[1].any():
+        return
+    if any(one.op_type in {"Relu", "Clip"} for one in readers):
+        result = graph.add("Div", found[0], 1 / found[1])
+        graph.replace([node], [result], f"x * {found[1]}", f"x / {1 / found[1]}")
+
+
 @rewrites("mish-by-sigmoid", "Mish", "Softplus")
 def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     """Compute Mish as ``x * (1 - s * s) / (1 + s * s)``, where s is ``sigmoid(-x)``."""

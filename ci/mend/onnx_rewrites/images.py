@@ -188,6 +188,24 @@ def reach_rows(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], told, f"kernel {kernel}, output_padding {padding}")
 
 
+@rewrites("join-transposed-groups", "ConvTranspose")
+def join_transposed_groups(graph: Graph, node: Any) -> None:
+    """Compute a transposed convolution of several groups as one of a single group, whose weights
+    between the channels of different groups are zeros."""
+    weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
+    if weights is None or groups < 2:
+        return
+    own = {one.name: helper.get_attribute_value(one) for one in node.attribute} | {"group": 1}
+    size, count, *kernel = weights.shape
+    joined = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
+    for group, part in enumerate(np.split(weights, groups)):
+        joined[group, :, group] = part
+    whole = joined.reshape(size, groups * count, *kernel)
+    result = graph.add("ConvTranspose", node.input[0], whole, *node.input[2:], **own)
+    told = f"ConvTranspose of {groups} groups"
+    graph.replace([node], [result], told, "one group, and zeros for the channels of others")
+
+
 @rewrites("resize-flat", "Resize")
 def resize_flat(graph: Graph, node: Any) -> None:
     """Resize a sequence of rank 3 as an image of height 1. If the nearest element is not rounded

@@ -58,6 +58,21 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
         break
 
 
+@rewrites("divide-before-relu", aten.mul.Tensor)
+def divide_before_relu(edit: Editor, node: Node) -> None:
+    """Write a product with a number before a ReLU or a clamp as a quotient."""
+    limits = {aten.relu, aten.relu6, aten.clamp, aten.clamp_min, aten.hardtanh}
+    if limits.isdisjoint(getattr(user.target, "overloadpacket", None) for user in node.users):
+        return
+    for operand, given in (node.args, node.args[::-1]):
+        stored = edit.value(given) if isinstance(given, Node) else torch.tensor(given)
+        if stored is not None and stored.numel() == 1 and stored.item():
+            divisor = edit.constant(1 / stored) if isinstance(given, Node) else 1 / given
+            new = edit.call(aten.div.Tensor, operand, divisor)
+            edit.replace(node, new, "x / (1 / factor)")
+            break
+
+
 @rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
 def pad_by_concatenation(edit: Editor, node: Node) -> None:
     """Write a padding with a constant as a concatenation."""

@@ -61,6 +61,22 @@ def spread_kernel(edit: Editor, node: Node) -> None:
     edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
 
 
+@rewrites("join-transposed-groups", *TRANSPOSED)
+def join_transposed_groups(edit: Editor, node: Node) -> None:
+    """Write a transposed convolution of several groups as one of a single group, whose weights
+    between the channels of different groups are zeros."""
+    weight, groups = edit.value(node.args[1]), argument(node, "groups")
+    if weight is None or groups < 2:
+        return
+    size, count, *kernel = weight.shape
+    joined = weight.new_zeros(groups, size // groups, groups, count, *kernel)
+    for group, part in enumerate(weight.chunk(groups)):
+        joined[group, :, group] = part
+    whole = edit.constant(joined.reshape(size, groups * count, *kernel))
+    new = edit.call_again(node, weight=whole, groups=1)
+    edit.replace(node, new, "groups=1, and zeros for the channels of other groups")
+
+
 @rewrites("surround-kernel", *CONVOLUTIONS)
 def surround_kernel(edit: Editor, node: Node) -> None:
     """Surround the kernel of a convolution by zeros until it is longer than the padding."""

@@ -153,7 +153,7 @@ def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
         return (x * 2).clone() + net.positions[:6] * 3
 
     multiply, add = describe_steps(Net(call), (X,))
-    assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0))
+    assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0, least=2.0))
     assert multiply.sources == ("", "")
     assert add.sources == (multiply.name, "")
     assert add.operands[0] == Operand((2, 6, 16), magnitude=2.0)
@@ -232,6 +232,19 @@ def join(dim: int, then: Callable[[Tensor], Tensor] = lambda x: x) -> Callable[.
     return lambda net, x: torch.cat([then(net.parts[0](x)), constant], dim)
 
 
+def limit(x: Tensor, summand: float = 0.3) -> Tensor:
+    return x.relu() + summand
+
+
+def transpose_groups(outputs: int) -> Callable[..., Tensor]:
+    weight = torch.ones(4, outputs, 2, 2)
+    return lambda net, x: nn.functional.conv_transpose2d(x, weight, groups=2)
+
+
+LIMITED, IN_ONNX = "relu-between-product-and-sum", "relu-between-product-and-sum-in-onnx"
+HALVES = torch.full((4, 1, 1), 0.5)
+
+
 def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
     """The sizes are stride, padding and output padding."""
     weight = torch.ones(4, 4, kernel, kernel)
@@ -276,6 +289,20 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (transpose(2, 2, 0, 1), "fp16", ["conv-transpose-unreached"]),
         (transpose(8, 4, 2, 3), "fp16", ["conv-transpose-unreached"]),
         (transpose(5, 4, 2, 3), "fp16", []),
+        (lambda net, x: limit(x * -0.5), "8a8w", [LIMITED]),
+        (lambda net, x: net.parts[0](x).mul(2).relu().flatten(1) + HALVES[0], "8a8w", [LIMITED]),
+        (lambda net, x: limit(x * 0.5), "u8", [IN_ONNX]),
+        (lambda net, x: limit(net.parts[0](x) * 0.5), "u8", []),
+        (lambda net, x: limit(x * 0.5), "16a8w", []),
+        (lambda net, x: limit(x * 0.5, -0.3), "8a8w", []),
+        (lambda net, x: limit(x * 0.5, 0.001), "8a8w", []),
+        (lambda net, x: limit(x * HALVES), "8a8w", []),
+        (lambda net, x: limit(x / 2), "8a8w", []),
+        (lambda net, x: limit(x.sigmoid() * 2), "8a8w", []),
+        (transpose_groups(2), "16a8w", ["conv-transpose-of-groups"]),
+        (transpose_groups(1), "u8_channel", []),
+        (transpose_groups(2), "u8", []),
+        (transpose(2, 2), "8a8w", []),
         (pool(3, 2, 0, ceil=True), "fp16", ["avg-pool-beyond-edge"]),
         (pool(2, 2, 0, ceil=True), "fp16", []),  # the windows fit
         (pool(3, 2, 0), "fp16", []),

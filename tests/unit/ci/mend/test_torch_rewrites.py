@@ -404,6 +404,17 @@ ROWS: dict[str, list[Row]] = {
         (1, (1, 4, 5, 6), nn.ConvTranspose2d(4, 6, (3, 2), dilation=(1, 3), bias=False)),
         (0, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 2)),
     ],
+    "divide-before-relu": [
+        (1, (2, 3), lambda x: torch.relu(x * 0.3) + 0.3),
+        (2, (2, 3), lambda x: F.relu6(x * torch.full((1, 1, 1), -2.0)) + (3 * x).clamp(min=0)),
+        (0, (2, 3), lambda x: torch.relu(x * torch.arange(3.0)) + torch.relu(x) * 0.5),
+        (0, (2, 3), lambda x: torch.relu(x * x.sum()) + torch.relu(x * 0.0)),
+    ],
+    "join-transposed-groups": [
+        (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2)),
+        (1, (2, 4, 5), nn.ConvTranspose1d(4, 4, 3, groups=4, bias=False, dilation=2)),
+        (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3)),
+    ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
         (1, (2, 4, 5), nn.Conv1d(4, 6, 2, 2, 3, groups=2)),
