@@ -78,7 +78,8 @@ def _expand(paths: list[Path]) -> list[Path]:
     ]
     if not files:
         raise UsageError(
-            "no library to verify", fix="pass files named *.so, or a directory that contains some"
+            "no library to verify",
+            fix="pass files, such as *.mbn, by their names, or a directory with files named *.so",
         )
     return files
 
