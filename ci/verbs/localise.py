@@ -33,6 +33,7 @@ from ci.verbs.steps import (
 )
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from ci.verbs.user_policy import choose_policy
+from provisioning.console.caller import shown_path
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -66,11 +67,12 @@ def choose_exit(cases: Iterable[Localised]) -> ExitCode:
 
 def render_cases(cases: Sequence[Localised]) -> str:
     """Return the results as text for a terminal."""
-    return "\n".join(line for one in cases for line in _render(one))
+    names = name_models(one.model for one in cases)
+    return "\n".join(line for one in cases for line in _render(one, names[one.model]))
 
 
-def _render(case: Localised) -> Iterator[str]:
-    yield f"{case.model} {case.scheme} {case.soc}"
+def _render(case: Localised, name: str) -> Iterator[str]:
+    yield f"{name} {case.scheme} {case.soc}"
     for number, one in enumerate(case.outputs):
         told = "wrong" if one.wrong else "as predicted" if one.faithful else "near the prediction"
         yield f"  output {number}: {_pair(one)}, {told}"
@@ -85,11 +87,11 @@ def _render(case: Localised) -> Iterator[str]:
         yield from _tabulate(case.model_rows)
     yield from _conclude(case)
     if case.reproducer:
-        yield f"  reproducer: {case.reproducer}"
-        if case.reproducer.endswith(ONNX.suffix):
+        file = shown_path(Path(case.reproducer))
+        yield f"  reproducer: {file}"
+        if file.endswith(ONNX.suffix):
             scheme = f" --scheme {case.scheme}" if case.scheme == Scheme.FP16.value else ""
-            path = shlex.quote(case.reproducer)
-            yield f"    red by itself: qnn-ci test-onnx --model {path}{scheme}"
+            yield f"    red by itself: `qnn-ci test-onnx --model {shlex.quote(file)}{scheme}`"
     if case.ended:
         yield f"  the search ended early: {case.ended}" if case.outputs else f"  {case.ended}"
     yield f"  {count(case.programs, 'program')}"

@@ -694,14 +694,14 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
     cases = [
         Localised(
             **msgspec.structs.asdict(found),
-            model="net",
+            model="nets/net.py:f",
             scheme="8a8w",
             soc="SM8650",
             wrong=found.is_wrong,
             model_rows=rows(20, 21),
             programs=7,
             cause=name_cause(found, spec),
-            reproducer="wrong.py",
+            reproducer=str(Path.cwd() / "wrong.py"),
             known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
         ),
         Localised(
@@ -714,11 +714,12 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
             program_rows=rows(30),
         ),
         Localised(
-            model="none",
+            model="nets/net.onnx",
             scheme="fp16",
             soc="SM8750",
             wrong=False,
             programs=1,
+            reproducer=str(Path.cwd() / "small est.onnx"),
             ended="no program",
         ),
     ]
