@@ -3,7 +3,7 @@
 The programs of ``test-emulator`` have to be equal to those of this script, byte for byte
 (tests/integration/emulator/test_plain_script.py). Run as a program with QNN_SDK_ROOT and
 LD_LIBRARY_PATH set: ``python -m tests.plain_script DIRECTORY MODULE:FUNCTION:SCHEME...``. FUNCTION
-returns a module, example inputs and calibration sets, as in docs/guides/pytorch.md. Writes
+returns a module, example inputs and calibration samples, as in docs/guides/pytorch.md. Writes
 ``MODULE-FUNCTION-SCHEME.pte`` for each.
 """
 

@@ -106,7 +106,7 @@ class PartEngine:
 
 @cache
 def hold(spec: CaseSpec, backend: Backend) -> Any:
-    """Return the graphs of a case's model, with at most MOST_SETS of its input sets. They are made
+    """Return the graphs of a case's model, with at most MOST_SETS of its samples. They are made
     once per process."""
     from ci.audit.localise_cuts import make_graphs
     from ci.executorch.quantize import quantize_model
@@ -230,7 +230,7 @@ LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON h
 
 
 class Localised(Located, frozen=True, kw_only=True):
-    """The results of one case, also in JSON. Numbers in dB are from the worst input set.
+    """The results of one case, also in JSON. Numbers in dB are from the worst sample.
 
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
     that model with float32. ``programs`` is the number of programs that were tried. ``cause`` is

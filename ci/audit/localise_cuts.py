@@ -119,8 +119,8 @@ EQUAL_DB = 120.0  # the highest SQNR that is reported; it also stands for equal 
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graph that is lowered (``module``), the graph of the float32 model, and the input
-    sets."""
+    """The graph that is lowered (``module``), the graph of the float32 model, and the
+    samples."""
 
     module: GraphModule
     float32: GraphModule
@@ -202,7 +202,7 @@ class Graphs:
 
     def rank_losses(self) -> list[Row]:
         """Return a row for each operator, and for each range of a quantized input or result, that
-        loses SQNR against the float32 model in the worst input set. The loss at an operator
+        loses SQNR against the float32 model in the worst sample. The loss at an operator
         includes the effect of its quantized weights. The rows that add the most noise come first.
         If the model is not quantized, there are no rows."""
         if self.module is self.float32:
@@ -262,7 +262,7 @@ class Graphs:
 
     def cut(self, cut: Cut) -> tuple[GraphModule, list[Inputs]]:
         """Return the part of the graph that ``cut`` keeps, with the changes in ``cut.mended``, and
-        its inputs per input set. These are inputs of the model and recorded results of operators
+        its inputs per sample. These are inputs of the model and recorded results of operators
         that are not kept."""
         wanted = [self.results[name] for name in cut.given]
         kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
@@ -323,7 +323,7 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
             continue
         raise UsageError(
             "localise cannot divide a model that changes its buffers",
-            why="the results for an input set depend on the sets before it",
+            why="the results for a sample depend on the sets before it",
             fix="pass the state as inputs and outputs, as ci/models/suite/decoder.py does",
         )
     return Graphs(module if isinstance(module, GraphModule) else plain, plain, sets)
@@ -353,7 +353,7 @@ def _measure_sets(
     right: Sequence[dict[str, Tensor]], name: str, given: Sequence[dict[str, Tensor]], node: str
 ) -> float:
     """Return the SQNR in dB of the node ``node`` in ``given`` against the node ``name`` in
-    ``right``, for the worst input set."""
+    ``right``, for the worst sample."""
     return min(_decibels(a[name], b[node]) for a, b in zip(right, given, strict=True))
 
 
@@ -370,7 +370,7 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 def record(
     module: GraphModule, sets: Sequence[Inputs], names: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Run a graph on each input set, and return the results of the nodes with these names."""
+    """Run a graph on each sample, and return the results of the nodes with these names."""
     recorders = [_Recorder(module, names) for _ in sets]
     with torch.no_grad(), keep_state(module):
         for recorder, inputs in zip(recorders, sets, strict=True):

@@ -37,7 +37,7 @@ SCRATCH = "recorded.onnx"
 @dataclass(frozen=True)
 class OnnxGraphs:
     """The file of the model that is compiled (``model``), the file of the float model, and the
-    input sets. ``is_calibrated`` is true if the first was quantized from the second here. ``work``
+    samples. ``is_calibrated`` is true if the first was quantized from the second here. ``work``
     is a directory for files.
 
     Values have names, so an operator has the name of its result. An operator with several results
@@ -153,7 +153,7 @@ class OnnxGraphs:
         return [*found]
 
     def record(self, names: Collection[str], sets: Sequence[Arrays]) -> list[dict[str, Any]]:
-        """Return the values of inputs and operators for each input set. If they are rounded, they
+        """Return the values of inputs and operators for each sample. If they are rounded, they
         are returned after rounding."""
         read = {name: self.results[name] for name in names if name in self.operators}
         values = self.compute(self.proto, [*dict.fromkeys(read.values())], sets)
@@ -168,14 +168,14 @@ class OnnxGraphs:
     def compute(
         self, model: onnx.ModelProto, names: Collection[str], sets: Sequence[Arrays]
     ) -> list[dict[str, Any]]:
-        """Return the values with these names for each input set."""
+        """Return the values with these names for each sample."""
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
         return compute_sets(copied, self.work / SCRATCH, sets, names) if names else [{}] * len(sets)
 
     def rank_losses(self) -> list[Row]:
         """Return a row for each operator, and for each range of a rounded input or result, that
-        loses SQNR in the first input set. The reference rounds only weights. The rows that add the
+        loses SQNR in the first sample. The reference rounds only weights. The rows that add the
         most noise come first. If the model was not quantized here, there are no rows."""
         if not self.is_calibrated:
             return []
@@ -291,7 +291,7 @@ def _rounds(node: Any) -> bool:
 
 @cache
 def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
-    """Return the graphs of a case's model, with at most MOST_SETS of its input sets. They are made
+    """Return the graphs of a case's model, with at most MOST_SETS of its samples. They are made
     once per process, and their files are written to ``work``."""
     work.mkdir(parents=True, exist_ok=True)
     source = load_source(spec)

@@ -22,8 +22,8 @@ KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
 MOST_REFUSED = 3  # in a row; then no more programs with additional outputs are tried
-MOST_SETS = 4  # only a few input sets are used, because many programs run them
-MOST_BYTES = 64 << 20  # additional outputs of one program, per input set
+MOST_SETS = 4  # only a few samples are used, because many programs run them
+MOST_BYTES = 64 << 20  # additional outputs of one program, per sample
 
 
 class Mend(str, Enum):
@@ -74,7 +74,7 @@ class Cut(Struct, frozen=True):
 
 
 class Departure(Struct, frozen=True, kw_only=True):
-    """An output of a program: its SQNR in dB against the eager model in the worst input set, and
+    """An output of a program: its SQNR in dB against the eager model in the worst sample, and
     the SQNR that is predicted from rounding errors alone. ``faithful`` is false if the gate rejects
     the output as not faithful to the model."""
 
@@ -156,7 +156,7 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The results of a search, with numbers in dB from the worst input set.
+    """The results of a search, with numbers in dB from the worst sample.
 
     ``outputs`` are the outputs of the program, and ``program_rows`` the losses of its operators
     against the model that was lowered. ``not_compared`` results were returned by no program.

@@ -37,7 +37,7 @@ MIN_RUNS = 2  # the least number of runs for a noise prediction
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}  # of ONNX
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 
-Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
+Sets = Sequence[Sequence[Array]]  # a list of arrays per sample
 
 
 class Fallback(Struct, frozen=True):
@@ -86,7 +86,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     binary: str  # the file with QNN's context binary, relative to the directory
     size_bytes: int  # of the program
     delegation: Delegation
-    sets: int = 0  # the number of input sets; 0 if the references are stored elsewhere, or missing
+    sets: int = 0  # the number of samples; 0 if the references are stored elsewhere, or missing
     inputs: tuple[TensorInfo, ...] = ()  # of all methods
     outputs: tuple[TensorInfo, ...] = ()
     methods: tuple[str, ...] = ()  # empty if there is only one
@@ -96,7 +96,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...] = ()
     made_inputs: str = ""  # describes generated inputs, see ci.models.user_models.name_made
     weights: str = ""  # the SHA-256 of the float32 model's weights, or empty
-    calibration: str = ""  # the SHA-256 of the calibration sets, or empty
+    calibration: str = ""  # the SHA-256 of the calibration samples, or empty
     footprint: Footprint | None = None
     # The tensors that leave their calibrated ranges most, if the scheme was calibrated.
     clipped: tuple[Clipped, ...] = ()
@@ -167,7 +167,7 @@ class Staging:
         self.log.with_name(STAGE).write_text(stage, encoding="ascii")
 
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
-        """Write the input sets on which the program is judged."""
+        """Write the samples on which the program is judged."""
         write_sets(self.directory / INPUTS, sets)
 
     def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
@@ -197,7 +197,7 @@ class Staging:
                         path.write_bytes(array.tobytes())
 
     def write_noise(self, errors: Sequence[Any]) -> None:
-        """Write the predicted errors of each output as an array [run, input set, *shape]. An empty
+        """Write the predicted errors of each output as an array [run, sample, *shape]. An empty
         array means that no errors were predicted for the output.
 
         Runs with NaN or infinite elements are dropped. Raises FailedError if fewer than two runs
@@ -229,7 +229,7 @@ def read_steps(path: Path) -> tuple[Step, ...]:
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
     """Raise FailedError if the float32 model's outputs in ``directory`` are unusable as references.
-    Programs without input sets, such as language models, are not checked, because their references
+    Programs without samples, such as language models, are not checked, because their references
     are stored elsewhere."""
     if not compiled.sets:
         return
@@ -238,14 +238,14 @@ def require_references(directory: Path, compiled: Compiled, policy: ReferencePol
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
     """Raise FailedError if ``reference``, the outputs of a float32 model, is unusable as a
-    reference. It has one list per input set. Without a policy, nothing is checked."""
+    reference. It has one list per sample. Without a policy, nothing is checked."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
     """Return why a reference proves nothing, or "" if it is usable. The reference has one list per
-    input set.
+    sample.
 
     A floating-point output must be finite, must be neither near zero nor constant, and must depend
     on the input. Integer and boolean outputs may be constant if there are floating-point outputs:
@@ -295,7 +295,7 @@ class Engine(Protocol):
         """Return the SHA-256 of everything that determines the program and its references."""
 
     def read_data(self, spec: CaseSpec) -> int:
-        """Return the number of input sets on which a user's model is judged. Raises UsageError if
+        """Return the number of samples on which a user's model is judged. Raises UsageError if
         the data files do not match the model."""
 
     def warm_up(self, spec: CaseSpec) -> None:
@@ -331,9 +331,9 @@ class RunNotes:
     faults: tuple[str, ...] = ()  # reasons why the case fails
     remark: str = ""  # printed on the terminal
     files: tuple[Path, ...] = ()  # kept next to the report
-    # Mean cycles and microseconds per input set, from QNN's profile.
+    # Mean cycles and microseconds per sample, from QNN's profile.
     accelerator: Mapping[str, int] = field(default_factory=dict)
-    # The mean time per input set, if the model's entry requests timed runs.
+    # The mean time per sample, if the model's entry requests timed runs.
     run_ms: float | None = None
     device: DeviceFigures | None = None  # measurements from a device
 
@@ -359,7 +359,7 @@ class OpenProgram(Protocol):
         """Whether its process had run other programs before."""
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs, one list per input set. Raises RunError if there are none."""
+        """Return the outputs, one list per sample. Raises RunError if there are none."""
 
     def finish(self) -> RunNotes:
         """Close the program and return the notes on its runs. Raises RunError if its process

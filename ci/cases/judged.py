@@ -52,7 +52,7 @@ from ci.facts.kinds import (
     NO_NODE,
     NO_OUTPUTS,
     ON_CPU,
-    PROOFLESS,
+    INCONCLUSIVE,
     RETYPED,
     RUNNER,
     UNEXPECTED,
@@ -300,14 +300,14 @@ class CaseJudge:
             *nearly,
             *nearly_late,
         )
-        proofless = verdict.proofless
-        if proofless and self.evidence.metric and not task:
+        inconclusive = verdict.inconclusive
+        if inconclusive and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
-            self.evidence.warnings += (f"{proofless}, except for the metric",)
-            proofless = ""
+            self.evidence.warnings += (f"{inconclusive}, except for the metric",)
+            inconclusive = ""
         findings = [
             *failing,
-            *([PROOFLESS.find(proofless)] if proofless else []),
+            *([INCONCLUSIVE.find(inconclusive)] if inconclusive else []),
             *self.compare_baseline(),
             *(RUNNER.find(one) for one in run.notes.faults),
             *self.delegation_faults(compiled),

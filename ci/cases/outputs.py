@@ -22,7 +22,7 @@ OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
 
 
 def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
-    """Return the input sets of an artifact. Raises OSError or ValueError if it is damaged."""
+    """Return the samples of an artifact. Raises OSError or ValueError if it is damaged."""
     return read_sets(artifact / INPUTS, compiled.inputs, compiled.sets)
 
 
@@ -74,7 +74,7 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
 
 
 def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
-    """Return one output, or one of its bounds, as an array [input set, *shape]. ``pattern`` is the
+    """Return one output, or one of its bounds, as an array [sample, *shape]. ``pattern`` is the
     format string of the file names. Raises OSError or ValueError if a file is missing or has the
     wrong size."""
     files = (directory / pattern.format(number, index) for number in range(sets))
@@ -99,14 +99,14 @@ def size_bytes(info: TensorInfo) -> int:
 
 
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
-    """Return a runner's outputs as one array per output, [input set, *shape].
+    """Return a runner's outputs as one array per output, [sample, *shape].
 
-    Raises ValueError if the number of input sets, the number of outputs, or the size or shape of an
+    Raises ValueError if the number of samples, the number of outputs, or the size or shape of an
     output is wrong. A single number may have any shape.
     """
     if len(outputs) != compiled.sets:
         raise ValueError(
-            f"the runner returned outputs for {len(outputs)} input sets instead of {compiled.sets}"
+            f"the runner returned outputs for {len(outputs)} samples instead of {compiled.sets}"
         )
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
@@ -128,8 +128,8 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
 
 
 def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
-    """Return the outputs for ``sets`` input sets that a runner wrote to ``directory``, one list per
-    input set.
+    """Return the outputs for ``sets`` samples that a runner wrote to ``directory``, one list per
+    sample.
 
     Raises OSError or ValueError unless each output is a regular file of the right size with a
     single hard link, and the directory contains nothing else.

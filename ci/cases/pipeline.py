@@ -263,7 +263,7 @@ class CaseRun(CaseJudge):
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
     ) -> Run:
-        """Open the program with ``runner``, by default the session's, and run each input set
+        """Open the program with ``runner``, by default the session's, and run each sample
         once."""
         began, used = time.monotonic(), False
         runner = runner or self.setup.runner

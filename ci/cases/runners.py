@@ -31,7 +31,7 @@ class HeldProgram(Protocol):
     """A program that is open in a worker."""
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs, one list per input set."""
+        """Return the outputs, one list per sample."""
 
     def finish(self) -> Any:
         """Return the data that is passed to ``PooledRunner.note``."""
@@ -47,7 +47,7 @@ def open_held(opening: Callable[[Program], HeldProgram], program: Program) -> No
 
 
 def run_held(sets: Sets) -> Sets:
-    """Return the outputs, one list per input set, of the program that is open in this worker."""
+    """Return the outputs, one list per sample, of the program that is open in this worker."""
     return held[-1].run(sets)
 
 
@@ -82,7 +82,7 @@ class PooledRunner:
 
 @dataclass
 class PooledProgram:
-    """A program that is open in a worker, and the input sets and outputs of its last run."""
+    """A program that is open in a worker, and the samples and outputs of its last run."""
 
     runner: PooledRunner
     program: Program

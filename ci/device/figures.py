@@ -86,7 +86,7 @@ def summarize_starts(
 ) -> DeviceFigures:
     """Return the figures of a program's starts. ``starts`` must not be empty.
 
-    For each input set, the runner executes the program ``warm_up`` times, then ``iteration`` times.
+    For each sample, the runner executes the program ``warm_up`` times, then ``iteration`` times.
     The percentiles are computed over all starts, without warm-ups and without the first execution
     of a start (unless it is the only one). ``first_ms`` is the median of the first executions.
 

@@ -109,7 +109,7 @@ exit $failed
 
 
 class KeptProgram(msgspec.Struct, frozen=True):
-    """A program that a run kept: its file name, the number of its input sets, and its input
+    """A program that a run kept: its file name, the number of its samples, and its input
     tensors."""
 
     program: str

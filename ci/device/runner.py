@@ -276,7 +276,7 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """How often each input set is run: the model's ``iteration``. On a real device, the default
+        """How often each sample is run: the model's ``iteration``. On a real device, the default
         of 1 is replaced by RUNS."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
@@ -305,7 +305,7 @@ class DeviceProgram:
         return first
 
     def run_once(self, sets: int) -> Sets:
-        """Start the runner once, and return the outputs for each input set. Raises the same errors
+        """Start the runner once, and return the outputs for each sample. Raises the same errors
         as ``run``."""
         try:
             archive = self.start()

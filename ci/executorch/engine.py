@@ -102,7 +102,7 @@ class ExecutorchEngine:
 
 
 NAME = "python"
-# The limit for intermediate outputs of one input set, including padding.
+# The limit for intermediate outputs of one sample, including padding.
 DEBUG_BYTES = 256 << 20
 
 
@@ -117,7 +117,7 @@ def open_program(program: Program, *, quantizes: bool = False) -> HeldProgram:
 def run_traced(
     program: Program, directory: Path, sets: Sets, debug_bytes: int = 0
 ) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
-    """Run a program on input sets in a worker. Write its trace to ``directory``, and extract files
+    """Run a program on samples in a worker. Write its trace to ``directory``, and extract files
     from the trace: the times of QNN's events or, with ``debug_bytes``, intermediate outputs.
 
     Return the outputs, the accelerator's figures, and the names of the extracted files. Raises
@@ -151,7 +151,7 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
     """Run a program again to record the trace that the model's entry requests, and return the notes
     on this run. The case fails if the outputs differ from ``judged``, the outputs of the first run.
 
-    Intermediate outputs are kept only for the first input set.
+    Intermediate outputs are kept only for the first sample.
     """
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)

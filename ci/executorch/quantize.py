@@ -244,7 +244,7 @@ def configure(scheme: Scheme, observer: str = "") -> dict[str, Any]:
     an observer of Choices.
 
     ExecuTorch's default observer uses a moving average, which clips values if there are few
-    calibration sets. Except for training, an observer of the minimum and maximum is used instead.
+    calibration samples. Except for training, an observer of the minimum and maximum is used instead.
     Raises FailedError if the installed ExecuTorch does not have the scheme.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
@@ -369,7 +369,7 @@ RATE = 1e-3
 
 def train(prepared: GraphModule, model: Model, steps: int) -> None:
     """Train ``prepared`` with Adam so that it matches the float32 model's outputs for the
-    calibration sets, with one set per step.
+    calibration samples, with one set per step.
 
     No labels are needed, because the float32 model is the teacher. Nothing is random, so training
     always results in the same weights.
@@ -399,7 +399,7 @@ def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Set the range of each observer to the minimum and maximum over all sets, as calibration does.
+    """Set the range of each observer to the minimum and maximum over all samples, as calibration does.
 
     By default, torchao moves a range by a hundredth towards each set's range. After only a few
     sets, the range would be too narrow, and values would be clipped.

@@ -45,7 +45,7 @@ class LoadedProgram:
     the program has several methods, their inputs are concatenated, and so are their outputs.
     ``quantizes`` is true if the CPU quantizes inputs and outputs. If ``debug_bytes`` is not None,
     the runtime records a trace, with at most this many bytes of intermediate outputs. ``repeated``
-    defines how often each input set runs.
+    defines how often each sample runs.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class LoadedProgram:
         self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each input set, and return the outputs of each set's last run.
-        Raises FailedError if an input set has the wrong number of inputs, or an input has the wrong
+        """Execute every method for each sample, and return the outputs of each set's last run.
+        Raises FailedError if a sample has the wrong number of inputs, or an input has the wrong
         size."""
         return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
 
     def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Run one input set as often as ``repeated`` requires. Record the times, except for warm-up
+        """Run one sample as often as ``repeated`` requires. Record the times, except for warm-up
         runs, and return the outputs of the last run."""
         for _ in range(self.repeated.warm_up):
             self.run_set(number, tensors)
@@ -85,7 +85,7 @@ class LoadedProgram:
         return outputs
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Run one input set once, and return its outputs."""
+        """Run one sample once, and return its outputs."""
         metas = [
             [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
             for meta in (method.method_meta() for method in self.methods)
@@ -93,7 +93,7 @@ class LoadedProgram:
         wanted = sum(map(len, metas))
         if len(tensors) != wanted:
             raise FailedError(
-                f"input set {number} has the wrong number of inputs:"
+                f"sample {number} has the wrong number of inputs:"
                 f" {len(tensors)} instead of {wanted}"
             )
         outputs: list[Any] = []

@@ -92,7 +92,7 @@ ELEMENTS = Kind(
     Question.FAITHFUL,
     "Noise explains the error of the output as a whole, but not that of single elements.",
     "give the model a metric: if the program keeps it, such an error is only a note",
-    "not faithful: the error is 3.1 dB above the predicted noise in element [3, 0] of input set 2",
+    "not faithful: the error is 3.1 dB above the predicted noise in element [3, 0] of sample 2",
 )
 NOT_FINITE = Kind(
     "QNN2003",
@@ -120,7 +120,7 @@ FAR = Kind(
     Question.FAITHFUL,
     "The SQNR or the cosine against the quantized model is below the policy's limit.",
     "`localise` finds the operator; the limit is in the policy",
-    "not faithful: SQNR 18.2 dB in the worst input set, 30 dB required",
+    "not faithful: SQNR 18.2 dB in the worst sample, 30 dB required",
 )
 TOKENS = Kind(
     "QNN2007",
@@ -269,7 +269,7 @@ LACKING = Kind(
     "`doctor` examines the environment",
     "lowered; the program cannot run here: it needs an Adreno",
 )
-PROOFLESS = Kind(
+INCONCLUSIVE = Kind(
     "QNN2701",
     Question.PROOF,
     "The gate accepts wrong outputs of a kind for this case, so that it proves nothing.",

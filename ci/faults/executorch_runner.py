@@ -82,8 +82,8 @@ def run_modules(
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Lower a module with several graphs, run it on the input sets, and return the outputs per
-    input set. Also return messages about operators that stay on the CPU, at most one per graph. The
+    """Lower a module with several graphs, run it on the samples, and return the outputs per
+    sample. Also return messages about operators that stay on the CPU, at most one per graph. The
     keys are the numbers of the graphs, or UNKNOWN if the graph cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(

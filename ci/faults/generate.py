@@ -77,7 +77,7 @@ class Maker:
 
     def clear(self) -> None:
         """Start with an empty graph. ``self.values`` holds the values of its nodes and of the
-        tensors that they read, for the first input set."""
+        tensors that they read, for the first sample."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
         self.values: dict[Name, torch.Tensor] = {}
@@ -152,7 +152,7 @@ class Maker:
         graph = Graph(self.tensors, nodes, ())
         for one in names:
             if one not in self.values:
-                number = int(graph.tensors[one].is_input)  # draw numbers input sets from 1
+                number = int(graph.tensors[one].is_input)  # draw numbers samples from 1
                 self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
         return [self.values[one] for one in names]
 

@@ -65,8 +65,8 @@ class Result(Struct, frozen=True):
 
 class Output(NamedTuple):
     """An output of a graph. ``right`` is the output of the reference and ``made`` that of the
-    program, both [input set, *shape]. ``runs`` contains the errors of disturbed runs, [run, input
-    set, *shape]. ``step`` is the output's quantization step, or 0 if it is not used for the
+    program, both [sample, *shape]. ``runs`` contains the errors of disturbed runs, [run,
+    sample, *shape]. ``step`` is the output's quantization step, or 0 if it is not used for the
     verdict."""
 
     right: Any
@@ -77,7 +77,7 @@ class Output(NamedTuple):
 
 class Runs(NamedTuple):
     """The data for judging a program. ``right`` and ``made`` are the outputs of the reference and
-    of the program, per input set. ``noise`` contains the errors of disturbed runs, and ``steps``
+    of the program, per sample. ``noise`` contains the errors of disturbed runs, and ``steps``
     the quantization steps, both per output."""
 
     right: Sequence[Sequence[Any]]

@@ -25,7 +25,7 @@ Size = int | tuple[int, ...]
 
 
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
-    """Return the float32 elements of an input for input set ``number``, or those of a constant. The
+    """Return the float32 elements of an input for sample ``number``, or those of a constant. The
     same name, seed and number always yield the same elements."""
     declared = graph.tensors[name]
     if declared.value is not None:
@@ -54,7 +54,7 @@ def _is_weight(graph: Graph, name: str) -> bool:
 
 
 def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
-    """Return SETS input sets, each with one array per input."""
+    """Return SETS samples, each with one array per input."""
     return [tuple(draw(graph, one, seed, n + 1) for one in graph.inputs) for n in range(SETS)]
 
 
@@ -125,7 +125,7 @@ def write_forward(graph: Graph) -> str:
 
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
-    """Return the values of all tensors and nodes, by name, for each input set. Raises torch's
+    """Return the values of all tensors and nodes, by name, for each sample. Raises torch's
     errors if shapes do not match, and TypeError if an attribute is missing."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
@@ -140,7 +140,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
 def evaluate(
     graph: Graph, constants: Mapping[str, Any], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the values of all tensors and nodes, by name, for one input set."""
+    """Return the values of all tensors and nodes, by name, for one sample."""
     values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
     for name, node in graph.nodes.items():
         values[name] = apply(node, [values[read] for read in node.reads])

@@ -24,7 +24,7 @@ FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of 
 MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
 # Applies the rewrite with a name to a torch module, or to the .onnx file with a path, and returns
-# the result. It also gets the input sets. Raises ValueError if there is nothing to change.
+# the result. It also gets the samples. Raises ValueError if there is nothing to change.
 Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 
 

@@ -92,14 +92,14 @@ def draw_noise(right: Array, random: Random) -> Array:
 
 
 def _permute(asked: Asked) -> Iterator[Array]:
-    """Yield the output with the elements of all input sets in a random order."""
+    """Yield the output with the elements of all samples in a random order."""
     flat, random = asked.right.reshape(-1), asked.random
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
     yield np.roll(flat[random.permutation(flat.size)], shift).reshape(asked.right.shape)
 
 
 def _give_other_input(asked: Asked) -> Iterator[Array]:
-    """Yield the output with its input sets in a wrong order: shifted by one, then by two, and so
+    """Yield the output with its samples in a wrong order: shifted by one, then by two, and so
     on."""
     for shift in range(1, len(asked.right)):
         yield np.roll(asked.right, -shift, axis=0)
@@ -136,7 +136,7 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
     """For each of GARBAGE_SHARES, yield the output with this share of garbage at the end of each
-    input set."""
+    sample."""
     right = asked.right
     garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

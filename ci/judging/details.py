@@ -1,4 +1,4 @@
-"""Describes outputs in a report: the SQNR of each input set and of the worst channels, a histogram
+"""Describes outputs in a report: the SQNR of each sample and of the worst channels, a histogram
 of errors, and the worst element. The verdict does not depend on these descriptions."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return the details that a report shows about each output, [input set, *shape]. Details per
-    input set cover only the first SETS sets."""
+    """Return the details that a report shows about each output, [sample, *shape]. Details per
+    sample cover only the first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
 

@@ -1,5 +1,5 @@
 """Measures the error of one output against a reference, and divides an output into the parts in
-which its error is measured. Arrays are [input set, *shape]."""
+which its error is measured. Arrays are [sample, *shape]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_floating(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class Figures:
-    """The error of an output. Each figure is the worst over all input sets.
+    """The error of an output. Each figure is the worst over all samples.
 
     - ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     - ``cosine`` is the cosine similarity, 0 if the reference or the output is all zero.
@@ -37,7 +37,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Fit:
-    """How an output depends linearly on its reference, over all input sets.
+    """How an output depends linearly on its reference, over all samples.
 
     ``gain`` is the slope of the best line through the origin, minus 1. ``offset`` is the mean error
     divided by the reference's standard deviation, or 0 if the reference is constant.
@@ -48,7 +48,7 @@ class Fit:
 
 
 def measure(reference: Array, output: Array) -> Figures:
-    """Return the worst figures over all input sets. If the output has NaN or infinite elements, the
+    """Return the worst figures over all samples. If the output has NaN or infinite elements, the
     SQNR is minus infinity, the cosine is -1, and the largest error is infinite."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
@@ -72,7 +72,7 @@ def _measure_set(reference: Array, output: Array) -> Figures:
 @dataclass(frozen=True)
 class Nearness:
     """How close the outputs of two runners are. ``sqnr_db`` is the lowest SQNR over all outputs and
-    input sets, and ``equal`` is the share of elements with identical bits."""
+    samples, and ``equal`` is the share of elements with identical bits."""
 
     sqnr_db: float
     equal: float
@@ -100,14 +100,14 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def measure_pooled(reference: Array, output: Array) -> float:
-    """Return the SQNR in dB over all input sets together."""
+    """Return the SQNR in dB over all samples together."""
     wanted = reference.astype(np.float64)
     error = wanted - output
     return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
 
 
 def channel_axes(dims: int) -> list[int]:
-    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. If the
+    """Return the channel axes of an output with ``dims`` dimensions, [sample, *shape]. If the
     shape has three axes, the second and the last are channel axes. If it has more, as for images,
     only the second one is a channel axis. If it has fewer, only the last one is. A scalar has no
     channel axis."""
@@ -147,12 +147,12 @@ def share_equal(low: Array, reference: Array, high: Array, output: Array) -> flo
     return min(float(right[one].mean()) for one in (frequent, ~frequent) if one.any())
 
 
-WHOLE, ROW, ELEMENT = "all input sets", "row", "element"
+WHOLE, ROW, ELEMENT = "all samples", "row", "element"
 
 
 class Parts(NamedTuple):
     """The error power of each part of one kind, [..., part]. The parts are the slices along
-    ``axis`` of [input set, *shape]; ``axis`` is None for parts that are not such slices."""
+    ``axis`` of [sample, *shape]; ``axis`` is None for parts that are not such slices."""
 
     kind: str
     axis: int | None
@@ -167,13 +167,13 @@ class Parts(NamedTuple):
 
 def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
     """Yield the error power of every part of an output, for each kind of part: the whole output,
-    input sets, rows, channels, parts of a concatenation, and elements. ``squares`` are the squared
-    errors, [..., input set, *shape]."""
+    samples, rows, channels, parts of a concatenation, and elements. ``squares`` are the squared
+    errors, [..., sample, *shape]."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     places = tuple(range(lead, squares.ndim))
     yield Parts(WHOLE, None, squares.mean(places)[..., None])
-    for kind, axis in (("input set", 0), *name_axes(info)):
+    for kind, axis in (("sample", 0), *name_axes(info)):
         if squares.shape[lead + axis] > 1:
             others = tuple(place for place in places if place != lead + axis)
             yield Parts(kind, axis, squares.mean(others))

@@ -43,7 +43,7 @@ from ci.judging.figures import (
 )
 from ci.judging.materiality import RAISE_DB, Accepted
 from ci.judging.noise import Excess, Prediction
-from ci.judging.sightings import find_exchange
+from ci.judging.error_patterns import find_exchange
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Clipped, Threshold
 
@@ -59,7 +59,7 @@ LOST_DB = 3.0
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of a reference model, [input set, *shape].
+    """One output of a reference model, [sample, *shape].
 
     For indices, classes and booleans, every value from ``low`` to ``high`` is correct.
     """
@@ -108,7 +108,7 @@ class OutputJudgement:
     float_figures: Figures | None = None  # of the output against the float32 model
     quantized_figures: Figures | None = None  # of the output against the quantized model
     scheme_figures: Figures | None = None  # of the quantized model against the float32 model
-    predicted_db: float | None = None  # the predicted SQNR of the worst input set
+    predicted_db: float | None = None  # the predicted SQNR of the worst sample
     fit: Fit | None = None  # None if the reference is all zero
     excesses: tuple[Excess, ...] = ()  # from Prediction.find_excesses
     # For other outputs: shares of correct elements from share_equal.
@@ -265,7 +265,7 @@ def _judge_magnitudes(
             QUANTIZED_BADLY.find(
                 f"{given} has {pooled:.1f} dB of SQNR, {limits.min_sqnr_db_all:g} dB required",
                 subject=subject,
-                details=("against the float32 model, over all input sets",),
+                details=("against the float32 model, over all samples",),
                 figures=(
                     Figure(
                         name="sqnr_all", value=pooled, unit="dB", allowed=limits.min_sqnr_db_all
@@ -341,7 +341,7 @@ def _too_far(
 ) -> Iterator[Finding]:
     if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
         yield kind.find(
-            f"SQNR {figures.sqnr_db:.1f} dB in the worst input set, {min_sqnr_db:g} dB required",
+            f"SQNR {figures.sqnr_db:.1f} dB in the worst sample, {min_sqnr_db:g} dB required",
             subject=subject,
             details=(f"against the {against} model",),
             figures=(

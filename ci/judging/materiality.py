@@ -32,7 +32,7 @@ EIGHT_BITS = 2**-8
 @dataclass(frozen=True)
 class Accepted:
     """The error that a user accepts in one output. ``float32`` is the output of the float32 model,
-    and ``right`` that of the model that the program should compute, both [input set, *shape]."""
+    and ``right`` that of the model that the program should compute, both [sample, *shape]."""
 
     float32: Array
     right: Array

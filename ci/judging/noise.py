@@ -1,9 +1,9 @@
 """Decides whether correct arithmetic can explain an output's error.
 
-A prediction consists of the errors of a disturbed eager model, [run, input set, *shape]: see
+A prediction consists of the errors of a disturbed eager model, [run, sample, *shape]: see
 ci.models.noise. The same statistics are computed from a program's error and from each of these
 runs: gain, offset and the power of the error. The power is computed for the whole output and for
-each input set, row of the batch, channel, part of a concatenation and element. A statistic of the
+each sample, row of the batch, channel, part of a concatenation and element. A statistic of the
 program may exceed what the runs predict by a margin in dB, because the prediction is not exact.
 """
 
@@ -84,7 +84,7 @@ class Excess:
 @dataclass(frozen=True)
 class Prediction:
     """The prediction for one output. ``reference`` is the output of the undisturbed model, [input
-    set, *shape]. ``runs`` are the errors of at least two disturbed runs, [run, input set,
+    set, *shape]. ``runs`` are the errors of at least two disturbed runs, [run, sample,
     *shape]."""
 
     reference: Array
@@ -128,7 +128,7 @@ class Prediction:
 
     @cached_property
     def sqnr_db(self) -> float:
-        """The predicted SQNR of the worst input set, in dB."""
+        """The predicted SQNR of the worst sample, in dB."""
         places = tuple(range(1, self.reference.ndim))
         signals = np.mean(self.reference.astype(np.float64) ** 2, axis=places)
         noises = self._squares.mean(0).mean(places)

@@ -23,7 +23,7 @@ from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import ROW, Array, measure_pooled
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.sightings import Sighting, find_sighting
+from ci.judging.error_patterns import ErrorPattern, find_pattern
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
@@ -90,7 +90,7 @@ class Verdict:
     # whether the elements of a wrong output are right but in other places
     is_placed: bool = False
     controls: tuple[ControlResult, ...] = ()
-    proofless: str = ""  # names the kinds of wrong outputs that the gate accepts; or empty
+    inconclusive: str = ""  # names the kinds of wrong outputs that the gate accepts; or empty
     notes: tuple[NoiseNote, ...] = ()  # on errors that noise does not explain and do not matter
     # On errors of single elements, which do not matter if the program keeps the user's metric.
     element_notes: tuple[NoiseNote, ...] = ()
@@ -106,7 +106,7 @@ def judge_outputs(
     *,
     explained: Collection[Question] = (),
 ) -> Verdict:
-    """Compare ``outputs``, [input set, *shape] each, with the references, and test the gate with
+    """Compare ``outputs``, [sample, *shape] each, with the references, and test the gate with
     controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs. If a known fault
     explains why a question is answered with no, it is in ``explained``, and no other cause is
     guessed."""
@@ -114,16 +114,16 @@ def judge_outputs(
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
-    warnings = ["no two input sets have distinguishable outputs: use sets that differ more"]
+    warnings = ["no two samples have distinguishable outputs: use samples that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
     warnings += find_faint(references, infos)
-    sightings = find_sightings(judgement, references, outputs)
+    patterns = find_patterns(judgement, references, outputs)
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
         judgement.findings,
-        advise_on_figures(judgement, references, sightings, inputs, limits, explained=explained),
-        any(one is not None and one.is_placed for one in sightings.values()),
+        advise_on_figures(judgement, references, patterns, inputs, limits, explained=explained),
+        any(one is not None and one.is_placed for one in patterns.values()),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         tuple(
@@ -190,8 +190,8 @@ def find_vague(
 
 
 def find_faint(references: References, infos: Sequence[TensorInfo]) -> Iterator[str]:
-    """Yield a warning for each output that the quantized model loses in some input sets but not in
-    all of them together, as when it is close to zero there. Reports show the worst set."""
+    """Yield a warning for each output that the quantized model loses in some samples but not in
+    all of them together, as when it is close to zero there. Reports show the worst sample."""
     for index, info in enumerate(infos):
         if references.quantized is None or not info.dtype.startswith("float"):
             continue
@@ -202,7 +202,7 @@ def find_faint(references: References, infos: Sequence[TensorInfo]) -> Iterator[
             rms, whole = (np.sqrt(np.mean(np.square(one))) for one in (wanted[worst], wanted))
             yield (
                 f"output {index}: the quantized model has less than {LOST_DB:g} dB in {len(lost)}"
-                f" of {len(reached)} input sets: {reached[worst]:.1f} dB in set {worst}, where the"
+                f" of {len(reached)} samples: {reached[worst]:.1f} dB in sample {worst}, where the"
                 f" output's RMS is {rms:.3g}. Over all sets, it has {pooled:.1f} dB"
                 f" (RMS {whole:.3g})"
             )
@@ -276,7 +276,7 @@ def _least(figures: Iterable[float | None]) -> float | None:
 def advise_on_figures(
     judgement: Judgement,
     references: References,
-    sightings: Mapping[int, Sighting | None],
+    patterns: Mapping[int, ErrorPattern | None],
     inputs: Sequence[TensorInfo],
     limits: Threshold,
     *,
@@ -288,38 +288,38 @@ def advise_on_figures(
     several = len(judgement.outputs) > 1
     is_known = Question.FAITHFUL in explained
     advice = NO_ADVICE
-    for index, sighting in sightings.items():
-        if sighting:
+    for index, pattern in patterns.items():
+        if pattern:
             place = f"output {index}: " if several else ""
-            advice += Advice((f"{place}{sighting.seen}",))
-            if sighting.cause and not is_known:
-                advice += advise(sighting.cause, certainty=Certainty.GUESS)
-    if sightings and not is_known:
-        advice += _advise_on_program(judgement, sightings, inputs)
+            advice += Advice((f"{place}{pattern.seen}",))
+            if pattern.cause and not is_known:
+                advice += advise(pattern.cause, certainty=Certainty.GUESS)
+    if patterns and not is_known:
+        advice += _advise_on_program(judgement, patterns, inputs)
     failed = any(one.fails(Question.QUANTIZED) for one in judgement.outputs)
-    if not sightings and failed and Question.QUANTIZED not in explained:
+    if not patterns and failed and Question.QUANTIZED not in explained:
         advice += _advise_on_scheme(judgement, references, limits)
     return advice
 
 
-def find_sightings(
+def find_patterns(
     judgement: Judgement, references: References, outputs: Sequence[Array]
-) -> dict[int, Sighting | None]:
+) -> dict[int, ErrorPattern | None]:
     """Map the index of each output that is not faithful to the pattern of its errors."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
     wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
-    return {index: find_sighting(right, outputs[index], index) for index in wrong}
+    return {index: find_pattern(right, outputs[index], index) for index in wrong}
 
 
 def _advise_on_program(
-    judgement: Judgement, sightings: Mapping[int, Sighting | None], inputs: Sequence[TensorInfo]
+    judgement: Judgement, patterns: Mapping[int, ErrorPattern | None], inputs: Sequence[TensorInfo]
 ) -> Advice:
-    places = [_find_worst(judgement.outputs[index].excesses) for index in sightings]
+    places = [_find_worst(judgement.outputs[index].excesses) for index in patterns]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         return advise(fix=UINT8, proof=Proof.PROVEN)
     if any(one.kind == ROW and one.is_partial for one in chain(*places)):
         return advise("some rows of the batch are correct and others are not", BATCH)
-    if any(one and one.cause for one in sightings.values()):
+    if any(one and one.cause for one in patterns.values()):
         return NO_ADVICE
     batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
     return advise(fix=f"{f'{BATCH}, or ' if batched else ''}{OTHER_FORM}")

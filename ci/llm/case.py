@@ -16,7 +16,7 @@ from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Figure, Finding, advise
-from ci.facts.kinds import INVALID, NO_OUTPUTS, PROOFLESS, QUANTIZED_BADLY, TOKENS
+from ci.facts.kinds import INVALID, NO_OUTPUTS, INCONCLUSIVE, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import measure_pooled
 from ci.judging.verdict import CaseFigures, ControlResult
 from ci.llm.controls import MAKERS, Repeated, judge_control
@@ -234,7 +234,7 @@ class LlmRun(CaseRun):
         if not accepted:
             return []
         told = f"the verdict accepts {accepted}: this case proves nothing"
-        return [PROOFLESS.find(told, advice=advise(fix=LOUDER))]
+        return [INCONCLUSIVE.find(told, advice=advise(fix=LOUDER))]
 
 
 def locate(

@@ -194,7 +194,7 @@ class StaticProgram:
         self.times_s: list[float] = []
 
     def run(self, sets: Sets) -> Sets:
-        """Call the program once per input set, and return the outputs. Raises FailedError if an
+        """Call the program once per sample, and return the outputs. Raises FailedError if an
         input does not have the size that the program declares."""
         return [self.call(arrays) for arrays in sets]
 

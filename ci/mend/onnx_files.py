@@ -122,7 +122,7 @@ class OnnxFile:
 
     def write(self, names: Sequence[str], target: Path) -> None:
         """Write the rewritten model to ``target``, with weights in another file if they were in
-        one, and the input sets that are next to the user's file. Raises ValueError if a rewrite
+        one, and the samples that are next to the user's file. Raises ValueError if a rewrite
         changes nothing or does not exist."""
         model, changes = self.rewrite(names)
         if unused := [name for name, every in zip(names, changes, strict=True) if not every]:

@@ -34,7 +34,7 @@ SCALES: tuple[Callable[[Array], Array], ...] = (
 
 
 class OnnxProof:
-    """Compares rewritten forms of a file with the file itself, on the judged input sets ``sets``
+    """Compares rewritten forms of a file with the file itself, on the judged samples ``sets``
     and on others. Models are written to ``scratch``."""
 
     def __init__(self, file: OnnxFile, sets: Sequence[Arrays], scratch: Path) -> None:
@@ -101,7 +101,7 @@ class OnnxProof:
             yield "random inputs", tuple(change(one) if is_float(one) else one for one in first)
 
     def read_values(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return values inside of the file's model for the first input set."""
+        """Return values inside of the file's model for the first sample."""
         if not names:
             return {}
         model = onnx.ModelProto()

@@ -1,6 +1,6 @@
 """Finds which operators of a model need another precision: those that QNN computes wrongly, or
 those that add most noise. The quality of a mixture is that of the eager quantized model on the
-calibration sets; the sets that are judged are not used."""
+calibration samples; the sets that are judged are not used."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def load_rewritten(reference: str, source: Source, rewrites: Sequence[str]) -> M
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:
-    """Return a module's outputs for some of the model's calibration sets."""
+    """Return a module's outputs for some of the model's calibration samples."""
     from ci.models.eager import keep_state, run_eager
 
     with keep_state(module):

@@ -36,7 +36,7 @@ SCALES: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 class RewriteProof:
-    """Compares rewritten forms of a module with the module itself, on the judged input sets
+    """Compares rewritten forms of a module with the module itself, on the judged samples
     ``sets`` and on others."""
 
     def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
@@ -107,7 +107,7 @@ def list_random(graph: fx.GraphModule) -> set[str]:
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Inputs:
-    """Return a module's outputs for one input set, followed by the buffers that the run changed."""
+    """Return a module's outputs for one sample, followed by the buffers that the run changed."""
     before = {name: one.clone() for name, one in module.named_buffers()}
     with keep_state(module):
         (outputs,) = run_eager(module, [inputs])

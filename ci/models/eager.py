@@ -21,7 +21,7 @@ from provisioning.errors import FailedError, UsageError
 
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
-    """Return the outputs for each input set, in order. The module's state does not change.
+    """Return the outputs for each sample, in order. The module's state does not change.
 
     Raises FailedError if the module fails, if a second run on the first set returns different
     outputs, or if the shapes of outputs depend on the data. Raises UsageError if there are no
@@ -44,7 +44,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         first, second, *_ = shapes
         raise FailedError(
             f"{name} returns outputs whose shape depends on the data",
-            why=f"the shapes are {first} for one input set and {second} for another",
+            why=f"the shapes are {first} for one sample and {second} for another",
             fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
         )
     pairs = zip(outputs[0], again[0], strict=True)
@@ -58,7 +58,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
 
 
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
-    """Return the outputs for each input set, as tuples of tensors that later runs do not change.
+    """Return the outputs for each sample, as tuples of tensors that later runs do not change.
 
     Code under torch.compile runs uncompiled, because its compiler can hang in a fork, and rounds
     differently."""

@@ -26,7 +26,7 @@ POSITIONAL = "wrap the module in one whose forward takes the tensors by position
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return the module, the example and the calibration sets from the result ``made`` of a
+    """Return the module, the example and the calibration samples from the result ``made`` of a
     factory. Raises UsageError if the result does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
@@ -38,7 +38,7 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
         raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
     if isinstance(calibration, Mapping):
-        raise _unwanted(name, "its third item is a dict, not a list of input sets", POSITIONAL)
+        raise _unwanted(name, "its third item is a dict, not a list of samples", POSITIONAL)
     try:
         given = iter(calibration)
     except TypeError:
@@ -52,9 +52,9 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
 
 
 def fit_sets(
-    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration set"
+    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration sample"
 ) -> list[Inputs]:
-    """Return the example and the input sets as tuples of tensors. ``name`` is the file or function
+    """Return the example and the samples as tuples of tensors. ``name`` is the file or function
     that provides them, for error messages. Raises UsageError if a set contains anything but
     non-empty dense tensors, or if its shapes or dtypes differ from the example's."""
     as_tuples = [_read_inputs(name, "the example", example)]
@@ -62,7 +62,7 @@ def fit_sets(
     for number, inputs in enumerate(as_tuples):
         if _describe(inputs) != _describe(as_tuples[0]):
             raise UsageError(
-                f"{name} has an input set whose shapes or dtypes differ from those of the example",
+                f"{name} has a sample whose shapes or dtypes differ from those of the example",
                 why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
                 f" {_describe(inputs)}",
                 fix="pad or crop them to one shape: a program for QNN has fixed shapes",
@@ -80,7 +80,7 @@ def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
 
 
 def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
-    """Return one input set as a tuple of dense, row-major tensors."""
+    """Return one sample as a tuple of dense, row-major tensors."""
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):

@@ -30,7 +30,7 @@ TINY = 1e-12
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
-    """Return where a quantized model loses the most accuracy on one input set. ``reference`` holds
+    """Return where a quantized model loses the most accuracy on one sample. ``reference`` holds
     the float32 model's outputs. Return None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
     effects: Counter[Any] = Counter()

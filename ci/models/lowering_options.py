@@ -49,8 +49,8 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The table ``[models.NAME.run]``: flags of qnn_executor_runner, under their original names.
     LPAI flags that are 0 are not passed to the runner."""
 
-    warm_up: Count = 0  # untimed runs of each input set, before the timed ones
-    # Timed runs of each input set. On a device, 1 stands for 10.
+    warm_up: Count = 0  # untimed runs of each sample, before the timed ones
+    # Timed runs of each sample. On a device, 1 stands for 10.
     iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     lpai_fps: Count = 0
     lpai_ftrt_ratio: Count = 0
@@ -86,7 +86,7 @@ class Quantizing(Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...] = ()
     annotation: str = ""  # file.py:function that takes a GraphModule and annotates it
     recipe: str = ""  # file.py:function that returns a QuantRecipe
-    # how ranges follow from the calibration sets, instead of their minimum and maximum
+    # how ranges follow from the calibration samples, instead of their minimum and maximum
     observer: Observer = ""
 
     def chosen(self) -> Iterator[tuple[str, Any]]:

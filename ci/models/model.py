@@ -36,7 +36,7 @@ from provisioning.errors import at_key
 
 @dataclass(frozen=True)
 class Model:
-    """A module in eval mode, with the input sets for judging it and those for calibrating it.
+    """A module in eval mode, with the samples for judging it and those for calibrating it.
 
     ``reference`` holds its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes
     on generated inputs for the report: RANDOM, SHUFFLED or an empty string.
@@ -56,7 +56,7 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     judged.
 
     The judged inputs are the source's ``inputs``, or else the first MIN_SETS of the example and the
-    calibration sets. If there are fewer, variations of the example are added. Raises UsageError if
+    calibration samples. If there are fewer, variations of the example are added. Raises UsageError if
     the reference, a data file or the factory's result is invalid, and FailedError if the user's
     code fails.
     """
@@ -80,7 +80,7 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
-    """Return the module, the example, the calibration sets, and the source's input sets for judging
+    """Return the module, the example, the calibration samples, and the source's samples for judging
     (empty if it has none). Raises UsageError or FailedError as load_model does. A message about a
     data file starts with the file's key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
@@ -92,18 +92,18 @@ def read_source(
     with at_key("inputs"):
         if file := source.inputs:
             sets = _as_tensors(file, read_judged(file))
-            _, *found = fit_sets(Path(file).name, example, sets, "input set")
+            _, *found = fit_sets(Path(file).name, example, sets, "sample")
             judged = tuple(found)
     return module, example, calibration, judged
 
 
 def _as_tensors(source: str, sets: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return the input sets with a file's arrays as tensors. A function has to return tensors."""
+    """Return the samples with a file's arrays as tensors. A function has to return tensors."""
     return sets if is_function(source) else [tuple(map(torch.from_numpy, one)) for one in sets]
 
 
 def count_judged(reference: str, source: Source) -> int:
-    """Return the number of input sets on which a model is judged. The model is not run. Raises
+    """Return the number of samples on which a model is judged. The model is not run. Raises
     UsageError or FailedError as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
@@ -124,7 +124,7 @@ def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """Return the module, the example and the calibration sets from a user's factory or a model of
+    """Return the module, the example and the calibration samples from a user's factory or a model of
     the suite. Each method in ``choices`` is another function in the same file; their results are
     joined into one."""
     file, _, _ = reference.rpartition(":")
@@ -299,7 +299,7 @@ class Methods(nn.Module):
 
 
 def join_methods(made: Mapping[str, Made]) -> Made:
-    """Join the factories' results for several methods: modules, examples and calibration sets."""
+    """Join the factories' results for several methods: modules, examples and calibration samples."""
     modules = {name: module for name, (module, _, _) in made.items()}
     counts = {name: len(example) for name, (_, example, _) in made.items()}
     example = _concatenate([example for _, example, _ in made.values()])

@@ -55,7 +55,7 @@ MOVES = re.compile(
 def predict_noise(
     module: nn.Module, sets: Sequence[Inputs], *, float16: bool, qnn: str = ""
 ) -> list[Tensor]:
-    """Return one tensor per output: its errors in disturbed runs, [run, input set, *shape], or an
+    """Return one tensor per output: its errors in disturbed runs, [run, sample, *shape], or an
     empty tensor if the output is not floating-point.
 
     ``module`` is the quantized model or, with ``float16``, the float32 model. ``qnn`` is the

@@ -16,10 +16,10 @@ from msgspec import Struct
 from ci.facts.finding import NOWHERE, Origin
 from ci.report.schema import TypeShare
 
-FILE = "{}_{}.raw"  # <input set>_<index>
+FILE = "{}_{}.raw"  # <sample>_<index>
 MOST_SHARE, MOST_NODES = 0.8, 8
 BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
-MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one input set
+MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one sample
 
 
 class TensorInfo(Struct, frozen=True):
@@ -105,7 +105,7 @@ def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> 
 
 
 def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:
-    """Write one row-major file per tensor and input set. Create ``directory`` if it is missing."""
+    """Write one row-major file per tensor and sample. Create ``directory`` if it is missing."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, tensors in enumerate(sets):
         for index, tensor in enumerate(tensors):
@@ -113,7 +113,7 @@ def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FI
 
 
 def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
-    """Return the SHA-256 of the tensors of all input sets, including dtypes and shapes."""
+    """Return the SHA-256 of the tensors of all samples, including dtypes and shapes."""
     digest = hashlib.sha256()
     for tensors in sets:
         arrays = [np.asarray(tensor) for tensor in tensors]
@@ -124,7 +124,7 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Return the arrays that write_sets wrote to ``directory``, one list per input set. ``tensors``
+    """Return the arrays that write_sets wrote to ``directory``, one list per sample. ``tensors``
     describe the arrays of a set, and ``sets`` is the number of sets.
 
     Raises OSError if a file cannot be read, and ValueError if it has the wrong size.

@@ -34,18 +34,18 @@ UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed 
 
 
 def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-    """Return the input sets, each as a tuple: of a file's arrays, or of what the user's function
+    """Return the samples, each as a tuple: of a file's arrays, or of what the user's function
     returned. ``names`` are the names of the model's inputs, if they are known. An .npz with named
     arrays must have exactly these names, in any order.
 
-    Raises UsageError if ``source`` does not contain input sets, and FailedError if the user's
+    Raises UsageError if ``source`` does not contain samples, and FailedError if the user's
     function raises an exception.
     """
     if is_function(source):
         given = call_function(source, FORM)
         if not isinstance(given, (list, tuple)):
             why = f"it returned an object of type {type(given).__name__}"
-            raise UsageError(f"{Path(source).name} returns no input sets", why=why, fix=FORM)
+            raise UsageError(f"{Path(source).name} returns no samples", why=why, fix=FORM)
         return [one if isinstance(one, tuple) else (one,) for one in given]
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), Path(source).name)
@@ -54,18 +54,18 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-    """Return the input sets on which a model is judged. Raises the errors of read_sets, and
+    """Return the samples on which a model is judged. Raises the errors of read_sets, and
     UsageError if there are fewer than MIN_SETS."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
-        why = f"{Path(source).name} has {len(sets)} input set{'s' * (len(sets) != 1)}"
+        why = f"{Path(source).name} has {len(sets)} sample{'s' * (len(sets) != 1)}"
         fix = f"provide {MIN_SETS} or more"
-        raise UsageError("too few input sets to judge a model", why=why, fix=fix)
+        raise UsageError("too few samples to judge a model", why=why, fix=fix)
     return sets
 
 
 def read_labels(source: str, sets: int) -> NDArray[Any]:
-    """Return the labels, [sets, ...]. Raises UsageError for labels of the wrong form, and
+    """Return the labels, [samples, ...]. Raises UsageError for labels of the wrong form, and
     FailedError if the user's function raises an exception."""
     if is_function(source):
         given = call_function(source, FORM)
@@ -86,8 +86,8 @@ def read_labels(source: str, sets: int) -> NDArray[Any]:
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
-            why=f"the model is judged on {sets} input set{'s' * (sets != 1)}",
-            fix="provide a label, or a row of labels, for each set of `inputs` in the policy",
+            why=f"the model is judged on {sets} sample{'s' * (sets != 1)}",
+            fix="provide a label, or a row of labels, for each sample of `inputs` in the policy",
         )
     return labels
 

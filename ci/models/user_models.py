@@ -33,11 +33,11 @@ FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 T = TypeVar("T", Choices, MixtureEntry)
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-MIN_SETS = 4  # the least number of input sets for judging a model
-DERIVED_SETS = 7  # input sets that are generated from an example, or next to a random one
+MIN_SETS = 4  # the least number of samples for judging a model
+DERIVED_SETS = 7  # samples that are generated from an example, or next to a random one
 RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generated
 NPY, NPZ = (
-    ("an .npy file of shape [sets, *shape] for a single input"),
+    ("an .npy file of shape [samples, *shape] for a single input"),
     ("an .npz file with one array per input"),
 )
 SETS = f"{NPY}, or {NPZ}"
@@ -50,8 +50,8 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of an output.
 
-    - ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, and ``min_sqnr_db_all`` to
-      all sets together.
+    - ``min_sqnr_db`` and ``min_cosine`` apply to the worst sample, and ``min_sqnr_db_all`` to
+      all samples together.
     - ``max_above_noise_db`` is by how much the program's error may exceed the predicted rounding
       noise.
     - ``max_abs`` is the largest allowed difference of an element from the float32 model.
@@ -136,7 +136,7 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 class MetricResult(Struct, frozen=True):
     """A metric of the outputs of the program (``value``), of the float32 model and of the quantized
     model. ``shifted`` is the metric of the float32 outputs after each has been moved to the next
-    input set. For a useful metric, it is lower than ``float32``."""
+    sample. For a useful metric, it is lower than ``float32``."""
 
     value: float
     float32: float
@@ -393,12 +393,12 @@ def check_data(name: str, entry: ModelEntry) -> None:
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
         told = f"models.{name}.inputs: {Path(entry.inputs).name} has only {judged} of"
-        raise UsageError(f"{told} the {MIN_SETS} input sets needed", fix="provide more input sets")
+        raise UsageError(f"{told} the {MIN_SETS} samples needed", fix="provide more samples")
     if "inputs" in counts and counts.get("metric.labels", judged) != judged:
         raise UsageError(
             f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",
-            why=f"the model is judged on {judged} input sets",
-            fix="provide a label, or a row of labels, for each set of `inputs`",
+            why=f"the model is judged on {judged} samples",
+            fix="provide a label, or a row of labels, for each sample of `inputs`",
         )
 
 
@@ -426,11 +426,11 @@ def read_arrays(path: Path) -> dict[str, Any]:
 def _check_size(path: Path, size_bytes: int) -> None:
     if size_bytes > LIMIT_BYTES:
         why = f"its arrays are {size_bytes} bytes long; the limit is {LIMIT_BYTES}"
-        raise UsageError(f"{path.name} is too large", why=why, fix="write fewer input sets")
+        raise UsageError(f"{path.name} is too large", why=why, fix="write fewer samples")
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:
-    """Return the number of input sets, which is the length of each array's first axis. ``called``
+    """Return the number of samples, which is the length of each array's first axis. ``called``
     is the file's name. Raises UsageError for arrays that are not sets of finite numbers."""
     import numpy as np
 
@@ -439,10 +439,10 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
         held = f"its arrays have shapes {shapes}" if arrays else "it has no arrays"
         why = (
-            f"{held}; no array may be empty, and the first axis (the sets) must have the same"
+            f"{held}; no array may be empty, and the first axis (the samples) must have the same"
             " length in all arrays"
         )
-        raise UsageError(f"{called} does not contain input sets", why=why, fix=f"write {SETS}")
+        raise UsageError(f"{called} does not contain samples", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
     if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
         why = f"its arrays have dtypes {', '.join(map(str, kinds))}"

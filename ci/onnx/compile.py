@@ -258,7 +258,7 @@ def write_references(
 ) -> tuple[Path, list[Arrays], Arrays, Mapping[str, Part]]:
     """Write the inputs, the outputs of the float model and, if the scheme quantizes, those of the
     quantized model. ``model`` is the file of write_float. Return the model to compile, its outputs
-    for each input set, the float model's outputs for the first set, and the parts of the
+    for each sample, the float model's outputs for the first set, and the parts of the
     quantized model's tensors. Raises the errors of
     compile_source."""
     staging.write_inputs(source.evaluation)
@@ -349,7 +349,7 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
-    """Return the model's outputs for each input set, computed by ONNX Runtime on the CPU."""
+    """Return the model's outputs for each sample, computed by ONNX Runtime on the CPU."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
     with stage(CPU):

@@ -169,12 +169,12 @@ class RecoveringSession:
         self.make, self.session, self.restarts = make, make(), 0
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs, one list per input set. Raises FailedError if the subsystem restarts
+        """Return the outputs, one list per sample. Raises FailedError if the subsystem restarts
         more than MAX_RESTARTS times."""
         return [self.run_set(tensors) for tensors in sets]
 
     def run_set(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the outputs of one input set. If the subsystem restarts, create the session again
+        """Return the outputs of one sample. If the subsystem restarts, create the session again
         and repeat the run."""
         from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 

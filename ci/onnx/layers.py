@@ -34,7 +34,7 @@ ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 def find_loss(
     model: Path, plain: Path, scratch: Path, inputs: Arrays, reference: Arrays
 ) -> Loss | None:
-    """Return the node where a quantized model loses the most accuracy on one input set.
+    """Return the node where a quantized model loses the most accuracy on one sample.
 
     ``plain`` is the float32 model. ``reference`` contains the float32 model's outputs. Return None
     if no node loses accuracy, if the model rounds no values, or if its intermediate results have no
@@ -301,14 +301,14 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 def compute_values(
     model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Collection[str]
 ) -> dict[str, Any]:
-    """Compute values as compute_sets does, for one input set."""
+    """Compute values as compute_sets does, for one sample."""
     return compute_sets(model, scratch, [inputs], names)[0]
 
 
 def compute_sets(
     model: onnx.ModelProto, scratch: Path, sets: Sequence[Arrays], names: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Compute the values that ``names`` lists for each input set, and return them by name.
+    """Compute the values that ``names`` lists for each sample, and return them by name.
     ``scratch`` is overwritten with a model that returns them."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(

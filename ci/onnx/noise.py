@@ -80,7 +80,7 @@ ROUNDED = "{}/before_noise"
 def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays], qnn: str = ""
 ) -> list[Any]:
-    """Return one array of errors per output, [run, input set, *shape], from runs of a disturbed
+    """Return one array of errors per output, [run, sample, *shape], from runs of a disturbed
     model. The array is empty for an output that is not floating-point.
 
     ``right`` contains the outputs of the original model, and ``qnn`` is the version of QNN. The

@@ -93,7 +93,7 @@ def copy_file(path: Path, target: Path) -> Path:
 
 
 class SetReader(CalibrationDataReader):
-    """Passes the calibration sets one by one to the quantizer."""
+    """Passes the calibration samples one by one to the quantizer."""
 
     def __init__(self, names: Sequence[str], sets: Sequence[Arrays]) -> None:
         self.feeds: Iterator[Mapping[str, Any]] = (

@@ -75,7 +75,7 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
 
 
 def run_sets(session: Any, sets: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Return the outputs of a session for each input set, as arrays. The arrays of a set are in the
+    """Return the outputs of a session for each sample, as arrays. The arrays of a set are in the
     order of the model's inputs."""
     names = [one.name for one in session.get_inputs()]
     feeds = (dict(zip(names, arrays, strict=True)) for arrays in sets)

@@ -2,9 +2,9 @@
 
 The inputs of an .onnx file are next to it:
 
-- in an .npz file of the same name, with one array of shape [input set, *shape] per input
+- in an .npz file of the same name, with one array of shape [sample, *shape] per input
 - in directories test_data_set_0, test_data_set_1 etc., as in the ONNX model zoo; each contains one
-  input set in the files input_0.pb, input_1.pb etc.
+  sample in the files input_0.pb, input_1.pb etc.
 
 A policy can specify other files. Missing inputs are generated, and the report shows this.
 """
@@ -175,7 +175,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
-    """Yield the input sets next to a model. Raises UsageError if a set does not match the model."""
+    """Yield the samples next to a model. Raises UsageError if a set does not match the model."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
@@ -185,7 +185,7 @@ def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
 
 
 def find_shapes(path: Path, given: str, model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's inputs in the user's first input set: that of the file
+    """Return the shapes of a model's inputs in the user's first sample: that of the file
     ``given``, or else that next to the model. Empty if no shape varies, or if there is no set."""
     ports = list_required_inputs(model)
     names = [one.name for one in ports] if list_free(ports) else []
@@ -238,7 +238,7 @@ def _describe_ports(inputs: Ports, *sets: int) -> str:
 
 
 def is_same(one: Arrays, other: Arrays) -> bool:
-    """Return whether the arrays of two input sets are equal."""
+    """Return whether the arrays of two samples are equal."""
     return all(map(np.array_equal, one, other))
 
 
@@ -277,13 +277,13 @@ def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
 def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     sets = DERIVED_SETS + 1
     dtype, shape = inputs[name]
-    value = f"np.full({[sets, *shape]}, 16000, '{dtype}')"
+    value = f"np.full({[samples, *shape]}, 16000, '{dtype}')"
     arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
         why="the model does not show which value it accepts, and a random value is probably wrong",
-        fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
+        fix=f"put samples next to the model: np.savez('{path.with_suffix('.npz')}',"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
 
@@ -291,7 +291,7 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
 def make_sets(
     inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """Return ``count`` input sets; the same seed makes the same sets. If there are ``examples``,
+    """Return ``count`` samples; the same seed makes the same sets. If there are ``examples``,
     their elements are shuffled, which keeps their range. A floating-point input whose elements are
     all equal gets normal noise instead.
 

@@ -453,12 +453,12 @@ BUDGETS: dict[str, tuple[str, Callable[[Any], str]]] = {
 def show_limit(name: str, rule: Threshold) -> str:
     """Return the limit of the figure ``name`` as text, ``-`` if there is none.
 
-    If there is no limit for the SQNR of single input sets, the limit over all sets is shown
+    If there is no limit for the SQNR of single samples, the limit over all samples is shown
     instead.
     """
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
-        return f"{every:.1f} over all sets"
+        return f"{every:.1f} over all samples"
     if name in BUDGETS:
         field, show = BUDGETS[name]
         return show(getattr(rule.budget, field))

@@ -13,7 +13,7 @@ NAMES = 6
 SOURCES = {
     "weights": "weights",
     "inputs": "inputs",
-    "calibration": "calibration sets",
+    "calibration": "calibration samples",
     "float_outputs": "outputs of the float32 model",
 }
 CYCLES_SHARE = 0.02  # smaller changes of the simulated cycles are ignored

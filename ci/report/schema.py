@@ -356,7 +356,7 @@ class Element(Record, frozen=True, kw_only=True):
 class OutputFigures(Record, frozen=True, kw_only=True):
     """One output of a case.
 
-    Three tuples have a value for each input set: ``sqnr_db`` is against the float32 model,
+    Three tuples have a value for each sample: ``sqnr_db`` is against the float32 model,
     ``sqnr_db_quantized`` against the quantized model, and ``equal`` is the share of equal elements,
     for outputs of integers and booleans.
 
@@ -405,8 +405,8 @@ class NoiseNote(Record, frozen=True, kw_only=True):
     because it is ``small``, because the program is ``nearer`` to the float32 model than the
     quantized model is, or because the user's ``metric`` has nearly the float32 model's value.
     ``sqnr_db`` compares with the model that the program should compute, and ``predicted_db`` is its
-    prediction, both for the worst input set. ``sqnr_db_float`` and ``sqnr_db_scheme`` compare the
-    program and the quantized model with the float32 model, over all input sets. ``operator`` is the
+    prediction, both for the worst sample. ``sqnr_db_float`` and ``sqnr_db_scheme`` compare the
+    program and the quantized model with the float32 model, over all samples. ``operator`` is the
     type of the first operator with such an error, and ``label`` its name and place in the model;
     both are empty if it is unknown.
     """
@@ -436,7 +436,7 @@ class Digests(Record, frozen=True, kw_only=True):
     """The SHA-256 of each source of a case, None if it is not known. ``weights`` are the float32
     model's parameters and buffers, or the constants of an ONNX file. ``inputs`` are those on which
     the case is judged, and ``float_outputs`` are the float32 model's outputs for them.
-    ``calibration`` are the calibration sets, if the scheme quantizes.
+    ``calibration`` are the calibration samples, if the scheme quantizes.
     """
 
     weights: Sha256 | None = None
@@ -531,8 +531,8 @@ class CaseName(Record, frozen=True, order=True):
 class Case(CaseName, frozen=True, kw_only=True):
     """One model, scheme and SoC.
 
-    Figures are the worst values over all input sets and over the outputs that they apply to.
-    ``inputs`` is the number of input sets. Figures named ``_quantized`` compare with the quantized
+    Figures are the worst values over all samples and over the outputs that they apply to.
+    ``inputs`` is the number of samples. Figures named ``_quantized`` compare with the quantized
     model, and so do ``gain`` and ``offset`` if there is one. All others compare with the float32
     model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
     ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and

@@ -34,7 +34,7 @@ class Member(str, Enum):
     UPSTREAM = "upstream"  # the values with which upstream compares the output
     FLOAT = "float"
     QUANTIZED = "quantized"
-    NOISE = "noise"  # [run, input set, *shape]; empty without a prediction
+    NOISE = "noise"  # [run, sample, *shape]; empty without a prediction
     LOW, HIGH = "low", "high"  # bounds of the outputs, if one of them is not floating-point
 
 

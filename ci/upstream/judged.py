@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from ci.facts.finding import Finding
-from ci.facts.kinds import PROOFLESS
+from ci.facts.kinds import INCONCLUSIVE
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References, judge
 from ci.judging.noise import Prediction
@@ -93,7 +93,7 @@ def judge_comparison(
         structs.replace(one, details=(*one.details, *record.lacks)) for one in judgement.findings
     ]
     if zeros.accepted:
-        findings.append(PROOFLESS.find("the gate accepts zeros: the test proves nothing"))
+        findings.append(INCONCLUSIVE.find("the gate accepts zeros: the test proves nothing"))
     return Ours(
         record.scheme or MIXED,
         tuple(findings),
@@ -135,7 +135,7 @@ def finite(runs: Array) -> Array:
 
 
 def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
-    """Return the arrays as [input set, *shape] with a single input set and the shapes in ``infos``.
+    """Return the arrays as [sample, *shape] with a single sample and the shapes in ``infos``.
     Booleans become bytes. The arrays are reshaped because a quantized model may return a scalar as
     [1]."""
     return [
@@ -159,7 +159,7 @@ def judge_test(
         outcome, reason = ending
         return replace(judged, outcome=outcome, reason=reason)
     if not ours:
-        nothing = PROOFLESS.find("upstream compares no outputs: the test proves nothing")
+        nothing = INCONCLUSIVE.find("upstream compares no outputs: the test proves nothing")
         return replace(judged, outcome=Ending.ONE_SIDED, findings=(nothing,))
     if rejected:
         place = f"comparison {ours.index(rejected[0])}" if len(ours) > 1 else ""

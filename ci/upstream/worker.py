@@ -126,7 +126,7 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     """Run a program as qnn_executor_runner would with the arguments ``words``, and return a
-    message. Raises FailedError for an input set with the wrong number of inputs, or for an unknown
+    message. Raises FailedError for a sample with the wrong number of inputs, or for an unknown
     argument. The file LACKING next to ``keep`` names such arguments."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
@@ -150,7 +150,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):
             raise FailedError(
-                f"input set {number} has the wrong number of inputs:"
+                f"sample {number} has the wrong number of inputs:"
                 f" {len(files)} instead of {len(metas)}"
             )
         given = [convert_input(_read(*pair), pair[1]) for pair in zip(files, metas, strict=True)]
@@ -158,7 +158,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
         for index, tensor in enumerate(made):
             path = args.output_folder_path / f"output_{number}_{index}.raw"
             path.write_bytes(_dump(tensor))
-    return f"{len(lines)} input sets were run"
+    return f"{len(lines)} samples were run"
 
 
 def _read(path: Path, meta: Any) -> Any:

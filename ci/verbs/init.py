@@ -33,8 +33,8 @@ OF_ONNX = {
         '# schemes = ["u8"] # fp16, u8 and u16a8w by default; a quantized file runs as it is\n'
         '# float_model = "float.onnx" # the float model of a quantized file'
     ),
-    '"data/calibration.npz" # one array per input, [sets, *shape], or data.py:function': (
-        '"data/calibration.npz" # one array per input, named after it, [sets, *shape]'
+    '"data/calibration.npz" # one array per input, [samples, *shape], or data.py:function': (
+        '"data/calibration.npz" # one array per input, named after it, [samples, *shape]'
     ),
     "limits.8a8w": "limits.u8",
 }

@@ -217,7 +217,7 @@ def count_accepted(every: Sequence[Kept], *names: str) -> dict[str, Any]:
 
 def spread(every: Sequence[Kept]) -> dict[str, Any]:
     """Return, by scheme, between what the measured SQNR less the predicted one lies, in dB, and
-    between what the measured one does, of each output over all input sets."""
+    between what the measured one does, of each output over all samples."""
     rows: dict[str, list[tuple[float, float]]] = {}
     for case in every:
         for index, info in enumerate(case.artifact.compiled.outputs):

@@ -226,7 +226,7 @@ def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
 
 
 def measure_error(term: Term, wanted: Any, got: Any) -> Measured:
-    """Return the parts of an output's error. The outputs are in steps, [input set, *shape]."""
+    """Return the parts of an output's error. The outputs are in steps, [sample, *shape]."""
     error = got - wanted
     bias = float(error.mean())
     rest, row = error - bias, 0.0

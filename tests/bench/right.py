@@ -92,7 +92,7 @@ def judge_row(graph: str, runs: Runs, places: Sequence[int], is_float: bool) -> 
 
 
 def float_outputs(text: str) -> list[Array]:
-    """Return the outputs of the float32 graph, [input set, *shape] each."""
+    """Return the outputs of the float32 graph, [sample, *shape] each."""
     from ci.faults.torch_graphs import compute
 
     graph = parse_graph(text)

@@ -54,8 +54,8 @@ def make_engine(**fields: Any) -> FloatEngine:
 
 
 def give(*turns: Any, **fields: Any) -> EchoRunner:
-    """A runner that gives these in turn, and the last one from then on: outputs, [input set,
-    *shape] each, what a function makes of an input set oran error."""
+    """A runner that gives these in turn, and the last one from then on: outputs, [sample,
+    *shape] each, what a function makes of a sample oran error."""
     left = [*turns]
 
     def answer(sets: Sets) -> Sets:

@@ -20,7 +20,7 @@ from tests.realistic.vision import Inputs, Made
 
 DIRECTORY = "QNN_CI_STORIES260K"
 CONTEXT, MASKED = 64, -100.0
-STEPS = (1, 8, 20, 40, 5, 13, 30, 55)  # tokens that are in the caches, by input set
+STEPS = (1, 8, 20, 40, 5, 13, 30, 55)  # tokens that are in the caches, by sample
 BEGIN = 1
 
 
@@ -117,7 +117,7 @@ class Llama(nn.Module):
 
 
 def stories() -> Made:
-    """Return the model and its input sets."""
+    """Return the model and its samples."""
     torch.manual_seed(0)
     directory = os.environ.get(DIRECTORY)
     model = Llama(Shape()).eval()
@@ -168,7 +168,7 @@ def spread(model: Llama) -> None:
 
 
 def draw(model: Llama) -> list[Inputs]:
-    """Let the model write a story, and take some of its steps as input sets."""
+    """Let the model write a story, and take some of its steps as samples."""
     shape = model.shape
     keys = torch.zeros(shape.layers, 1, shape.groups, CONTEXT, shape.head)
     values = torch.zeros_like(keys)

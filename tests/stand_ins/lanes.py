@@ -34,7 +34,7 @@ Function = Callable[..., Sequence[Any]]
 
 
 def predict(right: Any, runs: Any, **fields: Any) -> Prediction:
-    """A prediction of these errors, [run, input set, *shape]."""
+    """A prediction of these errors, [run, sample, *shape]."""
     info = TensorInfo("float32", right.shape[1:], **fields)
     return Prediction(np.asarray(right), np.asarray(runs, np.float32), info)
 
@@ -58,7 +58,7 @@ def make_references(float32: Any, quantized: Any = None, noise: float | None = N
 
 @dataclass
 class FloatEngine:
-    """Its program is the float model: ``compute`` gives the outputs of an input set, ``quantized``
+    """Its program is the float model: ``compute`` gives the outputs of a sample, ``quantized``
     those of the quantized model, if there is one. ``noise`` is how much is predicted of its first
     output, relative to it. ``raises`` is what a compilation raises; ``layers`` give what the
     model's layers do, and ``more`` other fields of what it compiles."""
@@ -133,7 +133,7 @@ class FloatEngine:
 
 @dataclass
 class EchoRunner:
-    """Gives what ``answer`` makes of the input sets; counts how often it opened and ran."""
+    """Gives what ``answer`` makes of the samples; counts how often it opened and ran."""
 
     answer: Callable[[Sets], Sets]
     notes: RunNotes = field(default_factory=RunNotes)

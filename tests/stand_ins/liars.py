@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]  # [input set, *shape]
+Array = NDArray[Any]  # [sample, *shape]
 SEED = 11
 
 

@@ -1,7 +1,7 @@
 """Imported into a lane's pool alone: sessions that do what the file that LIE names says.
 
 cpu MODEL       the CPU runs MODEL, and the session says that it is QNN's
-zeros, others   outputs of zeros, or of the input set before
+zeros, others   outputs of zeros, or of the sample before
 crash, hang     in the first run
 restart N       the subsystem restarts in each of the first N runs
 """

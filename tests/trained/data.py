@@ -1,7 +1,7 @@
 """Inputs that each model is calibrated with and judged on, and labels of the latter.
 
 Every function takes how many sets are wanted and whether they are judged, and returns arrays
-[sets, *shape], the labels last. Judged and calibrated sets share no sentence and no crop.
+[samples, *shape], the labels last. Judged and calibrated sets share no sentence and no crop.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def spoil_graph(model: Any, fault: str) -> Any:
 
 
 def spoil_sets(arrays: list[Array], fault: str, *, judged: bool) -> list[Array]:
-    """Input sets with a fault of data; integers are drawn anew or stay as they are."""
+    """Samples with a fault of data; integers are drawn anew or stay as they are."""
     random = np.random.default_rng(7)
     if fault == "noise" and not judged:
         return [

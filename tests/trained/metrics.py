@@ -1,4 +1,4 @@
-"""What a user asks of each model: more is better. Outputs are [sets, *shape]; so are labels."""
+"""What a user asks of each model: more is better. Outputs are [samples, *shape]; so are labels."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 Array = np.ndarray[Any, Any]
-Columns = list[Array]  # an output each, [sets, *shape]
+Columns = list[Array]  # an output each, [samples, *shape]
 SOC = 57  # SM8650, QnnTypes.h
 WIDTHS = {"u8": ("QUInt8", "QUInt8"), "u16a8w": ("QUInt16", "QUInt8")}
 

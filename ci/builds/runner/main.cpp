@@ -46,7 +46,7 @@ void run(const Flags& flags) {
   }
   model.write_traces(flags);
   const double average_ms = total_ms / static_cast<double>(executions.size()) / times;
-  std::fprintf(stderr, "%zu input sets, each run %d times: %.3f ms per run on average\n",
+  std::fprintf(stderr, "%zu samples, each run %d times: %.3f ms per run on average\n",
                executions.size(), times, average_ms);
   if (flags.has("performance_output_path")) {
     const std::string text = std::to_string(average_ms);

@@ -1,6 +1,6 @@
-"""Evaluate a tree's build files with Starlark in one world, and record the rules that they call.
+"""Evaluate a tree's build files with Starlark in one variant, and record the rules that they call.
 
-A world is one of the builds that build files are written for: Meta's ``fbcode``, Meta's ``xplat``,
+A variant is one of the builds that build files are written for: Meta's ``fbcode``, Meta's ``xplat``,
 ``oss`` (open source), or ``switched``. In ``switched``, each read_config() switch has the opposite
 of its default. Time, depth and, in the worker process, memory are limited, so a file whose
 evaluation never ends is reported as not evaluated.
@@ -25,9 +25,9 @@ from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
 from ci.parity.trees import Matched, PackageFiles, SourceTree
 
-# The worlds. A build file can distinguish each from the first one only by these names.
+# The variants. A build file can distinguish each from the first one only by these names.
 FIRST = "fbcode"
-WORLDS = {
+VARIANTS = {
     FIRST: (),
     "xplat": ("fbcode_target", "is_fbcode", "is_xplat"),
     "oss": ("is_fbcode", "is_oss"),
@@ -79,7 +79,7 @@ class Recorded:
 
 @dataclass
 class Package:
-    """The rules and globs of one build file in one world, and the files that were read to evaluate
+    """The rules and globs of one build file in one variant, and the files that were read to evaluate
     it.
     """
 
@@ -95,20 +95,20 @@ Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
 class Evaluator:
-    """Evaluates build files in one world. Each .bzl module is evaluated only once."""
+    """Evaluates build files in one variant. Each .bzl module is evaluated only once."""
 
     def __init__(
         self,
         tree: SourceTree,
         owned: PackageFiles,
-        world: str,
+        variant: str,
         rules: set[str],
         parsed: dict[tuple[str, frozenset[str]], Parsed] | None = None,
     ) -> None:
         self.tree = tree
         self.parsed = {} if parsed is None else parsed
         self.owned = owned
-        self.world = world
+        self.variant = variant
         self.current = Package("", "")
         self.modules: dict[str, tuple[sl.FrozenModule, tuple[str, ...]]] = {}
         self.loading: list[str] = []
@@ -143,7 +143,7 @@ class Evaluator:
                 Recorded(kind, msgspec.json.decode(arguments))
             ),
             "host_glob": self._glob,
-            "host_world": lambda: self.world,
+            "host_variant": lambda: self.variant,
             "host_package": lambda: self.current.package,
             "host_exists": lambda name: any(
                 rule.arguments.get("name") == name for rule in self.current.rules

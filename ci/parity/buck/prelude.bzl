@@ -91,18 +91,18 @@ def apply_select(obj, function):
 selects = struct(apply = apply_select)
 
 def fbcode_target(_kind, *args, **kwargs):
-    if host_world() != "xplat":
+    if host_variant() != "xplat":
         _kind(*args, **kwargs)
 
 def non_fbcode_target(_kind, *args, **kwargs):
-    if host_world() == "xplat":
+    if host_variant() == "xplat":
         _kind(*args, **kwargs)
 
 def is_fbcode():
-    return host_world() == "fbcode"
+    return host_variant() == "fbcode"
 
 def is_xplat():
-    return host_world() == "xplat"
+    return host_variant() == "xplat"
 
 def is_arvr_mode():
     return False
@@ -111,7 +111,7 @@ def is_arvr_mode():
 _SWITCHED = {"0": "1", "1": "0", "false": "true", "true": "false"}
 
 def read_config(section, key, default = None):
-    if host_world() == "switched" and type(default) == "string":
+    if host_variant() == "switched" and type(default) == "string":
         return _SWITCHED.get(default, default)
     return default
 
@@ -214,7 +214,7 @@ _functions = {
 native = struct(**({name: rule(name) for name in RULE_NAMES if name not in _functions} | _functions))
 
 runtime = struct(**({name: rule(name) for name in RULE_NAMES if name not in ("is_oss",)} | {
-    "is_oss": host_world() == "oss",
+    "is_oss": host_variant() == "oss",
     "external_dep_location": _external_dep_location,
     "glob": glob,
 }))

@@ -1,4 +1,4 @@
-"""Read a tree's build files as facts: evaluate them in every world, merge the results, and add line
+"""Read a tree's build files as facts: evaluate them in every variant, merge the results, and add line
 numbers.
 """
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ci.parity.buck.evaluate import (
     FIRST,
     RULE_CALL,
-    WORLDS,
+    VARIANTS,
     Evaluator,
     NotEvaluatedError,
     Package,
@@ -65,7 +65,7 @@ def is_build_file(path: str) -> bool:
 
 
 def read_buck(tree: SourceTree) -> BuckFacts:
-    """Evaluate all build files of ``tree`` in every world."""
+    """Evaluate all build files of ``tree`` in every variant."""
     paths = sorted(path for path in tree.files if is_build_file(path))
     tree.read_all(paths)
     owned = PackageFiles(tree.files)
@@ -73,7 +73,7 @@ def read_buck(tree: SourceTree) -> BuckFacts:
     builds = [p for p in paths if not p.endswith(".bzl") and not is_inside(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
     parsed: dict[tuple[str, frozenset[str]], Parsed] = {}
-    evaluators = [Evaluator(tree, owned, world, rules, parsed) for world in WORLDS]
+    evaluators = [Evaluator(tree, owned, variant, rules, parsed) for variant in VARIANTS]
     for evaluator in evaluators:
         for path in builds:
             merger.evaluate(evaluator, path)
@@ -100,9 +100,9 @@ class BuckWord:
 
 
 class Merger:
-    """Collects the packages of all worlds. A target that several worlds have becomes one fact.
+    """Collects the packages of all variants. A target that several variants have becomes one fact.
 
-    A Python rule and a native rule that have the same name in two worlds stay separate.
+    A Python rule and a native rule that have the same name in two variants stay separate.
     """
 
     def __init__(self, literals: Literals, owned: PackageFiles) -> None:
@@ -113,22 +113,22 @@ class Merger:
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
         self.unread: dict[str, NotEvaluated] = {}
         self.read: set[str] = set()
-        self.recorded: dict[Key, tuple[Recorded, BuckTarget]] = {}  # in the latest world
+        self.recorded: dict[Key, tuple[Recorded, BuckTarget]] = {}  # in the latest variant
         self.first: dict[str, Package] = {}
         self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
         """Evaluate one build file and add its content, or the reason why it could not be evaluated.
 
-        The file is not evaluated again in a world that it cannot distinguish from the first one.
+        The file is not evaluated again in a variant that it cannot distinguish from the first one.
         """
         try:
             package = self.first.get(path)
-            if package is None or self.tells(package, WORLDS[evaluator.world]):
+            if package is None or self.tells(package, VARIANTS[evaluator.variant]):
                 package = evaluator.evaluate(path)
-            if evaluator.world == FIRST:
+            if evaluator.variant == FIRST:
                 self.first[path] = package
-            self.add(package, evaluator.world)
+            self.add(package, evaluator.variant)
         except NotEvaluatedError as error:
             place, folder = Place(error.path, error.line), path.rpartition("/")[0]
             reason = f"{path}: {error.reason}"
@@ -139,8 +139,8 @@ class Merger:
         texts = [self.literals.tree.read(file) or "" for file in package.files]
         return any(name in text for name in names for text in texts)
 
-    def add(self, package: Package, world: str) -> None:
-        """Add the rules and globs of one build file in one world."""
+    def add(self, package: Package, variant: str) -> None:
+        """Add the rules and globs of one build file in one variant."""
         seen: set[str] = set()
         self.read.update(package.files)
         for rule in package.rules:
@@ -155,7 +155,7 @@ class Merger:
                 self.targets[key] = merge_targets(merged, target) if merged else target
                 self.recorded[key] = (rule, target)
             seen.add(name)
-            if world == "oss":
+            if variant == "oss":
                 words = (word for name in WORD_FIELDS for word in getattr(target, name))
                 self.open_words[key] = {word.text for word in words}
         for call in package.globs:
@@ -200,7 +200,7 @@ class Merger:
                 return
             self.unread.setdefault(path, replace(row, is_known=True))
             package.path, package.files = path, package.files[1:]
-            self.add(package, evaluator.world)
+            self.add(package, evaluator.variant)
 
     def build_target(self, package: Package, rule: Recorded) -> BuckTarget:
         given = rule.arguments
@@ -412,7 +412,7 @@ def stems(name: str) -> list[str]:
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """Merge ``left`` and ``right``, which are the same target in two worlds. The result contains
+    """Merge ``left`` and ``right``, which are the same target in two variants. The result contains
     everything that either of them contains.
     """
 

@@ -152,7 +152,7 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Pat
 
 
 def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
-    """The program that a case left in the cache, and its input sets."""
+    """The program that a case left in the cache, and its samples."""
     artifact = read_artifact(next(cache.glob("*/*")))
     assert artifact is not None
     directory = cache / artifact.key[:2] / artifact.key
@@ -198,7 +198,7 @@ def test_runs_share_a_worker_process_until_one_hangs_or_dies_and_give_equal_bits
     assert not run()
     with (
         runner.open(program, 60.0) as opened,
-        pytest.raises(RunError, match="input set 0 has 0 in"),
+        pytest.raises(RunError, match="sample 0 has 0 in"),
     ):
         opened.run([[]])
     assert run()  # what raised nothing but an exception goes on

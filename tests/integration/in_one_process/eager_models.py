@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
 
 
 def bounds(function: Callable[..., Any], *inputs: Any, scheme: Scheme = Scheme.A8W8) -> Any:
-    """The only output's least and greatest value for one input set."""
+    """The only output's least and greatest value for one sample."""
     outputs = run_eager(Net(function), [inputs])
     low, high = find_ties(Net(function), [inputs], scheme, outputs)
     return low[0][0].tolist(), high[0][0].tolist()

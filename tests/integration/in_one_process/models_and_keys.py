@@ -103,9 +103,9 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
     assert model.count_judged("my.py:factory", source) == 5
     assert model.count_judged("my.py:factory", Source()) == 4
     for key in ("inputs", "calibration"):
-        with pytest.raises(UsageError, match=rf"^{key}: odd\.npy has an input set whose shapes"):
+        with pytest.raises(UsageError, match=rf"^{key}: odd\.npy has a sample whose shapes"):
             model.count_judged("my.py:factory", Source(**{key: odd}))
-    with pytest.raises(UsageError, match=r"^inputs: too few input sets"):
+    with pytest.raises(UsageError, match=r"^inputs: too few samples"):
         load_model("my.py:factory", Source(inputs=calibration))
 
 

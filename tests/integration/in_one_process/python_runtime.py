@@ -106,7 +106,7 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
     assert [[one.tolist() for one in outputs] for outputs in made] == [
         [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
     ]
-    with pytest.raises(FailedError, match=r"input set 1 has .*: 2 instead of 3"):
+    with pytest.raises(FailedError, match=r"sample 1 has .*: 2 instead of 3"):
         load().run([sets[0], sets[1][:2]])
     with pytest.raises(FailedError, match="an input is 8 bytes long instead of 12"):
         load().run([[*sets[0][:2], array(1, 2)]])

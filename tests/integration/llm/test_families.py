@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.facts.kinds import PROOFLESS
+from ci.facts.kinds import INCONCLUSIVE
 from ci.llm import tiny
 from ci.llm.decoder import make_decoder
 from ci.llm.families import HuggingFaceConfig
@@ -116,7 +116,7 @@ def test_a_trained_decoder_passes_in_all_schemes(
     told = {one["scheme"]: [found["id"] for found in one["findings"]] for one in report["cases"]}
     # In 8 bits, the logits of so small a decoder may depend too little on the position.
     eight = told.pop("8a8w")
-    assert eight in ([], [PROOFLESS.id])
+    assert eight in ([], [INCONCLUSIVE.id])
     assert told == {"fp16": [], "16a8w": [], "16a4w": []}
     assert ended == (ExitCode.FAILED if eight else ExitCode.OK)
     assert all("Ben has a blue boat. The boat sails far." in one for one in report["remarks"])

@@ -23,7 +23,7 @@ from ci.judging.verdict import (
     OTHER_FORM,
     UINT8,
     advise_on_figures,
-    find_sightings,
+    find_patterns,
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
@@ -51,8 +51,8 @@ def advise(
     floating = output.dtype.kind == "f"
     references = make_references(eager, quantized, 0.005 if floating else None)
     judgement = judge(references, [output], infos, limits)
-    sightings = find_sightings(judgement, references, [output])
-    found = advise_on_figures(judgement, references, sightings, boundary, limits)
+    patterns = find_patterns(judgement, references, [output])
+    found = advise_on_figures(judgement, references, patterns, boundary, limits)
     return "\n".join(
         [
             *(f"seen: {one}" for one in found.seen),
@@ -101,7 +101,7 @@ def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int
     assert is_told(every, 2)
     assert not is_told(every)
     assert not is_told(every, every, 7)  # a channel
-    assert not is_told(2)  # an input set
+    assert not is_told(2)  # a sample
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def replace_output(index: int, wrong: Any) -> list[Any]:
 
 
 def move_ids(number: int) -> list[Any]:
-    """The ids of one input set are one too large; the bounds of set 0 allow that."""
+    """The ids of one sample are one too large; the bounds of set 0 allow that."""
     ids = IDS.copy()
     ids[number] += 1
     return [COARSE, ids, MASK]

@@ -114,7 +114,7 @@ def test_equal_answers_of_all_input_sets_are_a_warning_and_of_some_are_not(
     references = make_references(right, noise=QUIET)
     verdict = judge_outputs(references, [right], (), [info], LIMITS)
     assert not verdict.findings
-    assert (verdict.proofless, bool(verdict.warnings)) == ("", warned)
+    assert (verdict.inconclusive, bool(verdict.warnings)) == ("", warned)
     assert all(one.rejected for one in verdict.controls)  # else the run would fail
     assert (ControlKind.OTHER_INPUT in {one.kind for one in verdict.controls}) != warned
 
@@ -124,7 +124,7 @@ def test_a_gate_that_accepts_a_control_proves_nothing() -> None:
     blind = Threshold(scheme="8a8w", max_above_noise_db=90.0)
     info = TensorInfo("float64", right.shape[1:])
     verdict = judge_outputs(make_references(right, noise=QUIET), [right], (), [info], blind)
-    assert "zeros" in verdict.proofless
+    assert "zeros" in verdict.inconclusive
 
 
 def test_no_zeros_control_is_made_for_outputs_of_ties_or_zeros() -> None:
@@ -189,7 +189,7 @@ def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
     [
         ((1, 1, 1, 1), 0.01, ""),
         ((1, 1, 1, 1), 100.0, ""),  # poor in all sets: the gate reports this
-        ((1, 0.01, 1, 0), 0.1, "1 of 4 input sets: 0.0 dB in set 1, where the output's RMS is"),
+        ((1, 0.01, 1, 0), 0.1, "1 of 4 samples: 0.0 dB in sample 1, where the output's RMS is"),
     ],
 )
 def test_a_quantized_model_that_rounds_away_a_silent_set_gets_a_warning(

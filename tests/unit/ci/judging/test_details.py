@@ -16,7 +16,7 @@ def expect(*outputs: Array) -> list[Expected]:
 
 @pytest.fixture
 def right() -> Array:
-    """Four input sets of [1, 10, 8]."""
+    """Four samples of [1, 10, 8]."""
     found: Array = np.random.default_rng(0).normal(size=(4, 1, 10, 8)).astype(np.float32)
     return found
 

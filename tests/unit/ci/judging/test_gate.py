@@ -19,7 +19,7 @@ from ci.report.schema import OutputThreshold, Threshold
 from tests.stand_ins.lanes import make_references, predict
 
 OPEN = Threshold(scheme="8a8w")
-SHAPE = (4, 1, 8, 25)  # input sets, batch, channels, places
+SHAPE = (4, 1, 8, 25)  # samples, batch, channels, places
 
 
 def draw(seed: int, shape: tuple[int, ...] = SHAPE) -> Array:
@@ -271,7 +271,7 @@ def test_one_wrong_input_set_of_one_output_fails_and_is_named(
     assert judge(references, right, infos, OPEN).accepted
     (reason,) = say(judge(references, outputs, infos, OPEN))
     assert reason.startswith(f"not faithful: output {place[1]}: ")
-    assert f"input set {place[0]} of 4" in reason
+    assert f"sample {place[0]} of 4" in reason
 
 
 def test_a_mask_is_judged_by_the_few_bits_that_are_set_too() -> None:

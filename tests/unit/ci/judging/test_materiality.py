@@ -16,7 +16,7 @@ from ci.report.schema import Clipped, Threshold
 from tests.stand_ins.lanes import predict
 
 LIMITS = Threshold(scheme="16a8w")
-SHAPE = (4, 1, 8, 50)  # input sets, batch, channels, places
+SHAPE = (4, 1, 8, 50)  # samples, batch, channels, places
 
 
 def draw(share: float, seed: int = 1, shape: tuple[int, ...] = SHAPE) -> Array:

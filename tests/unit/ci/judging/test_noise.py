@@ -54,7 +54,7 @@ def test_an_error_that_was_not_predicted_is_rejected_however_small() -> None:
 
 FAULTS: dict[str, tuple[Callable[[Array], Array], str]] = {
     "a row": (lambda out: put(out, (slice(None), 1), 2.0), "row 1 of 2"),
-    "a set": (lambda out: put(out, (3,), 2.0), "input set 3 of 8"),
+    "a set": (lambda out: put(out, (3,), 2.0), "sample 3 of 8"),
     "a channel": (lambda out: put(out, (..., 5), 1.5), "axis 2, channel 5 of 16"),
     "an element": (lambda out: put(out, (2, 0, 3, 4), 100.0), "element 820 of 3072"),
 }

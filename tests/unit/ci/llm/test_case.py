@@ -17,7 +17,7 @@ from ci.cases.judged import CaseResult
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
-from ci.facts.kinds import ON_CPU, OVER_BUDGET, PROOFLESS, QUANTIZED_BADLY, RETYPED, TOKENS
+from ci.facts.kinds import ON_CPU, OVER_BUDGET, INCONCLUSIVE, QUANTIZED_BADLY, RETYPED, TOKENS
 from ci.judging.figures import Array
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun
@@ -325,7 +325,7 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     result = judge(right)
     assert result.case.status is Status.FAILED
     (found,) = result.case.findings
-    assert (found.id, kind.value in found.headline) == (PROOFLESS.id, True)
+    assert (found.id, kind.value in found.headline) == (INCONCLUSIVE.id, True)
     assert [one.text for one in found.remedies] == [llm_case.LOUDER]
     assert [one.kind for one in result.controls if not one.rejected] == [kind]
 
@@ -336,7 +336,7 @@ def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     result = judge(right, replace(own.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
-    assert [one.id for one in result.case.findings] == [PROOFLESS.id]
+    assert [one.id for one in result.case.findings] == [INCONCLUSIVE.id]
     assert {one.kind for one in result.controls if not one.rejected} == {*llm_case.MAKERS}
 
 

@@ -119,7 +119,7 @@ def test_data_files_of_a_policy_replace_the_factorys_and_errors_name_their_key(
         read_source("net.py:f", Source(**{key: str(tmp_path / "bad.npy")}))
     assert caught.value.what.startswith(f"{key}: bad.npy ")
     assert "[1, 4]" in caught.value.why
-    assert ("input set 0" if key == "inputs" else "calibration set 0") in caught.value.why
+    assert ("sample 0" if key == "inputs" else "calibration sample 0") in caught.value.why
 
 
 def test_a_syntax_error_is_at_its_own_line_not_at_that_of_the_import(
@@ -204,7 +204,7 @@ def test_every_refusal_of_a_models_outputs_says_what_why_and_what_to_do() -> Non
 
 
 # Of each model of the suite: how many weights it has, and the RMS of each output for the example
-# and for the last calibration set. The recorded baselines are of these models.
+# and for the last calibration sample. The recorded baselines are of these models.
 MODELS: dict[str, tuple[int, list[float], list[float]]] = {
     "mlp": (17_616, [1.3562], [2.0453]),
     "resnet": (19_946, [3.7567], [3.9325]),

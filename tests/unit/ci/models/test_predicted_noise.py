@@ -172,7 +172,7 @@ def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None
     module = Counter().eval()
     first, second = (predict_noise(module, inputs(), float16=True)[0] for _ in range(2))
     assert torch.equal(first, second)
-    # Each run counts from 0, and on from one input set to the next.
+    # Each run counts from 0, and on from one sample to the next.
     assert 0 < np.abs(np.asarray(first)).max() < 0.01
     assert not module.count.any()
 

@@ -1,4 +1,4 @@
-"""The digest of input sets, the types of tensors, and the terms of each version of QNN."""
+"""The digest of samples, the types of tensors, and the terms of each version of QNN."""
 
 from __future__ import annotations
 

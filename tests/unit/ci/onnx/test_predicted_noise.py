@@ -46,7 +46,7 @@ def predict(
     result: int = TensorProto.FLOAT,
     shape: Sequence[int] = SHAPE,
 ) -> Any:
-    """The error of output ``y`` of these nodes, [run, input set, *shape], and its right values."""
+    """The error of output ``y`` of these nodes, [run, sample, *shape], and its right values."""
     made = [
         helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
         for op, before, after, *more in nodes

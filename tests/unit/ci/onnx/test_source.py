@@ -44,7 +44,7 @@ def write(path: Path, **arrays: np.ndarray) -> Path:
 
 
 def count(sets: int, start: float = 0) -> np.ndarray:
-    """Input sets of x [2, 3] whose first elements are ``start``, ``start`` + 1 ..."""
+    """Samples of x [2, 3] whose first elements are ``start``, ``start`` + 1 ..."""
     rows = np.arange(6, dtype="float32").reshape(2, 3) / 10
     return np.stack([rows + start + number for number in range(sets)])
 

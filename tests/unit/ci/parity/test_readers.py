@@ -67,8 +67,8 @@ def test_sources_with_flags_of_their_own_are_sources(pairs: Pairs) -> None:
     assert pairs(files) == {("buck-only-source", "p/b.cpp")}
 
 
-def rule(world: str, name: str = "p", kind: str = "cxx_library", source: str = "a.cpp") -> str:
-    return f'{world}(_kind = runtime.{kind}, name = "{name}", srcs = ["{source}"])\n'
+def rule(variant: str, name: str = "p", kind: str = "cxx_library", source: str = "a.cpp") -> str:
+    return f'{variant}(_kind = runtime.{kind}, name = "{name}", srcs = ["{source}"])\n'
 
 
 @pytest.mark.parametrize("switch", ["is_fbcode()", "is_xplat()", "not runtime.is_oss"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.facts.kinds import LOST, NOISE, PROOFLESS, Kind
+from ci.facts.kinds import LOST, NOISE, INCONCLUSIVE, Kind
 from ci.report.schema import Status
 from ci.upstream.expectations import (
     Cause,
@@ -42,7 +42,7 @@ def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
     return Judged(test, outcome, reason, found, entry=Entry(test=test, ran=Ran.PASSED))
 
 
-ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, PROOFLESS)
+ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, INCONCLUSIVE)
 
 
 def test_a_test_that_ends_as_expected_is_no_fault() -> None:
@@ -52,7 +52,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     assert case.status is Status.UNSUPPORTED
     assert case.outcome == "theirs only"
     assert [one.text for one in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
-    assert [one.id for one in case.findings] == [NOISE.id, PROOFLESS.id]
+    assert [one.id for one in case.findings] == [NOISE.id, INCONCLUSIVE.id]
     assert case.findings[0].details == ("passed by theirs, failed by ours",)
     both, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
     assert (both, faults) == ([checked, checked], [])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.facts.finding import Question
-from ci.facts.kinds import PROOFLESS
+from ci.facts.kinds import INCONCLUSIVE
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
@@ -96,7 +96,7 @@ def test_a_reference_of_zeros_proves_nothing() -> None:
     members = (Member.QUANTIZED, Member.UPSTREAM, Member.FLOAT)
     one = make(flat, **{key: [flat] for key in members})
     assert judge(one).outcome is Ending.ONE_SIDED
-    assert judge(one).findings[-1].id == PROOFLESS.id
+    assert judge(one).findings[-1].id == INCONCLUSIVE.id
 
 
 def test_booleans_are_compared_element_by_element() -> None:
@@ -147,7 +147,7 @@ def test_a_test_that_ended_without_outputs_keeps_its_reason(
 ) -> None:
     judged = judge(entry=entry)
     assert (judged.outcome, judged.reason) == (outcome, reason)
-    assert [one.id for one in judged.findings] == ([] if reason else [PROOFLESS.id])
+    assert [one.id for one in judged.findings] == ([] if reason else [INCONCLUSIVE.id])
 
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:

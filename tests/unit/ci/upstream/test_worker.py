@@ -247,7 +247,7 @@ def call(worker: Any, place: Path, lines: str, *words: str) -> str:
 
 
 def test_each_input_set_writes_its_outputs_in_memory_order(worker: Any, place: Path) -> None:
-    assert call(worker, place, "0\n\n \n2\n") == "2 input sets were run"
+    assert call(worker, place, "0\n\n \n2\n") == "2 samples were run"
     found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
     assert {name: values.tolist() for name, values in found.items()} == {
         "output_0_0.raw": [0, 4, 2, 6],
@@ -258,15 +258,15 @@ def test_each_input_set_writes_its_outputs_in_memory_order(worker: Any, place: P
 
 
 def test_the_requested_method_gets_inputs_of_its_types(worker: Any, place: Path) -> None:
-    assert call(worker, place, "1 whole\n", "--method_index", "1") == "1 input sets were run"
+    assert call(worker, place, "1 whole\n", "--method_index", "1") == "1 samples were run"
     assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
 
 
 def test_stand_in_runner_refuses_what_upstreams_runner_refuses(worker: Any, place: Path) -> None:
-    with pytest.raises(FailedError, match="input set 1 has the wrong number of inputs: 2 instead"):
+    with pytest.raises(FailedError, match="sample 1 has the wrong number of inputs: 2 instead"):
         call(worker, place, "0\n1 2\n")
-    with pytest.raises(FailedError, match="input set 0 has the wrong number of inputs: 0 instead"):
+    with pytest.raises(FailedError, match="sample 0 has the wrong number of inputs: 0 instead"):
         call(worker, place, "\n")
     with pytest.raises(FailedError, match="this runner has no --etdump_path x") as caught:
         call(worker, place, "0\n", "--etdump_path", "x")

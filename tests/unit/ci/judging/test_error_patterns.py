@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging import sightings
+from ci.judging import error_patterns
 
 
-def find_sighting(right: list[Any], wrong: Any, index: int) -> str:
-    return str(sightings.find_sighting(right, wrong, index) or "")
+def find_pattern(right: list[Any], wrong: Any, index: int) -> str:
+    return str(error_patterns.find_pattern(right, wrong, index) or "")
 
 
 RANDOM = np.random.default_rng(11)
@@ -21,7 +21,7 @@ RUNNER = "the runner or its files (not QNN)"
 LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 SCALE = "the right values; possibly a wrong scale in QNN"
 INTEGERS = "values from 0 to 42949672970 instead"
-# Eight elements an input set, far from zero, and what is wrong in each by more than its size.
+# Eight elements a sample, far from zero, and what is wrong in each by more than its size.
 FAR = -(10.0 + RANDOM.random((4, 8)))
 OFF = 20.0 + 10 * RANDOM.random((4, 8))
 
@@ -67,7 +67,7 @@ def between(first: int, last: int) -> Any:
         (
             EAGER[:2],
             np.repeat(NOISE[:1], 2, axis=0),
-            f"the same for every input; possibly {RUNNER}, which ran one input set",
+            f"the same for every input; possibly {RUNNER}, which ran one sample",
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
         (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; possibly {RUNNER}"),
@@ -93,7 +93,7 @@ def between(first: int, last: int) -> Any:
     ],
 )
 def test_every_kind_of_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None:
-    seen = find_sighting([right], wrong, 0)
+    seen = find_pattern([right], wrong, 0)
     assert seen.startswith(words)
     assert bool(seen) == bool(words)
 
@@ -106,7 +106,7 @@ def test_wrong_elements_in_a_row_are_described_if_they_are_at_most_half(
     first: int, last: int, tells: bool
 ) -> None:
     words = f"wrong only in elements {first} to {last} of 8"
-    assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
+    assert find_pattern([FAR], between(first, last), 0) == (words if tells else "")
 
 
 def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
@@ -114,19 +114,19 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     right[:, :, 0] = 0
     wrong = put((slice(None), 0, slice(1, 4)), 0.0, right)
     told = "zero in channels 1 to 3 (3 of 5) along axis 1"
-    assert find_sighting([right], wrong, 0).startswith(told)
+    assert find_pattern([right], wrong, 0).startswith(told)
     wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
-    assert find_sighting([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
+    assert find_pattern([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
     wrong = put((slice(None), 0, 1), 0.0, right)
-    assert find_sighting([right], wrong, 0).startswith("zero in channel 1 (1 of 5) along axis 1")
+    assert find_pattern([right], wrong, 0).startswith("zero in channel 1 (1 of 5) along axis 1")
     other = put((slice(None), 0, slice(1, 5)), RANDOM.standard_normal((4, 4, 9)), right)
-    assert find_sighting([right], other, 0) == ""
+    assert find_pattern([right], other, 0) == ""
 
 
 def test_an_output_is_described_as_another_outputs_only_with_equal_size() -> None:
     small = RANDOM.standard_normal((4, 7))
-    assert find_sighting([EAGER, small], NOISE, 0) == ""
-    assert find_sighting(
+    assert find_pattern([EAGER, small], NOISE, 0) == ""
+    assert find_pattern(
         [EAGER, NOISE], NOISE, 0
     ) == f"the values of output 1; possibly {RUNNER}, which mixed up" + (" the outputs")
 
@@ -152,6 +152,6 @@ def test_an_output_is_described_as_another_outputs_only_with_equal_size() -> Non
     ],
 )
 def test_the_pattern_of_wrong_ids_is_described(right: Any, wrong: Any, words: str) -> None:
-    seen = find_sighting([np.array([*right])], np.array(wrong), 0)
+    seen = find_pattern([np.array([*right])], np.array(wrong), 0)
     assert seen.startswith(words)
     assert bool(seen) == bool(words)

@@ -30,7 +30,7 @@ NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
 ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
 
 
-class Sighting(NamedTuple):
+class ErrorPattern(NamedTuple):
     """The pattern of a wrong output. ``cause`` is a guess. ``is_placed`` is true if the elements
     are right but in other places, so that no layer computed them incorrectly."""
 
@@ -42,10 +42,10 @@ class Sighting(NamedTuple):
         return f"{self.seen}; possibly {self.cause}" if self.cause else self.seen
 
 
-def find_sighting(right: Sequence[Array], output: Array, index: int) -> Sighting | None:
+def find_pattern(right: Sequence[Array], output: Array, index: int) -> ErrorPattern | None:
     """Return the pattern of a wrong output, or None if no pattern matches.
 
-    ``right`` holds the reference's outputs, each [input set, *shape]. ``index`` is the index of
+    ``right`` holds the reference's outputs, each [sample, *shape]. ``index`` is the index of
     ``output`` among them.
     """
     wanted = right[index]
@@ -60,9 +60,9 @@ def find_sighting(right: Sequence[Array], output: Array, index: int) -> Sighting
     return _see_swapped(right, output, index)
 
 
-def find_exchange(right: Sequence[Array], output: Array, index: int) -> Sighting | None:
-    """Return the pattern of an output whose elements are right, but belong to another input set,
-    place or output. Return None for any other output. The arguments are those of find_sighting."""
+def find_exchange(right: Sequence[Array], output: Array, index: int) -> ErrorPattern | None:
+    """Return the pattern of an output whose elements are right, but belong to another sample,
+    place or output. Return None for any other output. The arguments are those of find_pattern."""
     least_db = measure_pooled(right[index], output) + GAINED_DB
     for see in (_see_other_input, _see_order):
         if seen := see(right[index], output, least_db):
@@ -74,39 +74,39 @@ def _is_match(wanted: Array, output: Array, least_db: float) -> bool:
     return measure_pooled(wanted, output) >= max(BELIEVED_DB, least_db)
 
 
-def _see_plain(wanted: Array, output: Array) -> Sighting | None:
+def _see_plain(wanted: Array, output: Array) -> ErrorPattern | None:
     if is_floating(output) and not np.isfinite(output).all():
         share = 1 - np.isfinite(output).mean()
-        return Sighting(f"{share:.1%} of the elements are NaN or infinite")
+        return ErrorPattern(f"{share:.1%} of the elements are NaN or infinite")
     if not output.any():
-        return Sighting("all zero", f"{RUNNER}, or a program that did not run")
+        return ErrorPattern("all zero", f"{RUNNER}, or a program that did not run")
     largest, wanted_largest = float(np.abs(output).max()), float(np.abs(wanted).max())
     nearly_zero = largest < NOTHING * wanted_largest
     saturated = 0.99 * FLOAT16_MAX < largest <= FLOAT16_MAX
     if is_floating(output) and wanted_largest > FLOAT16_MAX and (saturated or nearly_zero):
-        return Sighting(
+        return ErrorPattern(
             f"at most {largest:g} where up to {wanted_largest:.3g} is right",
             f"float16, which holds numbers up to {FLOAT16_MAX:g}: scale the model's values, or use"
             " a quantized scheme",
         )
     if is_floating(output) and nearly_zero:
-        return Sighting("nearly zero everywhere", "memory that the program never wrote")
+        return ErrorPattern("nearly zero everywhere", "memory that the program never wrote")
     if (output == output.reshape(-1)[0]).all():
-        return Sighting(f"a constant, {output.reshape(-1)[0]:.4g}", RUNNER)
+        return ErrorPattern(f"a constant, {output.reshape(-1)[0]:.4g}", RUNNER)
     if (output == output[:1]).all() and not (wanted == wanted[:1]).all():
-        return Sighting("the same for every input", f"{RUNNER}, which ran one input set")
+        return ErrorPattern("the same for every input", f"{RUNNER}, which ran one sample")
     return None
 
 
-def _see_ids(wanted: Array, output: Array) -> Sighting | None:
+def _see_ids(wanted: Array, output: Array) -> ErrorPattern | None:
     off = output.astype(np.int64) - wanted.astype(np.int64)
     values, counts = np.unique(off, return_counts=True)
     most = int(values[counts.argmax()])
     if most and counts.max() > 0.9 * off.size:
         cause = "a numbering that starts at another value"
-        return Sighting(f"off by {most:+d} nearly everywhere", cause)
+        return ErrorPattern(f"off by {most:+d} nearly everywhere", cause)
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
-        return Sighting(
+        return ErrorPattern(
             f"values from {output.min()} to {output.max()} instead of {wanted.min()} to"
             f" {wanted.max()}",
             "a wrong integer type, such as int32 read as int64",
@@ -114,21 +114,21 @@ def _see_ids(wanted: Array, output: Array) -> Sighting | None:
     return None
 
 
-def _see_other_input(wanted: Array, output: Array, least_db: float) -> Sighting | None:
+def _see_other_input(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
     for shift in range(1, len(wanted)):
         if _is_match(np.roll(wanted, shift, axis=0), output, least_db):
-            cause = f"{RUNNER}, which mixed up the input sets"
-            return Sighting("the outputs of another input", cause, is_placed=True)
+            cause = f"{RUNNER}, which mixed up the samples"
+            return ErrorPattern("the outputs of another input", cause, is_placed=True)
     return None
 
 
-def _see_line(wanted: Array, output: Array, least_db: float) -> Sighting | None:
+def _see_line(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
     gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
     if gain and _is_match(wanted * gain, output, least_db):
-        return Sighting(f"{_name_gain(gain)} the right values", "a wrong scale in QNN")
+        return ErrorPattern(f"{_name_gain(gain)} the right values", "a wrong scale in QNN")
     error = output.astype(np.float64) - wanted
     if _is_match(wanted + error.mean(), output, least_db):
-        return Sighting(f"off by a constant {error.mean():.4g}", "a wrong zero point or bias")
+        return ErrorPattern(f"off by a constant {error.mean():.4g}", "a wrong zero point or bias")
     return None
 
 
@@ -142,42 +142,42 @@ def _name_gain(gain: float) -> str:
     return f"{gain:.4g}{share}"
 
 
-def _see_order(wanted: Array, output: Array, least_db: float) -> Sighting | None:
+def _see_order(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
     axes = range(1, wanted.ndim)
     for here, there in itertools.permutations(axes, 2):
         if _is_match(np.moveaxis(wanted, here, there).reshape(output.shape), output, least_db):
             seen = f"the right values with axis {here - 1} moved to {there - 1}"
-            return Sighting(seen, LAYOUT, is_placed=True)
+            return ErrorPattern(seen, LAYOUT, is_placed=True)
     for axis in axes:
         for shift in (1, -1):
             if _is_match(np.roll(wanted, shift, axis), output, least_db):
                 seen = f"the right values, shifted by one along axis {axis - 1}"
-                return Sighting(seen, RUNNER, is_placed=True)
+                return ErrorPattern(seen, RUNNER, is_placed=True)
         if _is_match(np.flip(wanted, axis), output, least_db):
             seen = f"the right values in reverse order along axis {axis - 1}"
-            return Sighting(seen, LAYOUT, is_placed=True)
+            return ErrorPattern(seen, LAYOUT, is_placed=True)
     # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
     # that are nearly correct even closer.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
     if least_db < BELIEVED_DB + GAINED_DB and _is_match(
         np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
     ):
-        return Sighting("a permutation of the right values", LAYOUT, is_placed=True)
+        return ErrorPattern("a permutation of the right values", LAYOUT, is_placed=True)
     return None
 
 
-def _see_channels(wanted: Array, output: Array, _least_db: float) -> Sighting | None:
+def _see_channels(wanted: Array, output: Array, _least_db: float) -> ErrorPattern | None:
     for axis in channel_axes(wanted.ndim):
         signal, made = channel_rms(wanted, axis), channel_rms(output, axis)
         dead = np.flatnonzero((made == 0) & (signal > 0))
         if dead.size:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
-            return Sighting(f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1}")
+            return ErrorPattern(f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1}")
     return None
 
 
-def _see_stretch(wanted: Array, output: Array, _least_db: float) -> Sighting | None:
-    """If the large errors occur only in one range of elements or in one input set, return this
+def _see_stretch(wanted: Array, output: Array, _least_db: float) -> ErrorPattern | None:
+    """If the large errors occur only in one range of elements or in one sample, return this
     range or set."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
@@ -185,19 +185,19 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> Sighting | N
     size = odd.shape[1]
     stretch = places[-1] - places[0] + 1 if places.size > 1 else size
     if stretch <= size // 2 and 2 * places.size > stretch:
-        return Sighting(f"wrong only in elements {places[0]} to {places[-1]} of {size}")
+        return ErrorPattern(f"wrong only in elements {places[0]} to {places[-1]} of {size}")
     sets = np.flatnonzero(odd.any(axis=1))
     if sets.size == 1 and len(odd) > 1:
-        return Sighting(f"wrong only for input set {sets[0]}")
+        return ErrorPattern(f"wrong only for sample {sets[0]}")
     return None
 
 
 def _see_swapped(
     right: Sequence[Array], output: Array, index: int, least_db: float = BELIEVED_DB
-) -> Sighting | None:
+) -> ErrorPattern | None:
     for other, wanted in enumerate(right):
         fits = other != index and wanted.size == output.size and is_floating(wanted)
         if fits and _is_match(wanted.reshape(output.shape), output, least_db):
             cause = f"{RUNNER}, which mixed up the outputs"
-            return Sighting(f"the values of output {other}", cause, is_placed=True)
+            return ErrorPattern(f"the values of output {other}", cause, is_placed=True)
     return None
