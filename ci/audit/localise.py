@@ -282,11 +282,13 @@ class Localiser:
             raise FailedError(what, why=skip_frames(described.log_tail))
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
-        operators = {one.name: one for one in model.operators}
+        operators = {operator.name: operator for operator in model.operators}
         known = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
         for one in known:
             self.progress.step(f"  known fault: {one}")
-        suspects = [names for one in known if (names := find_suspect(operators, one))]
+        suspects = [
+            names for known_fault in known if (names := find_suspect(operators, known_fault))
+        ]
         search = Search(operators, tuple(model.outputs), laboratory, suspects)
         found = search.run()
         written = ""
@@ -401,11 +403,13 @@ def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[s
         chain = [first] if is_first else []
         for kind in fault.operators[1:] if chain else ():
             last = chain[-1].name
-            chain += [one for one in operators.values() if one.kind == kind and last in one.inputs][
-                :1
-            ]
+            chain += [
+                operator
+                for operator in operators.values()
+                if operator.kind == kind and last in operator.inputs
+            ][:1]
         if len(chain) == len(fault.operators):
-            return [one.name for one in chain]
+            return [operator.name for operator in chain]
     return []
 
 

@@ -66,7 +66,7 @@ def mend_biases(module: GraphModule) -> None:
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)
             rounded: Any = node.args[2]
-            whole, scale = (_read(module, one) for one in rounded.args[:2])
+            whole, scale = (_read(module, arg) for arg in rounded.args[:2])
             steps = (whole * scale.double() / wanted).round().to(whole.dtype)
             values = {"bias": steps, "scale": wanted}
             with module.graph.inserting_before(node):
@@ -97,7 +97,7 @@ def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | Non
     bias."""
     if name_operator(node) not in LAYERS:
         return None
-    rounded = [one for one in node.args[:3] if isinstance(one, Node)]
+    rounded = [arg for arg in node.args[:3] if isinstance(arg, Node)]
     kinds = [name_operator(one).removeprefix("de") for one in rounded]
     if kinds != ["quantize_per_tensor", "quantize_per_channel", "quantize_per_channel"]:
         return None
@@ -183,7 +183,7 @@ class Graphs:
                 computes=computes(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
                 range=bounds,
-                clipped=max(measure_clipping(one[name], bounds) for one in values),
+                clipped=max(measure_clipping(value[name], bounds) for value in values),
                 bias_off=find_bias_off(self.module, node),
             )
             for name, node in self.operators.items()
@@ -221,8 +221,8 @@ class Graphs:
             for node in self.module.graph.nodes
             if node.op == "placeholder"
         ]
-        for one in (*inputs, *self.describe()):
-            name = one.name
+        for operator in (*inputs, *self.describe()):
+            name = operator.name
             sources = self._find_inputs(self.operators[name]) if name in self.operators else []
             before = min((reached[x] for x in sources if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
@@ -230,7 +230,7 @@ class Graphs:
                 lost = before - behind
                 rows.append(
                     Row(
-                        operator=one,
+                        operator=operator,
                         before_db=before,
                         behind_db=behind,
                         lost_db=lost,
@@ -295,7 +295,10 @@ class Graphs:
             mend_biases(part)
         if Mend.RANGES in cut.mended:
             by_clipping = sorted(self.describe(), key=lambda one: one.clipped)
-            widen_ranges(part, {one.range: one.clipped for one in by_clipping if one.clipped})
+            widen_ranges(
+                part,
+                {operator.range: operator.clipped for operator in by_clipping if operator.clipped},
+            )
         recorded = record(self.module, self.sets, names)
         return part, [tuple(values[name] for name in names) for values in recorded]
 

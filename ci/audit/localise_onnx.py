@@ -77,7 +77,7 @@ class OnnxGraphs:
 
     @cached_property
     def inputs(self) -> list[str]:
-        constants = {one.name for one in self.proto.graph.initializer}
+        constants = {initializer.name for initializer in self.proto.graph.initializer}
         return [one.name for one in self.proto.graph.input if one.name not in constants]
 
     @cached_property
@@ -86,7 +86,7 @@ class OnnxGraphs:
         are the names of their results."""
         live = {*self.inputs}
         used = {name for node in self.nodes for name in _list_reads(node)}
-        used.update(one.name for one in self.proto.graph.output)
+        used.update(output.name for output in self.proto.graph.output)
         for node in self.nodes:
             if node.op_type not in FIXED and not live.isdisjoint(_list_reads(node)):
                 live.update(node.output)
@@ -101,7 +101,7 @@ class OnnxGraphs:
         """Map each operator to the value that other nodes read: its result or, if that is rounded,
         the rounded value."""
         found: dict[str, str] = {}
-        leaves = [one.name for one in self.proto.graph.output]
+        leaves = [output.name for output in self.proto.graph.output]
         for name in (*leaves, *self.makers):
             node, source = self.makers.get(name), self.find_source(name)
             is_read = node is not None and node.op_type == "DequantizeLinear"
@@ -112,8 +112,8 @@ class OnnxGraphs:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Return the operators whose results are the model's outputs."""
-        sources = (self.find_source(one.name) for one in self.proto.graph.output)
-        return tuple(dict.fromkeys(one for one in sources if one in self.operators))
+        sources = (self.find_source(output.name) for output in self.proto.graph.output)
+        return tuple(dict.fromkeys(source for source in sources if source in self.operators))
 
     def find_source(self, name: str) -> str:
         """Return the value that a quantizer or dequantizer rounds, even if several of them follow
@@ -179,7 +179,7 @@ class OnnxGraphs:
         most noise come first. If the model was not quantized here, there are no rows."""
         if not self.is_calibrated:
             return []
-        known = {one.name: one for one in self.describe()}
+        known = {operator.name: operator for operator in self.describe()}
         known |= {
             name: Operator(name=name, kind=f"input {name}", computes=False) for name in self.inputs
         }
@@ -258,7 +258,7 @@ class OnnxGraphs:
                     )
                     for name in cut.given
                 ],
-                [one for one in graph.initializer if one.name in needed],
+                [initializer for initializer in graph.initializer if initializer.name in needed],
             )
         )
         onnx.save(infer(part), target)
@@ -279,9 +279,9 @@ def _list_reads(node: Any) -> list[str]:
     names = [*node.input]
     for attribute in node.attribute:
         bodies = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-        for body in (inner for one in bodies for inner in list_graphs(one)):
-            names += [name for one in body.node for name in one.input]
-            names += [one.name for one in body.output]
+        for inner in (inner for body in bodies for inner in list_graphs(body)):
+            names += [name for one in inner.node for name in one.input]
+            names += [output.name for output in inner.output]
     return [name for name in dict.fromkeys(names) if name]
 
 

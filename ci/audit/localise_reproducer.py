@@ -138,7 +138,7 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
         tensors=file.with_suffix(".pt").name,
         operators="\n".join(rows),
         forward=forward + "\n",
-        predicted=repr([round(one.predicted_db, 1) for one in found.part_outputs]),
+        predicted=repr([round(output.predicted_db, 1) for output in found.part_outputs]),
         fp16=not spec.scheme.quantized,
         convolution=spec.scheme.recipe.linear_as_convolution,
         margin=f"{MARGIN_DB:g}",

@@ -103,7 +103,7 @@ class Trial(Struct, frozen=True):
     @property
     def worst(self) -> Departure | None:
         return max(
-            (one for one in self.outputs if one.wrong),
+            (output for output in self.outputs if output.wrong),
             key=lambda one: one.excess_db,
             default=None,
         )
@@ -184,7 +184,7 @@ class Located(Struct, frozen=True, kw_only=True):
     @property
     def is_wrong(self) -> bool:
         """Return whether an output of the program is wrong."""
-        return any(one.wrong for one in self.outputs)
+        return any(output.wrong for output in self.outputs)
 
 
 @dataclass
@@ -225,7 +225,7 @@ class Search:
                 found,
                 first=first,
                 program_rows=tuple(rank_departures(self.operators, known)),
-                not_compared=len({*asked} - {one.operator for one in self.exposed}),
+                not_compared=len({*asked} - {departure.operator for departure in self.exposed}),
             )
             if trial.worst is None and first is None:
                 return found
@@ -272,12 +272,12 @@ class Search:
         order = [*self.operators]
         if first is None or order.index(first.name) >= order.index(names[half]):
             halves += self.expose(cut, names[half:])
-        return list({one.operator: one for one in halves}.values())
+        return list({halve.operator: halve for halve in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
         """Return the first operator in the graph's order whose result is wrong; None if there is
         none. If an operator occurs twice, its last result counts."""
-        known = {one.operator: one.wrong for one in exposed}
+        known = {departure.operator: departure.wrong for departure in exposed}
         return next((one for name, one in self.operators.items() if known.get(name)), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
@@ -365,8 +365,8 @@ class Search:
     def find_sharing(self) -> tuple[Operator, ...]:
         """Return operators outside the smallest part that join several results and have the same
         range as one of its operators, because the quantizer gave both the same range."""
-        kept = {one.name for one in self.found.part}
-        ranges = {one.range for one in self.found.part if one.range}
+        kept = {operator.name for operator in self.found.part}
+        ranges = {operator.range for operator in self.found.part if operator.range}
         return tuple(
             one
             for name, one in self.operators.items()
@@ -377,8 +377,8 @@ class Search:
         """Record the first change that makes the smallest wrong part right, if there is one."""
         part = self.found.part
         known = {
-            Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
-            Mend.RANGES: any(one.clipped > 0 for one in part),
+            Mend.BIASES: any(operator.bias_off > LEAST_OFF for operator in part),
+            Mend.RANGES: any(operator.clipped > 0 for operator in part),
         }
         for mend in [one for one, is_possible in known.items() if is_possible]:
             mended = Cut(cut.kept, cut.given, (mend,))
@@ -397,7 +397,7 @@ class Search:
             exposing = Cut(cut.kept, (*cut.given, *names))
             trial = self.laboratory.measure(exposing, "exposing more")
             own = trial.outputs[: len(cut.given)]
-            return not trial.refused and not any(one.wrong for one in own)
+            return not trial.refused and not any(departure.wrong for departure in own)
 
         names = [name for name in cut.kept if name not in cut.given]
         if not cures(names):
@@ -418,7 +418,7 @@ class Search:
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
     """Return how many dB each operator loses beyond what its inputs lost and what is predicted,
     worst first."""
-    known = {one.operator: one for one in exposed}
+    known = {departure.operator: departure for departure in exposed}
     reached: dict[str, float] = {}  # by how much an operator's result is worse than predicted
     rows = []
     for name, one in operators.items():

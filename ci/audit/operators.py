@@ -117,17 +117,17 @@ class Audited(Struct, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """Return what is wrong, in one line."""
-        return "; ".join(one.headline for one in self.findings)
+        return "; ".join(finding.headline for finding in self.findings)
 
     @property
     def left(self) -> list[OperatorRow]:
         """Return the rows of operators that stay on the CPU."""
-        return [one for one in self.operators if not one.taken]
+        return [operator for operator in self.operators if not operator.taken]
 
     def count(self, *, taken: bool) -> int:
         """Return the number of nodes that QNN executes or, if ``taken`` is false, that stay on the
         CPU."""
-        return sum(one.count for one in self.operators if one.taken is taken)
+        return sum(operator.count for operator in self.operators if operator.taken is taken)
 
 
 class Audit(Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class Audit(Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> list[Audited]:
         """Return the cases that failed."""
-        return [one for one in self.cases if one.status is Status.FAILED]
+        return [case for case in self.cases if case.status is Status.FAILED]
 
 
 def judge_case(
@@ -154,7 +154,7 @@ def judge_case(
     The result includes the known faults of this QNN version whose pattern the graph contains."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
-    left = [one for one in found.left if not one.asked]
+    left = [fallback for fallback in found.left if not fallback.asked]
     findings = []
     if found.failure:
         findings.append(explain_failure(found.failure, spec.source.choices))
@@ -162,7 +162,7 @@ def judge_case(
         findings.append(replace(find_no_node(found.left), evidence=""))  # the rows show it
     elif left and full:
         findings.append(replace(find_fallbacks(left), evidence=""))
-    told = "\n".join(one.text for one in left)
+    told = "\n".join(fallback.text for fallback in left)
     refused = [*findings, NOT_LOWERED.find("the model has no program", evidence=told)]
     known = findings and policy.expects_refusal(
         spec.model, spec.scheme, soc, refused, choices=str(spec.source.choices)
@@ -171,7 +171,7 @@ def judge_case(
     if known:
         findings = [expect(findings[0], known), *findings[1:]]
     elif not left:  # otherwise the rows of operators explain it
-        findings = [one.explained(policy.advise([one])) for one in findings]
+        findings = [finding.explained(policy.advise([finding])) for finding in findings]
     return Audited(
         model=spec.model,
         scheme=scheme,
@@ -181,7 +181,9 @@ def judge_case(
         operators=list_operators(found, scheme, soc, policy),
         partitions=found.partitions,
         border_bytes=sum_bytes(
-            size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
+            size
+            for partition in found.partitions
+            for size in (partition.input_bytes, partition.output_bytes)
         ),
         io_bytes=found.io_bytes,
         written_back=found.written_back,
@@ -211,7 +213,9 @@ def list_operators(
 ) -> tuple[OperatorRow, ...]:
     """Return the rows of operators on the CPU in the graph's order, and then those of operators on
     QNN, sorted by name."""
-    left = Counter(replace(one, reason=NODE.sub("", one.reason)) for one in found.left)
+    left = Counter(
+        replace(fallback, reason=NODE.sub("", fallback.reason)) for fallback in found.left
+    )
     rows = []
     for one, number in left.items():
         advice = find_advice(one, scheme, soc, policy)
@@ -245,8 +249,10 @@ def group_refusals(
     appears once for all schemes and SoCs."""
     groups: dict[tuple[str, str, str], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
-        for one in case.left:
-            groups.setdefault((case.model, one.op, one.place), []).append((case, one))
+        for operator_row in case.left:
+            groups.setdefault((case.model, operator_row.op, operator_row.place), []).append(
+                (case, operator_row)
+            )
     return groups
 
 
@@ -263,27 +269,29 @@ def make_document(audit: Audit) -> Document:
     """Return a table of the cases, and cards: the cases that did not pass, the operators on the
     CPU, grouped by source line, with their schemes, SoCs, reasons and fixes, and the known
     faults."""
-    names = name_models(one.model for one in audit.cases)
+    names = name_models(case.model for case in audit.cases)
     rows = tuple(
-        Row((names[one.model], *_list_cells(one)), one.status.value) for one in audit.cases
+        Row((names[case.model], *_list_cells(case)), case.status.value) for case in audit.cases
     )
     numbers = frozenset(range(HEAD.index("on QNN"), len(HEAD)))
     table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
     cards = [
         Card(
-            one.status.value,
-            f"{names[one.model]} {one.scheme} {one.soc}",
-            tuple(list_findings(one.findings)),
+            case.status.value,
+            f"{names[case.model]} {case.scheme} {case.soc}",
+            tuple(list_findings(case.findings)),
         )
-        for one in sorted(audit.cases, key=lambda one: one.status.value)
-        if one.status is not Status.PASSED
+        for case in sorted(audit.cases, key=lambda one: one.status.value)
+        if case.status is not Status.PASSED
     ]
     for (model, op, place), found in group_refusals(audit.cases).items():
         many = max(row.count for _, row in found)
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
         where = [("", f"{where}: {reason}") for reason, where in _group_reasons(found)]
-        advice = [(WORDS[one.certainty], one.text) for _, row in found for one in row.causes]
-        advice += [(WORDS[one.proof], one.text) for _, row in found for one in row.remedies]
+        advice = [(WORDS[cause.certainty], cause.text) for _, row in found for cause in row.causes]
+        advice += [
+            (WORDS[remedy.proof], remedy.text) for _, row in found for remedy in row.remedies
+        ]
         cards.append(Card("on the CPU", title, (*where, *dict.fromkeys(advice))))
     cards += [
         Card("known fault", f"{names[model]}: {fault}", (("", where), ("fix", fault.fix)))
@@ -338,15 +346,15 @@ def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
     SM8650, SM8750``."""
     places: dict[tuple[str, KnownFault], dict[str, list[str]]] = {}
     for case in audit.cases:
-        for one in case.known_faults:
-            schemes = places.setdefault((case.model, one), {})
+        for fault in case.known_faults:
+            schemes = places.setdefault((case.model, fault), {})
             schemes.setdefault(case.scheme, []).append(case.soc)
     return {key: _join_socs(schemes) for key, schemes in places.items()}
 
 
 def summarize(audit: Audit) -> str:
     """Return the verdict on all cases, and their number per status."""
-    counts = {status: sum(one.status is status for one in audit.cases) for status in Status}
+    counts = {status: sum(case.status is status for case in audit.cases) for status in Status}
     verdict = "failed" if counts[Status.FAILED] else "passed"
     named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
     return f"{verdict}, {count(len(audit.cases), 'case')}: {named}; {UNCOMPILED}"
@@ -356,10 +364,10 @@ def make_annotations(audit: Audit) -> list[Annotation]:
     """Return an annotation for each source line with an operator on the CPU in a failed case, for
     each known fault, and for each failed case without an operator on the CPU."""
     made = []
-    failed = [one for one in audit.cases if one.status is Status.FAILED]
+    failed = [case for case in audit.cases if case.status is Status.FAILED]
     for (_, op, _), found in group_refusals(failed).items():
         told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
-        fix = "; ".join(dict.fromkeys(one.text for _, row in found for one in row.remedies))
+        fix = "; ".join(dict.fromkeys(remedy.text for _, row in found for remedy in row.remedies))
         file, line = found[0][1].file, found[0][1].line
         text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
         made.append(Annotation(Level.ERROR, text, "audit", file, line))
@@ -370,7 +378,11 @@ def make_annotations(audit: Audit) -> list[Annotation]:
         for (_, one), where in group_faults(audit).items()
     ]
     return made + [
-        Annotation(Level.ERROR, f"{one.model} {one.scheme} {one.soc}: {one.headline}", "audit")
-        for one in failed
-        if not one.left
+        Annotation(
+            Level.ERROR,
+            f"{audited.model} {audited.scheme} {audited.soc}: {audited.headline}",
+            "audit",
+        )
+        for audited in failed
+        if not audited.left
     ]

@@ -66,7 +66,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         else:
             failure = describe_refusal(error, staging.log)
     if crashes:
-        told = [f"{one.op}: {one.text}" for one in crashes]
+        told = [f"{crash.op}: {crash.text}" for crash in crashes]
         more = [failure.words] if failure else []
         places = list_places(crashes)
         failure = NOT_LOWERED.find(told[0], evidence="\n".join([*told[1:], *more]), places=places)
@@ -89,8 +89,10 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         left = tuple(refusals.left)
         return Found(dict(taken or judged), left, partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
-    left_to_cpu = audit_delegation([one.graph_module for one in methods], refusals).fallback_ops
-    signatures = [(one.graph, one.graph_signature) for one in methods]
+    left_to_cpu = audit_delegation(
+        [method.graph_module for method in methods], refusals
+    ).fallback_ops
+    signatures = [(method.graph, method.graph_signature) for method in methods]
     sizes = (
         measure(graph, names)
         for graph, one in signatures

@@ -69,12 +69,15 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         """Return whether a run or a case is missing, or whether the status of a case became
         worse."""
         grave = {"run", "status"}
-        return any(one.verdict == "worse" and one.what in grave for one in self.differences)
+        return any(
+            difference.verdict == "worse" and difference.what in grave
+            for difference in self.differences
+        )
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
     """Yield the known faults whose result differs between two versions of QNN."""
-    others = {(one.fault, one.form, one.frontend, one.scheme): one for one in now}
+    others = {(rerun.fault, rerun.form, rerun.frontend, rerun.scheme): rerun for rerun in now}
     for old in before:
         new = others.get((old.fault, old.form, old.frontend, old.scheme))
         if new and new.end != old.end and {old.end, new.end} <= {*ENDS}:
@@ -85,8 +88,8 @@ def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Di
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:
     """Return the cases that are in both runs, as pairs of the old and the new result."""
-    now = {one.name: one for one in new.cases}
-    return [(one, now[one.name]) for one in old.cases if one.name in now]
+    now = {case.name: case for case in new.cases}
+    return [(case, now[case.name]) for case in old.cases if case.name in now]
 
 
 def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
@@ -101,8 +104,12 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
             fix="run the same models, schemes and SoCs with both versions",
         )
     found = compare_reports(old, new)
-    yield from (note(str(one), "run", ("judged", "missing"), "worse") for one in found.missing)
-    yield from (note(str(one), "run", ("missing", "judged"), "other") for one in found.new)
+    yield from (
+        note(str(case_name), "run", ("judged", "missing"), "worse") for case_name in found.missing
+    )
+    yield from (
+        note(str(case_name), "run", ("missing", "judged"), "other") for case_name in found.new
+    )
     for before, now in pairs:
         yield from compare_cases(before, now)
 
@@ -161,7 +168,7 @@ def _compare_operators(
     if before is None or now is None:
         return
     had, has = (
-        Counter({one.op: int(getattr(one, processor)) for one in each.operators})
+        Counter({operator.op: int(getattr(operator, processor)) for operator in each.operators})
         for each in (before, now)
     )
     moved = [op for op in {**had, **has} if had[op] != has[op]]
@@ -172,7 +179,7 @@ def _compare_operators(
         verdict: Verdict = "other"
         if place == "CPU" and apart:
             verdict = "worse" if apart > 0 else "better"
-        yield note(subject, place, [f"{one}{more}" for one in words], verdict)
+        yield note(subject, place, [f"{word}{more}" for word in words], verdict)
 
 
 def _compare_figures(
@@ -229,7 +236,7 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 def summarize_upgrade(report: UpgradeReport) -> str:
     """Return the number of differences per verdict, and the number of cases without a
     difference."""
-    counts = Counter[str](one.verdict for one in report.differences)
+    counts = Counter[str](difference.verdict for difference in report.differences)
     named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
     return f"{report.old} -> {report.new}: {named}, {count(report.same, 'case')} unchanged"
 
@@ -239,10 +246,17 @@ def make_document(report: UpgradeReport) -> Document:
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
         Row(
-            (one.subject, one.what, one.verdict, one.before, one.now, _show_change(one)),
-            tones[one.verdict],
+            (
+                difference.subject,
+                difference.what,
+                difference.verdict,
+                difference.before,
+                difference.now,
+                _show_change(difference),
+            ),
+            tones[difference.verdict],
         )
-        for one in report.differences
+        for difference in report.differences
     )
     head = ("of", "what", "verdict", "before", "now", "change")
     tables = [Table("Differences", "Worst first", head, rows, 2, frozenset({5}), MOST_ROWS)]
@@ -250,15 +264,15 @@ def make_document(report: UpgradeReport) -> Document:
         sums = tuple(
             Row(
                 (
-                    one.what,
-                    str(one.cases),
-                    f"{one.before:,}",
-                    f"{one.now:,}",
-                    f"{100 * (one.now / one.before - 1):+.1f} %" if one.before else "",
-                    str(one.moved),
+                    total.what,
+                    str(total.cases),
+                    f"{total.before:,}",
+                    f"{total.now:,}",
+                    f"{100 * (total.now / total.before - 1):+.1f} %" if total.before else "",
+                    str(total.moved),
                 )
             )
-            for one in report.totals
+            for total in report.totals
         )
         head = ("figure", "cases", "before", "now", "change", "moved")
         told = "Sums over the cases that have the figure in both runs"
@@ -286,7 +300,7 @@ def compare(
     before, now = runs
     if before and now:
         found = list(compare_runs(before, now))
-        changed = {one.subject for one in found}
+        changed = {difference.subject for difference in found}
         same = sum(str(one.name) not in changed for one, _ in pair_cases(before, now))
         differences += found
         totals = tuple(add_figures(before, now))

@@ -247,7 +247,7 @@ def describe_result(result: Result) -> dict[str, Any]:
         "lowers_with": find_lowering_sdk(plan.values),
         "ccache": asdict(result.cache) if result.cache else None,
         "log": os.fspath(plan.place.log),
-        "artifacts": [_describe_artifact(one, result) for one in result.artifacts],
+        "artifacts": [_describe_artifact(artifact, result) for artifact in result.artifacts],
         "compile_commands": [str(stage.build / "compile_commands.json") for stage in plan.stages],
     }
 
@@ -261,7 +261,7 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
     """
     sdk, executorch = values.get("qnn_sdk_root", ""), values.get("executorch_version", "")
     rows = (row.executorch for row in read_pairs().supported)
-    fit = any(is_same(one, executorch) for one in rows)
+    fit = any(is_same(row, executorch) for row in rows)
     return sdk if fit and (Path(sdk) / HOST_LIBRARY).is_file() else ""
 
 
@@ -310,7 +310,7 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
     """Return the text about a build: a summary, and the artifacts with their sizes and findings.
     For an adaptor, the text also says where it was installed and whether it was proven."""
-    lines = [line for one in result.artifacts for line in _render_artifact(one)]
+    lines = [line for artifact in result.artifacts for line in _render_artifact(artifact)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
         lines.append(

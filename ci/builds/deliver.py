@@ -48,7 +48,7 @@ def deliver(
     if not target.installs:
         return {}
     python = job.request.python
-    names = (one.path.name for one in result.artifacts)
+    names = (artifact.path.name for artifact in result.artifacts)
     paths = [place.artifacts / name for name in names if name.startswith("Py")]
     lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
     told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
@@ -120,7 +120,7 @@ def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[
     """Yield what a proof depends on: its code, the built files, the wheel and the environment
     variables."""
     yield digest_sources(Path(__file__), PROGRAM)
-    yield from (one.sha256 for one in result.artifacts)
+    yield from (artifact.sha256 for artifact in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
     yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
 

@@ -260,7 +260,7 @@ class Judged:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that prevent the build's files from being published."""
-        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
 
 def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
@@ -332,9 +332,12 @@ def judge_artifact(
     except ElfError as error:
         return Judged(row, path, digest, size, None, (judge_defect(error),))
     found = [*judge(facts, policy), *_judge_build(facts, policy, row, tag)]
-    found = [_tell_pages(one, pages, policy) if one.id == SMALL_PAGES else one for one in found]
-    faults = tuple(one for one in found if one.id not in row.accept)
-    accepted = tuple(one for one in found if one.id in row.accept)
+    found = [
+        _tell_pages(finding, pages, policy) if finding.id == SMALL_PAGES else finding
+        for finding in found
+    ]
+    faults = tuple(finding for finding in found if finding.id not in row.accept)
+    accepted = tuple(finding for finding in found if finding.id in row.accept)
     return Judged(row, path, digest, size, facts, faults, accepted)
 
 

@@ -121,7 +121,7 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
     root = Path(__file__).parents[2]
     places = (place for room in rooms for place in (root / "ci" / room).iterdir())
     return digest_sources(
-        *(one for one in places if f"{one.parent.name}/{one.name}" not in CHOOSING),
+        *(place for place in places if f"{place.parent.name}/{place.name}" not in CHOOSING),
         *(root / one for one in MEASURING),
     )
 

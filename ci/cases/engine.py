@@ -63,7 +63,7 @@ class Fallback(Struct, frozen=True):
 
 def list_places(left: Sequence[Fallback]) -> list[Place]:
     """Return the lines from which nodes on the CPU come, each once."""
-    return [*dict.fromkeys(place for one in left for place in one.origin.places)]
+    return [*dict.fromkeys(place for fallback in left for place in fallback.origin.places)]
 
 
 class Delegation(Struct, frozen=True):

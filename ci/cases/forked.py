@@ -121,7 +121,7 @@ def flush_stdio() -> None:
 def redirected(target: int, *descriptors: int) -> Iterator[None]:
     """Redirect ``descriptors`` of this process to the file that ``target`` refers to, during the
     block. This also redirects the output of C++ code."""
-    kept = [os.dup(one) for one in descriptors]
+    kept = [os.dup(descriptor) for descriptor in descriptors]
     try:
         for one in descriptors:
             os.dup2(target, one)

@@ -48,11 +48,11 @@ from ci.facts.finding import (
 )
 from ci.facts.kinds import (
     CHANGED,
+    INCONCLUSIVE,
     LACKING,
     NO_NODE,
     NO_OUTPUTS,
     ON_CPU,
-    INCONCLUSIVE,
     RETYPED,
     RUNNER,
     UNEXPECTED,
@@ -302,14 +302,16 @@ class CaseJudge:
         )
         inconclusive = verdict.inconclusive
         if inconclusive and self.evidence.metric and not task:
-            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
+            self.evidence.controls = tuple(
+                control for control in verdict.controls if control.rejected
+            )
             self.evidence.warnings += (f"{inconclusive}, except for the metric",)
             inconclusive = ""
         findings = [
             *failing,
             *([INCONCLUSIVE.find(inconclusive)] if inconclusive else []),
             *self.compare_baseline(),
-            *(RUNNER.find(one) for one in run.notes.faults),
+            *(RUNNER.find(fault) for fault in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
         lost = find_lost_types(compiled.retyped)
@@ -322,10 +324,10 @@ class CaseJudge:
             self.evidence.warnings += self.warn_of_loss(compiled.loss)
             return self.end(Status.PASSED, remark=run.notes.remark)
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
-        for one in findings[:1]:
-            advice = self.advise(one, verdict.advice, known)
-            advice += self.explain(compiled.loss, one.question, is_located=is_located)
-            findings[0] = self.name_culprit(one).explained(advice)
+        for finding in findings[:1]:
+            advice = self.advise(finding, verdict.advice, known)
+            advice += self.explain(compiled.loss, finding.question, is_located=is_located)
+            findings[0] = self.name_culprit(finding).explained(advice)
         return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
 
     def advise(self, finding: Finding, advice: Advice, known: Collection[Question]) -> Advice:
@@ -363,10 +365,17 @@ class CaseJudge:
         causes the error in its headline, if one of them is known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        fault = next((one for one in self.list_faults() if not one.is_scheme), None)
+        fault = next(
+            (
+                triggered_fault
+                for triggered_fault in self.list_faults()
+                if not triggered_fault.is_scheme
+            ),
+            None,
+        )
         if fault:
-            names = (fault.label, *(one.name for one in fault.advice.causes))
-            return finding.renamed(*(f"known fault {one}" for one in names))
+            names = (fault.label, *(cause.name for cause in fault.advice.causes))
+            return finding.renamed(*(f"known fault {name}" for name in names))
         if not (culprit := self.evidence.culprit):
             return finding
         return finding.renamed(culprit)
@@ -407,16 +416,19 @@ class CaseJudge:
         if baseline is None:
             return []
         self.evidence.baseline = baseline
-        return [CHANGED.find(one) for one in find_changes(self.evidence.figures, baseline)]
+        return [CHANGED.find(change) for change in find_changes(self.evidence.figures, baseline)]
 
     def delegation_faults(self, compiled: Compiled) -> list[Finding]:
         """Return a finding that lists the nodes on the CPU, if the policy requires full delegation.
         Nodes for which the model's entry requests the CPU are not listed."""
-        left = [one for one in compiled.delegation.fallback_ops if not one.asked]
+        left = [fallback for fallback in compiled.delegation.fallback_ops if not fallback.asked]
         if not self.limits.full_delegation or not left:
             return []
         spec = self.spec
-        known = (find_advice(one, spec.scheme.base.value, spec.soc, self.policy) for one in left)
+        known = (
+            find_advice(fallback, spec.scheme.base.value, spec.soc, self.policy)
+            for fallback in left
+        )
         islands = ISLAND if spec.source.choices.discard_nodes else NO_ADVICE
         return [find_fallbacks(left).explained(sum(known, islands))]
 
@@ -480,7 +492,7 @@ class CaseJudge:
         spec, known = self.spec, self.evidence
         faults = [] if status is Status.UNSUPPORTED else self.list_faults()
         if status is Status.PASSED:
-            known.warnings += tuple(describe_fault(one) for one in join_faults(faults))
+            known.warnings += tuple(describe_fault(advice) for advice in join_faults(faults))
         if status is Status.FAILED and findings:
             # Often only the log shows why a process died or why an operator was refused.
             log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
@@ -489,7 +501,7 @@ class CaseJudge:
                 for number, one in enumerate(findings)
             ]
             findings[0] = findings[0].explained(sum(join_faults(faults), NO_ADVICE))
-            if not any(one.places for one in findings):
+            if not any(finding.places for finding in findings):
                 with self.notes.of("the line of the model's code"):
                     findings[0] = structs.replace(findings[0], places=self.find_factory())
         made = known.artifact.compiled.warnings if known.artifact else ()
@@ -504,7 +516,7 @@ class CaseJudge:
             metric_name=self.metric.name if self.metric and known.metric else "",
         )
         controls = tuple(
-            Control(**structs.asdict(spec.name), **vars(one)) for one in known.controls
+            Control(**structs.asdict(spec.name), **vars(control)) for control in known.controls
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
@@ -528,7 +540,7 @@ class CaseJudge:
     def find_explained(self) -> set[Question]:
         """Return the questions that a known fault explains if their answer is no."""
         faults = self.list_faults()
-        return {Question.QUANTIZED if one.is_scheme else Question.FAITHFUL for one in faults}
+        return {Question.QUANTIZED if fault.is_scheme else Question.FAITHFUL for fault in faults}
 
     def find_factory(self) -> tuple[Place, ...]:
         """Return the line of the model's factory, or nothing for an ONNX file."""
@@ -554,11 +566,14 @@ REASONS = (
 
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
-    alike = {(one.label, str(one.origin) or one.reason): one for one in left[::-1]}
+    alike = {
+        (fallback.label, str(fallback.origin) or fallback.reason): fallback
+        for fallback in left[::-1]
+    }
     every = [f"{one.label}: {one.text}" for one in alike.values()][::-1]  # each line once
     more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
-    names = ", ".join(dict.fromkeys(one.label for one in left))
+    names = ", ".join(dict.fromkeys(fallback.label for fallback in left))
     reason, named = name_fallbacks(left)
     return ON_CPU.find(
         f"{reason or f'{many} back to the CPU'}: {named}",
@@ -595,8 +610,8 @@ def find_no_node(left: Sequence[Fallback]) -> Finding:
     """Return the finding that QNN took no node of a model."""
     if not left:
         return NO_NODE.find("the model computes nothing: its graph has no operators")
-    names = ", ".join(dict.fromkeys(one.label for one in left))
-    reasons = dict.fromkeys(one.text for one in left)
+    names = ", ".join(dict.fromkeys(fallback.label for fallback in left))
+    reasons = dict.fromkeys(fallback.text for fallback in left)
     told = f"QNN accepted no node: {names}"
     return NO_NODE.find(told, evidence="\n".join(reasons), places=list_places(left))
 
@@ -605,18 +620,18 @@ def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
     """Return the common reason of nodes that stay on the CPU, such as ``QNN does not take rank 6``,
     with their operators and places, such as ``view, permute in zoo.py:40``. The reason is empty if
     they have none. Quantizers are left out if there are other operators."""
-    names = [*dict.fromkeys(name_operator(one.op) for one in left)]
-    operators = ", ".join([one for one in names if one not in QUANTIZING] or names)
+    names = [*dict.fromkeys(name_operator(fallback.op) for fallback in left)]
+    operators = ", ".join([name for name in names if name not in QUANTIZING] or names)
     lines: dict[str, list[str]] = {}
-    for one in dict.fromkeys(one.origin for one in left):
-        if one.line:
-            lines.setdefault(f"{Path(one.file).name}:", []).append(str(one.line))
-        elif one.module:
-            lines.setdefault("module ", []).append(one.module)
+    for origin in dict.fromkeys(fallback.origin for fallback in left):
+        if origin.line:
+            lines.setdefault(f"{Path(origin.file).name}:", []).append(str(origin.line))
+        elif origin.module:
+            lines.setdefault("module ", []).append(origin.module)
     spots = [f"{start}{', '.join(names)}" for start, names in lines.items()]
     where = f" in {', '.join(spots)}" if spots else ""
     for pattern, words in REASONS:
-        found = [pattern.search(one.reason) for one in left]
+        found = [pattern.search(fallback.reason) for fallback in left]
         values = {match[1] if match.groups() else "" for match in found if match}
         if all(found) and len(values) == 1:
             return words.format(*values), f"{operators}{where}"
@@ -635,14 +650,14 @@ def explain(found: Finding, advice: Advice) -> Finding:
     a refusal if its remedy is proven, if QNN took no node, or if the message is that of an
     exception or was too long."""
     if found.id == ON_CPU.id:  # what is known of its operators says more than a rule for messages
-        is_rule = any(one.name for one in advice.causes)
+        is_rule = any(cause.name for cause in advice.causes)
         own = NO_ADVICE if is_rule else advice
         return found.explained(own if own != NO_ADVICE or found.remedies else advise(fix=CPU))
     vague = found.is_cut or found.id == NO_NODE.id or bool(EXCEPTION.match(found.headline))
-    vague = vague or any(one.proof is Proof.PROVEN for one in advice.remedies)
+    vague = vague or any(remedy.proof is Proof.PROVEN for remedy in advice.remedies)
     refused = found.question is Question.LOWERED and vague
     if advice.title and (refused or found.question is Question.RUN):
-        spots = [f" [{Path(one.file).name}:{one.line}]" for one in found.places[:1]]
+        spots = [f" [{Path(place.file).name}:{place.line}]" for place in found.places[:1]]
         found = found.renamed(*(f"{advice.title}{one}" for one in (*spots, "")))
     return found.explained(advice)
 
@@ -663,22 +678,25 @@ MOST_PLACES = 3  # of a known fault, besides the first
 def join_faults(faults: Sequence[TriggeredFault]) -> Iterator[Advice]:
     """Yield the advice for each known fault once, with all of its places."""
     groups: dict[str, list[TriggeredFault]] = {}
-    for one in faults:
-        groups.setdefault(one.fault, []).append(one)
+    for fault in faults:
+        groups.setdefault(fault.fault, []).append(fault)
     for first, *others in groups.values():
-        names = [one.place for one in others]
+        names = [other.place for other in others]
         if len(names) > MOST_PLACES:
             names[MOST_PLACES:] = [f"and {len(names) - MOST_PLACES} more"]
         also = f"; also at {', '.join(names)}" if names else ""
-        every = sum((one.advice for one in others), first.advice)
-        causes = (structs.replace(one, text=one.text + also) for one in first.advice.causes)
+        every = sum((other.advice for other in others), first.advice)
+        causes = (structs.replace(cause, text=cause.text + also) for cause in first.advice.causes)
         yield replace(first.advice, causes=tuple(causes), places=every.places)
 
 
 def describe_fault(advice: Advice) -> str:
     """Return a known fault and its remedy in one line."""
     return "; ".join(
-        [*(one.text for one in advice.causes), *(f"fix: {one.text}" for one in advice.remedies)]
+        [
+            *(cause.text for cause in advice.causes),
+            *(f"fix: {remedy.text}" for remedy in advice.remedies),
+        ]
     )
 
 
@@ -743,7 +761,8 @@ def describe_program(artifact: Artifact) -> dict[str, Any]:
         "lower_s": artifact.lower_s,
         "pte_bytes": compiled.size_bytes,
         "fallback_ops": tuple(
-            FallbackOp(op=one.label, reason=one.text) for one in delegation.fallback_ops
+            FallbackOp(op=fallback.label, reason=fallback.text)
+            for fallback in delegation.fallback_ops
         ),
         "inputs": compiled.sets,
         "made_inputs": compiled.made_inputs,

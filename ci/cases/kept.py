@@ -198,10 +198,10 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     ValueError unless all files are regular, match the record, belong to the case, and stay within
     LIMIT_BYTES."""
     paths = [folder, *folder.rglob("*")]
-    odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
+    odd = [path for path in paths if path.is_symlink() or not (path.is_dir() or path.is_file())]
     if odd:
         raise ValueError(f"{odd[0].name} is a symbolic link or a special file such as a pipe")
-    if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
+    if sum(path.stat().st_size for path in paths) > LIMIT_BYTES:
         raise ValueError(f"the case's files are larger than {LIMIT_BYTES >> 30} GiB in total")
     place = folder / "artifact"
     artifact = read_json(place / RECORD, Artifact)

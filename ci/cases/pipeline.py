@@ -306,7 +306,7 @@ class CaseRun(CaseJudge):
         if layer is None:
             return notes
         return tuple(
-            structs.replace(one, operator=layer.operator, label=layer.label) for one in notes
+            structs.replace(note, operator=layer.operator, label=layer.label) for note in notes
         )
 
     def judge_layers(self, limits: Threshold) -> tuple[Judgement, Sequence[Layer]] | str:
@@ -342,10 +342,10 @@ class CaseRun(CaseJudge):
         program."""
         if self.metric is None:
             return []
-        float32 = [one.values for one in references.float32]
+        float32 = [expected.values for expected in references.float32]
         quantized = None
         if references.quantized:
-            quantized = [one.values for one in references.quantized]
+            quantized = [expected.values for expected in references.quantized]
         arrays = self.spec.is_file
         job = partial(run_metric, self.metric, outputs, float32, quantized, arrays=arrays)
         log = self.directory / "metric.log"
@@ -373,7 +373,7 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     """Return the layer at which a program starts to differ from its model. The arguments are those
     of find_departure."""
     outputs = judgement.outputs
-    if not any(one.fails(Question.FAITHFUL) for one in outputs):
+    if not any(output.fails(Question.FAITHFUL) for output in outputs):
         return (
             "the program is correct if it also returns the outputs of its layers, so the"
             " cause is how QNN combines layers or outputs"

@@ -126,7 +126,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         are removed. For a backend other than HTP, the limits and budgets of single models are
         removed too, because they are for HTP. Raises UsageError if there are no limits for the
         backend."""
-        known = tuple(one for one in self.unsupported if backend in one.backends)
+        known = tuple(
+            unsupported for unsupported in self.unsupported if backend in unsupported.backends
+        )
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
         limits = self.backends.get(backend)
@@ -174,7 +176,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
-            _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
+            _threshold(override.scheme, override.limits, override.model, override.reason)
+            for override in self.override
         ]
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:
@@ -188,7 +191,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
         """Return the limits of the cases, without duplicates."""
         limits = [self.limits_of(spec.model, spec.scheme) for spec in specs]
-        return tuple({(one.scheme, one.model): one for one in limits}.values())
+        return tuple({(limit.scheme, limit.model): limit for limit in limits}.values())
 
     def expects_refusal(
         self,
@@ -202,30 +205,34 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     ) -> str:
         """Return the explanation from the first row of [[unsupported]] that covers a case and
         matches one of its ``findings`` or its ``log``, or "" if there is none."""
-        rows = (one for one in self.unsupported if is_match(one.id, one.pattern, findings, log))
-        found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
+        rows = (
+            unsupported
+            for unsupported in self.unsupported
+            if is_match(unsupported.id, unsupported.pattern, findings, log)
+        )
+        found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def find_unmet(self, model: str, scheme: AnyScheme, soc: str, choices: str = "") -> str:
         """Return the explanation from the first strict row of [[unsupported]] that covers a case,
         or "" if there is none. If the case passed, the row is out of date."""
-        rows = (one for one in self.unsupported if one.strict)
-        found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
+        rows = (unsupported for unsupported in self.unsupported if unsupported.strict)
+        found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, findings: Sequence[Finding], log: str = "") -> Advice:
         """Return the cause of a failure and what helps. They come from the policy's first advice
         that matches, or else from the first rule of errors.toml that matches the findings, or else
         the ``log``."""
-        own = (one for one in self.advice if is_match(one.id, one.pattern, findings))
+        own = (advice for advice in self.advice if is_match(advice.id, advice.pattern, findings))
         if row := next(own, None):
             return advise(row.why, row.fix, certainty=Certainty.KNOWN, proof=Proof.PROVEN)
-        told = "\n".join(one.words for one in findings)
+        told = "\n".join(finding.words for finding in findings)
         known = find_known(told, read_rules()) or (find_known(log, read_rules()) if log else None)
         if known is None:
             return NO_ADVICE
         cause = ": ".join(filter(None, (known.headline, known.detail)))
-        tried = any(one.proof is Proof.PROVEN for one in known.remedies)
+        tried = any(remedy.proof is Proof.PROVEN for remedy in known.remedies)
         vague = known.role is Role.HINT and not tried
         return Advice(
             causes=(Cause(text=cause, certainty=known.certainty, name=known.id),),
@@ -237,8 +244,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 def is_match(name: str, pattern: str, findings: Sequence[Finding], log: str = "") -> bool:
     """Return whether a finding has the id ``name`` and a text that ``pattern`` matches. An empty
     condition always holds. Without a ``name``, the ``log`` may match instead."""
-    for one in (one for one in findings if name in {"", one.id}):
-        if any(re.search(pattern, text) for text in (one.words, one.evidence)):
+    for finding in (finding for finding in findings if name in {"", finding.id}):
+        if any(re.search(pattern, text) for text in (finding.words, finding.evidence)):
             return True
     return bool(log and not name and re.search(pattern, log))
 

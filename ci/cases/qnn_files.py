@@ -135,9 +135,9 @@ def read_traffic(log: str, graphs: int) -> dict[str, int]:
     if not graphs or len(summaries) != graphs:
         return {}
     return {
-        own: sum(int(one[name]) for one in summaries)
+        own: sum(int(summary[name]) for summary in summaries)
         for name, own in NAMES.items()
-        if all(name in one for one in summaries)
+        if all(name in summary for summary in summaries)
     }
 
 
@@ -155,19 +155,19 @@ def make_footprint(
     graphs = tuple(
         GraphFigures(
             name=graph.name,
-            context_bytes=one.size_bytes,
+            context_bytes=context.size_bytes,
             constant_bytes=graph.constant_bytes,
             vtcm_mb=graph.vtcm_mb,
         )
-        for one in contexts
-        for graph in one.graphs
+        for context in contexts
+        for graph in context.graphs
     )
     return Footprint(
         program_bytes=program_bytes,
         partitions=partitions,
-        context_bytes=max((one.context_bytes for one in graphs), default=None),
-        vtcm_mb=max((one.vtcm_mb for one in graphs if one.vtcm_mb is not None), default=None),
-        segment_align=min((one.align for one in segments), default=None),
+        context_bytes=max((graph.context_bytes for graph in graphs), default=None),
+        vtcm_mb=max((graph.vtcm_mb for graph in graphs if graph.vtcm_mb is not None), default=None),
+        segment_align=min((segment.align for segment in segments), default=None),
         lowering_memory_bytes=peak.size_bytes,
         graphs=graphs,
         operators=tuple(sorted(operators, key=lambda one: (-one.npu - one.cpu, one.op))),

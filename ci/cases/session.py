@@ -153,7 +153,9 @@ def find_missing(file: str, functions: Sequence[str]) -> tuple[str, list[str]] |
 
     with users_code(file):
         module = import_file(Path(file).resolve())
-        missing = [one for one in functions if not callable(getattr(module, one, None))]
+        missing = [
+            function for function in functions if not callable(getattr(module, function, None))
+        ]
     return (missing[0], list_callables(module)) if missing else None
 
 
@@ -188,7 +190,7 @@ def check_data(setup: Setup) -> None:
     code raises another exception, the model's cases fail later."""
     policy, specs = setup.options.policy, setup.options.specs
     metrics = {name: entry.metric for name, entry in policy.models.items()}
-    for spec in {one.model: one for one in specs if one.source.has_data}.values():
+    for spec in {spec.model: spec for spec in specs if spec.source.has_data}.values():
         ended = setup.pool.run(
             partial(check_data_of, setup.engine, spec, metrics.get(spec.model)),
             setup.work / "data.log",
@@ -250,7 +252,7 @@ def make_report(
     toolchain."""
     cases = tuple(compare_schemes([result.case for result in results]))
     controls = tuple(control for result in results for control in result.controls)
-    noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
+    noted = tuple(f"{result.case.name}: {result.noted}" for result in results if result.noted)
     runtimes = list_device_runtimes(options.policy.runtimes)
     return Report(
         session=options.session,
@@ -285,7 +287,7 @@ def compare_schemes(cases: Sequence[Case]) -> Iterator[Case]:
         if first is None or len(every) == 1 or first.question not in OTHER_SCHEMES:
             yield case
             continue
-        if passed := [one.scheme for one in every if one.status is Status.PASSED]:
+        if passed := [case.scheme for case in every if case.status is Status.PASSED]:
             text = f"lower it in {' or '.join(passed)}, which passed in this run"
             first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
         else:
@@ -316,7 +318,7 @@ def run_cases(
     Return the results in the order of ``runs``. After an interrupt, return the results of the
     finished cases, or raise KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
-    names = name_models(one.spec.model for one in runs)
+    names = name_models(case_run.spec.model for case_run in runs)
 
     def show_name(spec: CaseSpec) -> str:
         return f"{names[spec.model]} {spec.scheme} {spec.soc}"
@@ -341,14 +343,14 @@ def run_cases(
         ordered = sorted(
             runs, key=lambda one: expect_s(one.spec.model, one.spec.scheme.value), reverse=True
         )
-        tasks = [partial(run, one) for one in ordered]
+        tasks = [partial(run, case_run) for case_run in ordered]
         try:
             run_tasks(tasks, jobs, on_done=show, abort=abort)
         except KeyboardInterrupt:
             progress.step(f"interrupted: {len(done)} of {len(runs)} cases were judged")
             if not done:
                 raise
-    return [done[one.spec] for one in runs if one.spec in done]
+    return [done[case_run.spec] for case_run in runs if case_run.spec in done]
 
 
 def describe_progress(done: int, total: int, name: str, result: CaseResult) -> str:

@@ -158,7 +158,7 @@ def choose_schemes(
     ``chosen``. A mixture is selected only for its own model. Raises UsageError for a glob that
     selects nothing; ``known`` are the entries of all models, which may have it."""
     own = {name: list_mixtures(one, lane) for name, one in chosen.items()}
-    every = [one.value for one in lane.schemes]
+    every = [scheme.value for scheme in lane.schemes]
     every += dict.fromkeys(name for names in own.values() for name in names)
     for word in words:
         others = [name for name, one in known.items() if word in list_mixtures(one, lane)]

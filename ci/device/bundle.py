@@ -333,8 +333,12 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
     it."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
-    grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
-    if first := next((one for one in grave if str(directory) in one.where), None):
+    grave = (
+        finding
+        for finding in verdict.findings
+        if finding in verdict.errors or finding.id == NO_SKEL
+    )
+    if first := next((finding for finding in grave if str(directory) in finding.where), None):
         raise UnfitError(f"{first.id}: {first.what}", why=first.why, fix=first.fix)
 
 
@@ -343,7 +347,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
     found = inspect_file(program)
     if found.program is None:
         raise UnfitError(f"{program} is not a program", why=f"its kind is {found.kind}")
-    operators = {one for method in found.program.methods for one in method.cpu_operators}
+    operators = {operator for method in found.program.methods for operator in method.cpu_operators}
     for soc in socs:
         answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)
         if answer.verdict is Verdict.NO:

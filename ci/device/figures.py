@@ -94,13 +94,13 @@ def summarize_starts(
     starts. With one start, the spread of a percentile is half the interquartile range of the
     executions, and the load time has no spread.
     """
-    timed = [list(list_timed(one.runs_ms, warm_up, iteration)) for one in starts]
+    timed = [list(list_timed(start.runs_ms, warm_up, iteration)) for start in starts]
     timed = [runs for runs in timed if runs]
     every = [run for runs in timed for run in runs]
-    firsts = [one.runs_ms[0] for one in starts if one.runs_ms]
-    loads = [one.load_ms for one in starts if one.load_ms is not None]
-    memory = [one.memory_bytes for one in starts if one.memory_bytes]
-    after = [one.after for one in starts]
+    firsts = [start.runs_ms[0] for start in starts if start.runs_ms]
+    loads = [start.load_ms for start in starts if start.load_ms is not None]
+    memory = [start.memory_bytes for start in starts if start.memory_bytes]
+    after = [start.after for start in starts]
     p50, p90 = (find_percentile(every, share) for share in (50, 90))
     return DeviceFigures(
         starts=len(starts),
@@ -112,11 +112,11 @@ def summarize_starts(
         p90_spread_ms=show(find_spread(timed, 90)),
         load_ms=show(median(loads)) if loads else None,
         load_spread_ms=show((max(loads) - min(loads)) / 2) if len(loads) > 1 else None,
-        loads_ms=tuple(round(one, 4) for one in loads),
+        loads_ms=tuple(round(load, 4) for load in loads),
         peak_memory_bytes=max(memory, default=None),
         before=starts[0].before,
         after=max(after, key=lambda one: one.hottest_c or 0),
-        throttled=any(heat.throttled for one in starts for heat in (one.before, one.after)),
+        throttled=any(heat.throttled for start in starts for heat in (start.before, start.after)),
         emulated=emulated,
     )
 

@@ -236,7 +236,7 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
     }
     for part in parts:
         bom.components.add(made[part.name])
-        needed = [made[one] for one in part.needs if one in made and one != part.name]
+        needed = [made[need] for need in part.needs if need in made and need != part.name]
         bom.register_dependency(made[part.name], needed)
     bom.register_dependency(root, made.values())
     target.write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n", encoding="utf-8")

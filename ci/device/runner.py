@@ -393,7 +393,7 @@ class DeviceProgram:
             command=" ".join(command),
             limit=int(self.timeout_s),
         )
-        outputs = sum(one.size_bytes for one in self.program.compiled.outputs)
+        outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
         return runner.device.ask(
             script,
             timeout_s=self.timeout_s + GRACE_S,

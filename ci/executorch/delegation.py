@@ -155,7 +155,7 @@ def list_left(error: Exception) -> list[Fallback]:
     """Return the nodes that were refused before an exception ended a lowering, without those that
     quantize or dequantize."""
     left: list[Fallback] = vars(error).get(LEFT, [])
-    return [one for one in left if not one.op.startswith(QUANTIZING)]
+    return [fallback for fallback in left if not fallback.op.startswith(QUANTIZING)]
 
 
 def name_operator(node: Any) -> str:
@@ -174,11 +174,11 @@ def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
     """For each operator in a program's lowered graphs, yield how many of its nodes are on the NPU
     and on the CPU."""
     npu, cpu = Counter[str](), Counter[str]()
-    for one in graph_modules:
-        cpu.update(map(name_operator, _list_computing(one.graph)))
-        for node in one.graph.nodes:
+    for module in graph_modules:
+        cpu.update(map(name_operator, _list_computing(module.graph)))
+        for node in module.graph.nodes:
             if node.op == "get_attr" and node.name.startswith("lowered_module_"):
-                graph = getattr(one, node.name).original_module.graph
+                graph = getattr(module, node.name).original_module.graph
                 npu.update(map(name_operator, _list_computing(graph)))
     for op in {**npu, **cpu}:
         yield OperatorCount(op=op, npu=npu[op], cpu=cpu[op])
@@ -212,11 +212,11 @@ def audit_delegation(
 ) -> Delegation:
     """Return how many nodes of a program's lowered graphs QNN executes, in how many partitions, and
     which nodes stay on the CPU. For LPAI, nodes that only quantize or dequantize are not listed."""
-    infos = [get_delegation_info(one) for one in graph_modules]
+    infos = [get_delegation_info(module) for module in graph_modules]
     left = [
         node
-        for one in graph_modules
-        for node in _list_computing(one.graph)
+        for module in graph_modules
+        for node in _list_computing(module.graph)
         if not (backend.is_lpai and name_operator(node).startswith(CONVERTS))
     ]
     named = tuple(
@@ -228,11 +228,11 @@ def audit_delegation(
         )
         for node in left
     )
-    delegated = sum(one.num_delegated_nodes for one in infos)
+    delegated = sum(info.num_delegated_nodes for info in infos)
     return Delegation(
         delegated,
         len(left),
-        sum(one.num_delegated_subgraphs for one in infos),
+        sum(info.num_delegated_subgraphs for info in infos),
         named,
         tuple(one for graph in graph_modules for one in _list_on_host(graph)) if left else (),
     )

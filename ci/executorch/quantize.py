@@ -214,7 +214,11 @@ def block_sizes(
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
-    own = {one.name for one in list_candidates(graph_module.graph) if any(map(one.belongs, others))}
+    own = {
+        candidate.name
+        for candidate in list_candidates(graph_module.graph)
+        if any(map(candidate.belongs, others))
+    }
     layers = (
         node for node in graph_module.graph.nodes if node.target in targets and node.name not in own
     )
@@ -244,8 +248,8 @@ def configure(scheme: Scheme, observer: str = "") -> dict[str, Any]:
     an observer of Choices.
 
     ExecuTorch's default observer uses a moving average, which clips values if there are few
-    calibration samples. Except for training, an observer of the minimum and maximum is used instead.
-    Raises FailedError if the installed ExecuTorch does not have the scheme.
+    calibration samples. Except for training, an observer of the minimum and maximum is used
+    instead. Raises FailedError if the installed ExecuTorch does not have the scheme.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")
@@ -309,8 +313,8 @@ def require_matches(recipe: Any, name: str, module: GraphModule) -> None:
     """Raise UsageError if a pattern of the recipe ``name`` matches no module of an annotated graph,
     as ByNameRegex of ExecuTorch's quant_recipe.py matches them: its layers would have the types of
     another strategy."""
-    calls = [one for one in module.graph.nodes if one.op == "call_function"]
-    stacks = [one.meta.get("nn_module_stack", {}) for one in calls]
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    stacks = [call.meta.get("nn_module_stack", {}) for call in calls]
     modules = dict.fromkeys(path for stack in stacks for path, _ in stack.values() if path)
     for strategy in recipe._strategies:
         for pattern in getattr(strategy, "patterns", ()):
@@ -327,12 +331,12 @@ def call_annotation(function: str, module: GraphModule) -> None:
     because then the model would have only the types of its scheme."""
 
     def describe() -> list[str]:
-        return [repr(one.meta.get("quantization_annotation")) for one in module.graph.nodes]
+        return [repr(node.meta.get("quantization_annotation")) for node in module.graph.nodes]
 
     before = describe()
     call_function(function, ANNOTATION, module)
     if describe() == before:
-        names = {str(one.target) for one in module.graph.nodes if one.op == "call_function"}
+        names = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
         raise UsageError(
             f"annotation: {Path(function).name} annotates no node",
             why=f"it left all annotations unchanged in a graph of {', '.join(sorted(names))}",
@@ -399,19 +403,22 @@ def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Set the range of each observer to the minimum and maximum over all samples, as calibration does.
+    """Set the range of each observer to the minimum and maximum over all samples, as calibration
+    does.
 
     By default, torchao moves a range by a hundredth towards each set's range. After only a few
     sets, the range would be too narrow, and values would be clipped.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
-    observers = [one.activation_post_process for one in fakes]
+    observers = [fake.activation_post_process for fake in fakes]
     for observer in observers:
         observer.averaging_constant = 1.0
     ranges = []
     for inputs in sets:
         run_eager(prepared, [inputs])
-        ranges.append([(one.min_val.clone(), one.max_val.clone()) for one in observers])
+        ranges.append(
+            [(observer.min_val.clone(), observer.max_val.clone()) for observer in observers]
+        )
     for one, observer, seen in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
         observer.min_val.copy_(torch.stack([low for low, _ in seen]).amin(0))
         observer.max_val.copy_(torch.stack([high for _, high in seen]).amax(0))

@@ -101,7 +101,7 @@ class Finding(Struct, frozen=True):
     @property
     def fix(self) -> str:
         """The remedies in one line."""
-        return "; ".join(one.text for one in self.remedies)
+        return "; ".join(remedy.text for remedy in self.remedies)
 
 
 class Unknown(Struct, frozen=True):
@@ -158,7 +158,7 @@ class _Scan:
         # Most lines differ only in numbers, and most literals are in no line.
         kinds = set(low.translate(None, _DIGITS).split(b"\n"))
         shapes = b"\n".join(kinds)
-        starts = b"\n".join(one[:LINE_CHARS] for one in kinds)
+        starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.places += count_places(starts.decode("utf-8", "replace"))
         wanted = {text for rule in self.rules for text in rule.log}
         self.contained |= {text for text in wanted if text.encode() in shapes}
@@ -166,12 +166,14 @@ class _Scan:
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
             literals = rule.literals or (b"",)
-            literals = tuple(one for one in literals if one.translate(None, _DIGITS) in shapes)
+            literals = tuple(
+                literal for literal in literals if literal.translate(None, _DIGITS) in shapes
+            )
             lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
             if rule.family:
                 if rule.family not in numbered:
                     family = read_families()[rule.family]
-                    numbered[rule.family] = [one for one in lines if family.find(one[1])]
+                    numbered[rule.family] = [line for line in lines if family.find(line[1])]
                 lines = numbered[rule.family]
             for start, line in lines:
                 if start not in known and (values := rule.find(line)) is not None:
@@ -258,7 +260,7 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     if text.rstrip().rpartition("\n")[2].startswith(OWN_FIX):
         return None
     told = explain_text(text, rules)
-    known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
+    known = (cause for cause in (*told.causes, *told.notes) if cause.role is not Role.SYMPTOM)
     return next(known, None)
 
 
@@ -323,13 +325,13 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     first |= {follows[one.id] for one in pick(Role.CAUSE)} & {one.id for one in pick(Role.HINT)}
     symptoms, guessed = pick(Role.SYMPTOM), set()
     if not first:
-        areas = {one.area for one in symptoms}
+        areas = {symptom.area for symptom in symptoms}
         if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
             areas.add(Area.LOWERING)
         hints = [one for one in pick(Role.HINT) if not follows[one.id]]
-        first = {one.id for one in hints if one.area in areas}
+        first = {hint.id for hint in hints if hint.area in areas}
         if not first and areas.intersection(_GENERAL):
-            first = guessed = {one.id for one in hints}
+            first = guessed = {hint.id for hint in hints}
     causes = [one for one in matched if one.id in first]
     notes = [one for one in pick(Role.HINT) if one not in causes]
     if not causes:

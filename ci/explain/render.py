@@ -50,7 +50,7 @@ def _render(found: Finding, others: Sequence[Finding], label: str = "cause") -> 
     rows = [
         (label, f"{found.claim} [{found.id} {found.rule}]"),
         ("", found.detail),
-        *((WORDS[one.proof], one.text) for one in found.remedies),
+        *((WORDS[remedy.proof], remedy.text) for remedy in found.remedies),
         ("for", found.versions),
         ("source", f"{', '.join(found.source)}{seen}"),
         *(
@@ -104,12 +104,12 @@ def advise(text: str) -> str:
 
 def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
     """Yield an annotation for each cause."""
-    for one in explanations:
-        for cause in one.causes:
+    for explanation in explanations:
+        for cause in explanation.causes:
             yield Annotation(
                 Level.ERROR,
                 f"{cause.cause}. {WORDS[cause.remedies[0].proof].capitalize()}: {cause.fix}. "
-                f"Seen in {one.file}, line {cause.line}: {_cut(cause.text)}",
+                f"Seen in {explanation.file}, line {cause.line}: {_cut(cause.text)}",
                 f"explain: {cause.id} {cause.rule}",
             )
 

@@ -283,7 +283,7 @@ _CONTEXT = (
 def _code_expression(code: int, names: tuple[str, ...]) -> re.Pattern[str]:
     decimal, *others = spell_code(code)
     digits = f"0x0*{code:x}" if others else decimal
-    signed = "".join(f"|{one}" for one in others[1:])
+    signed = "".join(f"|{other}" for other in others[1:])
     exact = "".join(rf"|\b{re.escape(name)}\b" for name in names)
     return re.compile(rf"{_CONTEXT}(?<![\w.-])(?:{decimal}|{digits}{signed})(?!\w|\.\d){exact}")
 
@@ -332,7 +332,7 @@ def require_match(name: str, pattern: str) -> None:
     is invalid."""
     if not (name or pattern):
         raise ValueError("a row needs an id of docs/reference/findings.md or a pattern")
-    if name and name not in {one.id for one in read_kinds()}:
+    if name and name not in {kind.id for kind in read_kinds()}:
         raise ValueError(f"{name} is no id of docs/reference/findings.md")
     check_pattern(pattern)
 

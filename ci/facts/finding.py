@@ -227,12 +227,14 @@ class Finding(Record, frozen=True, kw_only=True):
         """Return the finding with further advice, the best known cause and the best proven remedy
         first. A guess is left out if a cause is known."""
         causes = sorted(_join(self.causes, advice.causes), key=lambda one: CERTAIN[one.certainty])
-        known = any(one.certainty is Certainty.KNOWN for one in causes)
+        known = any(cause.certainty is Certainty.KNOWN for cause in causes)
         remedies = _join(self.remedies, advice.remedies)
         return msgspec.structs.replace(
             self,
             seen=_join(self.seen, advice.seen),
-            causes=tuple(one for one in causes if not (known and one.certainty is Certainty.GUESS)),
+            causes=tuple(
+                cause for cause in causes if not (known and cause.certainty is Certainty.GUESS)
+            ),
             where=_join(self.where, advice.where),
             places=_join(self.places, advice.places),
             remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
@@ -243,7 +245,7 @@ class Finding(Record, frozen=True, kw_only=True):
         The former headline becomes a detail, unless it was cut, so that the evidence starts with
         it."""
         lead = LEADS[self.question]
-        every = (*(f"{lead}{one}" for one in culprits), culprits[-1])
+        every = (*(f"{lead}{culprit}" for culprit in culprits), culprits[-1])
         return msgspec.structs.replace(
             self,
             headline=shorten(min(every, key=lambda one: len(one) > HEADLINE_CHARS), HEADLINE_CHARS),
@@ -266,7 +268,7 @@ class Finding(Record, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """What the finding says, without marks and remedies, for patterns."""
-        causes = (one.text for one in self.causes)
+        causes = (cause.text for cause in self.causes)
         lines = (self.headline, *self.details, self.evidence, *self.seen, *causes, *self.where)
         return "\n".join(filter(None, lines))
 
@@ -320,9 +322,9 @@ def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     lines = (*finding.details, *(one for one in finding.evidence.splitlines() if one.strip()))
     yield from (("", line) for line in lines)
     yield from (("seen", line) for line in finding.seen)
-    yield from ((WORDS[one.certainty], one.text) for one in finding.causes)
+    yield from ((WORDS[cause.certainty], cause.text) for cause in finding.causes)
     yield from (("where", line) for line in finding.where)
-    yield from ((WORDS[one.proof], one.text) for one in finding.remedies)
+    yield from ((WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
 
 
 def show_finding(finding: Finding) -> Iterator[str]:
@@ -335,13 +337,13 @@ def show_finding(finding: Finding) -> Iterator[str]:
 def show_brief(finding: Finding) -> str:
     """Return a finding in one line: its headline, the best known cause and the best remedy."""
     told = [f"{finding.headline} [{finding.id}]"]
-    told += [f"{WORDS[one.certainty]}: {one.text}" for one in finding.causes[:1]]
-    told += [f"{WORDS[one.proof]}: {one.text}" for one in finding.remedies[:1]]
+    told += [f"{WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
+    told += [f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
     return "; ".join(told)
 
 
 def show_findings(findings: Sequence[Finding]) -> str:
     """Return the text of a case's findings. Of more than SHOWN, only the headlines follow."""
-    lines = [line for one in findings[:SHOWN] for line in show_finding(one)]
-    lines += [f"{one.headline} [{one.id}]" for one in findings[SHOWN:]]
+    lines = [line for finding in findings[:SHOWN] for line in show_finding(finding)]
+    lines += [f"{finding.headline} [{finding.id}]" for finding in findings[SHOWN:]]
     return "\n".join(lines)

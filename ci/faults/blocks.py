@@ -56,17 +56,18 @@ def read_blocks(frontend: Frontend) -> Mapping[str, tuple[Block, Mapping[str, Si
     """Return the blocks of a front end by name, each with its size classes. Raises ManifestError
     for a table of sizes that does not exist."""
     blocks = read_policy("blocks", Blocks)
-    for one in blocks.block:
-        if one.sizes not in blocks.sizes:
+    for block in blocks.block:
+        if block.sizes not in blocks.sizes:
             raise ManifestError(
-                f"policies/blocks.toml, block {one.name!r}: there is no table sizes.{one.sizes}",
+                f"policies/blocks.toml, block {block.name!r}: there is no table"
+                f" sizes.{block.sizes}",
                 why="the block has no sizes",
                 fix="add the table, or name another one",
             )
     return {
-        one.name: (one, blocks.sizes[one.sizes])
-        for one in blocks.block
-        if frontend in one.frontends
+        block.name: (block, blocks.sizes[block.sizes])
+        for block in blocks.block
+        if frontend in block.frontends
     }
 
 
@@ -112,7 +113,9 @@ class Deck:
             fits = bool(graph.inputs) and not find_unfit(graph, 0)
         except (UsageError, RuntimeError, ValueError, IndexError):
             return None  # such as more output padding than stride
-        has_all = self.frontend != "onnx" or all(OPERATORS[one].onnx for one in graph.operators)
+        has_all = self.frontend != "onnx" or all(
+            OPERATORS[operator].onnx for operator in graph.operators
+        )
         return graph if fits and has_all else None
 
 

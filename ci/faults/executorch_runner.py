@@ -50,7 +50,7 @@ def run_modules(
     from ci.onnx.fallback import QNN, stage
 
     fix_numerics()
-    graphs = [parse_graph(one.text) for one in items]
+    graphs = [parse_graph(item.text) for item in items]
     modules = [Module(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     module: Any = Bundle(modules).eval()
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
@@ -74,7 +74,7 @@ def run_modules(
         left = {0: left[UNKNOWN]}
     # The verdict uses the quantization step only with 8-bit activations.
     eight = scheme.recipe.activation_bits == 8
-    steps = [one[0] for one in find_grids(module)] if eight else [0.0] * len(right[0])
+    steps = [grid[0] for grid in find_grids(module)] if eight else [0.0] * len(right[0])
     counts = [len(graph.outputs) for graph in graphs]
     return judge_graphs(items, counts, Runs(right, made, noise, steps), left, scheme)
 

@@ -97,9 +97,9 @@ def _run(fault: Fault, tried: Tried, attempt: Try, item: Item, *, qnn: str, form
     expected = tried.find_end(qnn) if form == GRAPH else RIGHT
     items = [structs.replace(item, seed=seed) for seed in SEEDS]
     results = list(attempt(tried.scheme, items))
-    ends = [one.end for one in results]
+    ends = [result.end for result in results]
     end = next((one for one in ends if one != expected), ends[0])
-    worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
+    worst = min((result for result in results if result.end == end), key=lambda r: r.sqnr_db)
     has_db = end in {WRONG, RIGHT}
     return Rerun(
         fault=fault.name,
@@ -134,7 +134,7 @@ def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
 
 
 def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
-    return [(one, row) for one in faults for row in one.tried if row.frontend == frontend]
+    return [(fault, row) for fault in faults for row in fault.tried if row.frontend == frontend]
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
@@ -157,7 +157,11 @@ def make_matrix(
     """Return the matrix for the results in ``runs``. ``versions`` must be sorted, oldest first."""
     regressions, fixes = [], []
     for (name, form, scheme), row in _rows(runs).items():
-        ends = [(one, row[one].end) for one in versions if one in row and row[one].end in ENDS]
+        ends = [
+            (version, row[version].end)
+            for version in versions
+            if version in row and row[version].end in ENDS
+        ]
         for (_, before), (version, now) in pairwise(ends):
             text = f"{name} ({form}) in {scheme}: {before} before QNN {version}, {now} with it"
             if ENDS.index(now) > ENDS.index(before):
@@ -175,17 +179,17 @@ def make_matrix(
 
 def _rows(runs: Sequence[Rerun]) -> dict[tuple[str, str, str], dict[str, Rerun]]:
     rows: dict[tuple[str, str, str], dict[str, Rerun]] = {}
-    for one in runs:
-        rows.setdefault((one.fault, one.form, one.scheme), {})[one.qnn] = one
+    for run in runs:
+        rows.setdefault((run.fault, run.form, run.scheme), {})[run.qnn] = run
     return rows
 
 
 def render_matrix(matrix: VersionsMatrix) -> str:
     """Return the matrix as Markdown: changes and failures, followed by a table with a row per
     fault and scheme. Rows with different results come first."""
-    lines = [f"- regression: {one}" for one in matrix.regressions]
-    lines += [f"- fixed: {one}" for one in matrix.fixes]
-    lines += [f"- not run: {one}" for one in matrix.failures]
+    lines = [f"- regression: {regression}" for regression in matrix.regressions]
+    lines += [f"- fixed: {fix}" for fix in matrix.fixes]
+    lines += [f"- not run: {failure}" for failure in matrix.failures]
     lines += [""] * bool(lines)
     forms = _rows(matrix.runs)
     rows = {(name, scheme): row for (name, form, scheme), row in forms.items() if form == GRAPH}
@@ -205,8 +209,8 @@ def render_matrix(matrix: VersionsMatrix) -> str:
 def show_mended(runs: Sequence[Rerun]) -> str:
     """Return whether the mended form of a graph is right with every version with which it ran, such
     as ``yes, by flatten-rms-norm``."""
-    ways = dict.fromkeys(one.rewrite or "hand" for one in runs if one.end == RIGHT)
-    failed = [f"{one.end} with {one.qnn}" for one in runs if one.end != RIGHT]
+    ways = dict.fromkeys(run.rewrite or "hand" for run in runs if run.end == RIGHT)
+    failed = [f"{run.end} with {run.qnn}" for run in runs if run.end != RIGHT]
     if failed:
         return f"no: {', '.join(failed)}"
     return f"yes, by {' or '.join(ways)}" if ways else "not run"

@@ -35,7 +35,7 @@ def find_unfit(graph: Graph, seed: int) -> str:
     value is too large, is nearly zero, or strongly depends on rounding."""
     for values in compute(graph, seed):
         for name, node in graph.nodes.items():
-            if fault := _find_fault(node, values[name], [values[one] for one in node.reads]):
+            if fault := _find_fault(node, values[name], [values[read] for read in node.reads]):
                 return f"{name}: {fault}"
     return ""
 
@@ -150,11 +150,11 @@ class Maker:
         """Return the values of the nodes or tensors with these names. The elements of a tensor that
         has no value yet are drawn at random."""
         graph = Graph(self.tensors, nodes, ())
-        for one in names:
-            if one not in self.values:
-                number = int(graph.tensors[one].is_input)  # draw numbers samples from 1
-                self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
-        return [self.values[one] for one in names]
+        for name in names:
+            if name not in self.values:
+                number = int(graph.tensors[name].is_input)  # draw numbers samples from 1
+                self.values[name] = torch.from_numpy(draw(graph, name, 0, number))
+        return [self.values[name] for name in names]
 
 
 def node(operator: str, *reads: Name, **attributes: Value) -> Node:
@@ -198,7 +198,7 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     if len(shape) not in (3, 4):
         return None
     likes = ("positive", "normal", "normal", "positive")
-    return node(operator, x, *(maker.declare(shape[1:2], like=one) for one in likes))
+    return node(operator, x, *(maker.declare(shape[1:2], like=like) for like in likes))
 
 
 def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:

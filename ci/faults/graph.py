@@ -214,7 +214,7 @@ class Graph:
     @property
     def operators(self) -> tuple[str, ...]:
         """Return the names of the nodes' operators, in execution order."""
-        return tuple(one.operator for one in self.nodes.values())
+        return tuple(node.operator for node in self.nodes.values())
 
     def is_constant(self, name: str) -> bool:
         """Return whether a constant has this name."""
@@ -235,9 +235,9 @@ def parse_graph(text: str) -> Graph:
         lines = _read_lines(text)
         tensors: dict[str, Tensor] = {}
         nodes: dict[str, Node] = {}
-        for one in lines[:-1]:
-            line = one.lineno
-            _add_line(one, tensors, nodes)
+        for statement in lines[:-1]:
+            line = statement.lineno
+            _add_line(statement, tensors, nodes)
         line = lines[-1].lineno
         return trim(Graph(tensors, nodes, _read_outputs(lines[-1], nodes)))
     except (SyntaxError, RecursionError, MemoryError) as error:
@@ -262,7 +262,7 @@ def _read_lines(text: str) -> list[ast.stmt]:
 def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
     match line:
         case ast.Return(value=ast.Tuple(elts=given)):
-            return tuple(_read_name(one, nodes, RESULT) for one in given)
+            return tuple(_read_name(expression, nodes, RESULT) for expression in given)
         case ast.Return(value=ast.expr() as one):
             return (_read_name(one, nodes, RESULT),)
     raise ValueError("the last line must return results of operators")
@@ -287,7 +287,7 @@ def _add_call(
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in INFIX:
             operator, given, options = INFIX[type(sign)], [left, right], {}
         case ast.Call(func=ast.Name(id=operator), args=given):
-            options = {one.arg or "": _read_literal(one.value) for one in call.keywords}
+            options = {keyword.arg or "": _read_literal(keyword.value) for keyword in call.keywords}
         case _:
             raise ValueError(f"{ast.unparse(call)[:40]} is not a call of an operator")
     if operator in (INPUT, CONSTANT):

@@ -68,7 +68,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
         list of alternative operators."""
         chains: list[list[list[str]]] = [[]]
         for place in self.operators:
-            longer = [[*one, place.removesuffix("?").split("|")] for one in chains]
+            longer = [[*chain, place.removesuffix("?").split("|")] for chain in chains]
             chains = [*longer, *(chains if place.endswith("?") else [])]
         return chains
 
@@ -117,10 +117,10 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         right. A ``compiled`` model is only affected if a result may be wrong."""
         if scheme not in self.pattern.schemes:
             return False
-        rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
-        ends = {one.find_end(qnn) for one in rows} - {""}
+        rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
+        ends = {row.find_end(qnn) for row in rows} - {""}
         if compiled:
-            ends = ends or {end for one in rows for end in ENDS if one[end]}
+            ends = ends or {end for row in rows for end in ENDS if row[end]}
             return not ends or WRONG in ends
         return ends != {RIGHT}
 
@@ -136,7 +136,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
     for a fault that does not match the schema, names an unknown operator or scheme, or contradicts
     itself."""
     faults = read_policy(POLICY, Faults, path).fault
-    names = [one.name for one in faults]
+    names = [fault.name for fault in faults]
     for one in faults:
         problems = list(find_problems(one))
         if names.count(one.name) > 1:
@@ -163,8 +163,8 @@ def find_problems(fault: Fault) -> Iterator[str]:
     allowed = {*OPERATORS, *ONLY_IN_PATTERNS}
     for place in (*pattern.chains[0], pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in allowed)
-    known = {one.value for one in Scheme}
-    used = (*pattern.schemes, *(one.scheme for one in fault.tried))
+    known = {scheme.value for scheme in Scheme}
+    used = (*pattern.schemes, *(tried.scheme for tried in fault.tried))
     yield from (f"there is no scheme {one!r}" for one in used if one not in known)
     if not (fault.title and fault.seen and fault.remedy):
         yield "'title', 'seen' and 'remedy' must not be empty"
@@ -183,7 +183,11 @@ def find_problems(fault: Fault) -> Iterator[str]:
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
     for tried in fault.tried:
         versions = [one for end in ENDS for one in tried[end]]
-        yield from (f"{one!r} is not a version of QNN" for one in versions if not is_version(one))
+        yield from (
+            f"{version!r} is not a version of QNN"
+            for version in versions
+            if not is_version(version)
+        )
         if len(set(versions)) < len(versions):
             yield "a row in 'tried' lists a version of QNN twice"
         if not fault.graph:
@@ -193,10 +197,10 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
 def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
     """Return the chains of steps that match a pattern, one for each possible last step. ``steps``
     are in execution order."""
-    by_name = {one.name: one for one in steps}
+    by_name = {step.name: step for step in steps}
     found = []
     for last in steps:
-        readers = {one.operator for one in steps if last.name in one.sources}
+        readers = {step.operator for step in steps if last.name in step.sources}
         for places in pattern.chains if readers.isdisjoint(pattern.not_before) else ():
             chain = _follow(places, last, by_name)
             if chain and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
@@ -224,7 +228,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
     shape = step.operands[0].shape if step.operands else step.shape
     whole = step.shape or shape
     before = {steps[name].operator for name in step.sources if name in steps}
-    magnitude = max((one.magnitude for one in step.operands), default=0.0)
+    magnitude = max((operand.magnitude for operand in step.operands), default=0.0)
     return (
         (not pattern.constant or pattern.constant in relations)
         and (whole[0] if whole else 1) >= pattern.min_batch
@@ -238,8 +242,8 @@ def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
     """Return whether the numbers of a chain's steps are within the pattern's limits."""
     for key, limits in pattern.numbers.items():
         operator, _, name = key.rpartition(".")
-        steps = (one for one in chain if operator in {"", one.operator})
-        found = next((one.numbers[name] for one in steps if one.numbers.get(name)), ())
+        steps = (step for step in chain if operator in {"", step.operator})
+        found = next((step.numbers[name] for step in steps if step.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
         if not found or len(found) < len(pairs):
             return False
@@ -250,7 +254,7 @@ def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
 
 def relate(step: Step) -> set[str]:
     """Return how a step's constant operands relate to its result, as values of Relation."""
-    found = {"first" for one in step.operands[:1] if one.constant}
+    found = {"first" for operand in step.operands[:1] if operand.constant}
     rank = len(step.shape)
     for one in step.operands:
         if not one.constant:

@@ -82,15 +82,15 @@ def match_faults(
     left out. Raises ManifestError if the file of known faults is invalid."""
     names = name_operators()
     renamed = [
-        structs.replace(one, operator=names.get(one.operator, one.operator)) for one in steps
+        structs.replace(step, operator=names.get(step.operator, step.operator)) for step in steps
     ]
-    by_name = {one.name: one.operator for one in steps}
+    by_name = {step.name: step.operator for step in steps}
     found = {
-        (one.fault, one.place): one
+        (known_fault.fault, known_fault.place): known_fault
         for fault in read_faults()
         if fault.applies(scheme, qnn, compiled=compiled)
         for place in find_pattern(fault.pattern, renamed)
-        for one in [make_known(fault, place, by_name)]
+        for known_fault in [make_known(fault, place, by_name)]
     }
     return tuple(found.values())
 
@@ -98,15 +98,15 @@ def match_faults(
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator."""
-    origin = next((one.origin for one in chain if one.origin != NOWHERE), NOWHERE)
+    origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
     return KnownFault(
         fault=fault.name,
         title=fault.title,
         seen=fault.seen,
         fix=fault.remedy,
         calls=", then ".join(_describe_calls(chain)),
-        nodes=tuple(one.name for one in chain),
-        operators=tuple(operators[one.name] for one in chain),
+        nodes=tuple(step.name for step in chain),
+        operators=tuple(operators[step.name] for step in chain),
         file=origin.file,
         line=origin.line,
         module=origin.module,
@@ -117,7 +117,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
 def _describe_calls(steps: Sequence[Step]) -> Iterator[str]:
     first, *others = steps
     yield f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
-    yield from (one.operator for one in others)
+    yield from (other.operator for other in others)
 
 
 def _describe_operand(one: Operand) -> str:

@@ -85,7 +85,7 @@ class Builder:
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
         """Add a node of type ``kind``, whose result is called ``name``."""
         whole = self.prefix + name
-        given = [self.prefix + one if one else "" for one in reads]
+        given = [self.prefix + read if read else "" for read in reads]
         self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
 
     def add_with(
@@ -115,7 +115,9 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
         b.add(kind, name, reads, transB=1)
         return
     whole = b.prefix + weight
-    (array,) = (numpy_helper.to_array(one) for one in b.constants if one.name == whole)
+    (array,) = (
+        numpy_helper.to_array(constant) for constant in b.constants if constant.name == whole
+    )
     b.add_with("MatMul", f"{name}_product" if bias else name, [x], array.T)
     if bias:
         b.add("Add", name, [f"{name}_product", *bias])
@@ -244,12 +246,12 @@ def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
     calls = []
     for node in builder.nodes:
         words = [repr(node.op_type), repr(list(node.input)), repr(list(node.output))]
-        for one in node.attribute:
-            value = helper.get_attribute_value(one)
+        for attribute in node.attribute:
+            value = helper.get_attribute_value(attribute)
             value = value.decode() if isinstance(value, bytes) else value
-            words.append(f"{one.name}={value!r}")
+            words.append(f"{attribute.name}={value!r}")
         calls.append(f"h.make_node({', '.join(words)})")
-    own = {one.name: numpy_helper.to_array(one) for one in builder.constants}
+    own = {constant.name: numpy_helper.to_array(constant) for constant in builder.constants}
     fixed = {
         name: f"np.array({array.tolist()!r}, {array.dtype.name!r})"
         for name, array in own.items()
@@ -267,12 +269,12 @@ def run_items(
     """Compile the graphs of ``items`` as one model, run it, and return a result per graph. ``edit``
     applies the rewrite of a single item. Raises
     StageError or onnxruntime's errors, which any of the graphs may have caused."""
-    graphs = [parse_graph(one.text) for one in items]
+    graphs = [parse_graph(item.text) for item in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
     with TemporaryDirectory(prefix="graphs") as directory:
         path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
-        write_model(graphs, [one.seed for one in items], path)
+        write_model(graphs, [item.seed for item in items], path)
         names = [f"g{number}_{name}" for number, one in enumerate(graphs) for name in one.inputs]
         if edit and items[0].rewrite:
             path = edit(items[0].rewrite, path, sets)
@@ -283,18 +285,18 @@ def run_items(
         reference = open_reference(path)
         feeds = [dict(zip(names, one, strict=True)) for one in sets]
         kept = [one.name for one in reference.get_inputs()]
-        feeds = [{name: one[name] for name in kept} for one in feeds]
-        ordered = [tuple(one[name] for name in kept) for one in feeds]
-        right = [tuple(reference.run(None, one)) for one in feeds]
+        feeds = [{name: feed[name] for name in kept} for feed in feeds]
+        ordered = [tuple(feed[name] for name in kept) for feed in feeds]
+        right = [tuple(reference.run(None, feed)) for feed in feeds]
         qnn = find_version(Path(options.get("backend_path", "")))
         noise = predict_noise(path, other, ordered, right, qnn)
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)
             left = list_left(session, len(items))
-            made = [session.run(None, one) for one in feeds]
+            made = [session.run(None, feed) for feed in feeds]
     counts = [len(graph.outputs) for graph in graphs]
-    runs = Runs(right, made, noise, [one[0] for one in grids])
+    runs = Runs(right, made, noise, [grid[0] for grid in grids])
     return judge_graphs(items, counts, runs, left, scheme)
 
 

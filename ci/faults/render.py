@@ -141,33 +141,35 @@ def render_found(found: Sequence[Searched]) -> str:
     """Return the results of searches as text: a line per search, followed by lines about known
     faults, about suspects without a result, and about each finding."""
     lines = []
-    for one in found:
-        ends = ", ".join(f"{number} {end}" for end, number in sorted(one.ends.items()))
+    for searched in found:
+        ends = ", ".join(f"{number} {end}" for end, number in sorted(searched.ends.items()))
         lines.append(
-            f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {count(one.graphs, 'graph')}"
-            f" in {one.seconds:.0f} s ({one.per_minute:.0f} per minute, {one.cpu_s:.3f} s of CPU"
-            f" time each): {ends or 'none'}"
+            f"{searched.frontend} {searched.scheme} {searched.soc}, seed {searched.seed}:"
+            f" {count(searched.graphs, 'graph')} in {searched.seconds:.0f} s"
+            f" ({searched.per_minute:.0f} per minute, {searched.cpu_s:.3f} s of CPU time each):"
+            f" {ends or 'none'}"
         )
         lines += [
-            f"  known: {name}, {count(number, 'suspect')}" for name, number in one.known.items()
+            f"  known: {name}, {count(number, 'suspect')}"
+            for name, number in searched.known.items()
         ]
-        if one.unconfirmed:
-            told = count(one.unconfirmed, "suspect was", "suspects were")
+        if searched.unconfirmed:
+            told = count(searched.unconfirmed, "suspect was", "suspects were")
             lines.append(f"  {told} not confirmed: the graphs did not fail again, or too rarely")
-        if one.unexamined:
-            told = count(one.unexamined, "suspect was", "suspects were")
+        if searched.unexamined:
+            told = count(searched.unexamined, "suspect was", "suspects were")
             lines.append(f"  {told} not examined: increase --minutes")
-        if one.cells:
-            tried = [cells for cells in one.cells.values() if any(cells.values())]
-            sizes = [ends for cells in one.cells.values() for ends in cells.values()]
+        if searched.cells:
+            tried = [cells for cells in searched.cells.values() if any(cells.values())]
+            sizes = [ends for cells in searched.cells.values() for ends in cells.values()]
             lines.append(
-                f"  tried {len(tried)} of {count(len(one.cells), 'block')}, in"
+                f"  tried {len(tried)} of {count(len(searched.cells), 'block')}, in"
                 f" {sum(map(bool, sizes))} of {count(len(sizes), 'size class', 'size classes')}"
             )
         lines += [
             f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
             " variations that are right: " + ("; ".join(finding.right[:2]) or "none")
-            for finding in one.findings
+            for finding in searched.findings
         ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -178,7 +180,7 @@ def render_coverage(found: Sequence[Searched]) -> str:
     columns = [f"{one.scheme} {one.soc} (V{find_soc(one.soc).hexagon})" for one in found]
     names = [(block, size) for block, sizes in found[0].cells.items() for size in sizes]
     rows = [
-        (block, size, *(_show_ends(one.cells[block][size]) for one in found))
+        (block, size, *(_show_ends(searched.cells[block][size]) for searched in found))
         for block, size in names
     ]
     return make_markdown_table(("block", "sizes", *columns), rows) + "\n"

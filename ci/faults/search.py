@@ -115,11 +115,11 @@ class Search:
             ended = zip([*together, *alone], chain.from_iterable(trying), strict=True)
             results = {n: one for n, one in ended if one.end != UNTRIED}
             self.trying_s += time.monotonic() - start
-            self.cpu_s += sum(one.cpu_s for one in results.values())
+            self.cpu_s += sum(result.cpu_s for result in results.values())
             graphs += len(results)
-            self.ends.update(one.end for one in results.values())
+            self.ends.update(result.end for result in results.values())
             self.reasons.update(
-                one.why[:MOST_WHY] for one in results.values() if one.end == UNJUDGED
+                result.why[:MOST_WHY] for result in results.values() if result.end == UNJUDGED
             )
             for n, one in results.items():
                 if n in self.cells:
@@ -208,7 +208,7 @@ class Search:
         """Try graphs of a suspect, ``bundle`` at a time, and return the results. Raises LateError
         if a graph has no result CONFIRM_S after the deadline of the search."""
         results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
-        if any(one.end == UNTRIED for one in results):
+        if any(result.end == UNTRIED for result in results):
             raise LateError
         return results
 
@@ -244,7 +244,7 @@ class Search:
                 self.locate(number, one, graphs[number])
             except LateError:
                 left.append((number, one))
-            found = [list_features(parse_graph(one.graph)) for one in self.findings[known:]]
+            found = [list_features(parse_graph(finding.graph)) for finding in self.findings[known:]]
             self.examined.update(*(found or [features[number]]))
             self.examining_s[costly] += time.monotonic() - start
         return left
@@ -270,12 +270,12 @@ class Search:
         """
         start = time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
-        ends = [one.end for one in alone if one.is_suspect]
+        ends = [result.end for result in alone if result.is_suspect]
         if not ends:
             self.unconfirmed += 1
             return
         end = suspect.end if suspect.end in ends else min(ends, key=ORDER.index)
-        seeds = [one.seed for one in alone if one.end == end]
+        seeds = [result.seed for result in alone if result.end == end]
 
         bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
         is_slow = time.monotonic() - start > SLOW_S
@@ -292,12 +292,12 @@ class Search:
             small = graph  # the small graph fails only together with others
         varied = [] if is_slow else fit_variations(small, self.frontend)
         items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
-        tried = {(one.text, one.seed): one.end for one in self.confirm(items, bundle)}
+        tried = {(result.text, result.seed): result.end for result in self.confirm(items, bundle)}
         reached = [(text, {tried[str(one), seed] for seed in SEEDS}) for text, one in varied]
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
         repeats = repeats[:2] if is_slow else repeats
-        again = self.confirm([Item(str(small), one) for one in repeats], 1)
-        failing = [one for one in again if one.end == end]
+        again = self.confirm([Item(str(small), repeat) for repeat in repeats], 1)
+        failing = [result for result in again if result.end == end]
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
@@ -332,8 +332,8 @@ class Search:
     ) -> list[bool]:
         """Return for each graph whether its result is ``end`` with any of ``seeds``. Raises
         LateError as ``confirm`` does."""
-        items = [Item(str(one), seed) for one in graphs for seed in seeds]
-        failed = [one.end == end for one in self.confirm(items, bundle)]
+        items = [Item(str(graph), seed) for graph in graphs for seed in seeds]
+        failed = [result.end == end for result in self.confirm(items, bundle)]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:
@@ -345,7 +345,7 @@ class Search:
 def make_finding(graph: Graph, end: str, results: Sequence[Result], **fields: Any) -> Finding:
     """Return a finding: a graph, and its results with several seeds, of which some are ``end``.
     ``fields`` are further fields of the finding."""
-    failing = [one for one in results if one.end == end]
+    failing = [result for result in results if result.end == end]
     worst = min(failing, key=lambda one: one.sqnr_db)
     has_db = end == WRONG
     return Finding(

@@ -78,9 +78,9 @@ def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
     """
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
-    elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
-    fancy = sum((one.value is None) + (one.like != "normal") for one in tensors)
-    attributes = sum(len(one.attributes) for one in graph.nodes.values())
+    elements = sum(math.prod(tensor.shape) + len(tensor.shape) for tensor in tensors)
+    fancy = sum((tensor.value is None) + (tensor.like != "normal") for tensor in tensors)
+    attributes = sum(len(node.attributes) for node in graph.nodes.values())
     return len(graph.nodes), words, elements, fancy, attributes, str(graph)
 
 
@@ -132,7 +132,7 @@ def cut(graph: Graph, name: str, steps: int, shapes: Mapping[str, Shape]) -> Gra
     for _ in range(steps):
         kept |= {one: graph.nodes[one] for one in edge}
         edge = {read for one in edge for read in graph.nodes[one].reads if read in graph.nodes}
-    inputs = {one: Tensor(shapes[one], is_input=True) for one in graph.nodes if one not in kept}
+    inputs = {node: Tensor(shapes[node], is_input=True) for node in graph.nodes if node not in kept}
     nodes = {one: node for one, node in graph.nodes.items() if one in kept}
     return Graph({**graph.tensors, **inputs}, nodes, (name,))
 
@@ -153,12 +153,14 @@ def bypass(graph: Graph, old: str, new: str) -> Graph:
     """Return the graph without the node ``old``. Nodes that read it read ``new``, one of its
     operands, instead."""
     nodes = {
-        name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
+        name: replace(node, reads=tuple(new if read == old else read for read in node.reads))
         for name, node in graph.nodes.items()
         if name != old
     }
-    outputs = tuple(dict.fromkeys(new if one == old else one for one in graph.outputs))
-    return replace(graph, nodes=nodes, outputs=tuple(one for one in outputs if one in nodes))
+    outputs = tuple(dict.fromkeys(new if output == old else output for output in graph.outputs))
+    return replace(
+        graph, nodes=nodes, outputs=tuple(output for output in outputs if output in nodes)
+    )
 
 
 def resize(graph: Graph, old: int, new: int) -> Graph:
@@ -186,7 +188,10 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
     """Yield variations of a graph, each with a description. Variations that are right show what a
     fault depends on."""
     shapes = find_shapes(graph)
-    batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
+    batch = next(
+        (tensor.shape[0] for tensor in graph.tensors.values() if tensor.is_input and tensor.shape),
+        1,
+    )
     if batch > 1:
         single = graph
         for name, one in graph.tensors.items():
@@ -194,14 +199,14 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
                 single = change(single, name, shape=(1, *one.shape[1:]))
         yield "with a first axis of size 1", single
     for name, node in graph.nodes.items():
-        stored = [one for one in node.reads if graph.is_constant(one)]
+        stored = [read for read in node.reads if graph.is_constant(read)]
         for read in stored if node.operator in BINARY else ():
             if graph.tensors[read].is_number:
                 continue
             if shapes[read] != (whole := shapes[name]):
                 yield f"with {read} expanded to {list(whole)}", change(graph, read, shape=whole)
             yield f"with {read} as an input", change(graph, read, is_input=True)
-        same = [one for one in node.reads if shapes[one] == shapes[name]]
+        same = [read for read in node.reads if shapes[read] == shapes[name]]
         if same:
             yield f"without {node.operator}", bypass(graph, name, same[0])
         for key in node.attributes:
@@ -255,10 +260,10 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
     An operator with such a constant also has ``add: batch`` if the first axis of its result is
     larger than 1."""
     found = []
-    for step in (one for one in describe(graph) if one.operator in BINARY):
+    for step in (step for step in describe(graph) if step.operator in BINARY):
         words = sorted(relate(step) - {"any"})
         words += ["batch"] * bool(words and step.shape[0] > 1)
-        found += [f"{step.operator}: {one}" for one in words]
+        found += [f"{step.operator}: {word}" for word in words]
     return tuple(found)
 
 
@@ -266,8 +271,8 @@ def list_features(graph: Graph) -> set[str]:
     """Return the operators of a graph, those that read a constant, the attributes that have an
     effect, and how constants relate to results."""
     nodes = graph.nodes.values()
-    effects = {f"{one.operator}, {name}" for one in nodes for name in _list_effects(one)}
-    fixed = {f"{one.operator}: any" for one in nodes if any(map(graph.is_constant, one.reads))}
+    effects = {f"{node.operator}, {name}" for node in nodes for name in _list_effects(node)}
+    fixed = {f"{node.operator}: any" for node in nodes if any(map(graph.is_constant, node.reads))}
     return {*graph.operators, *effects, *fixed, *list_relations(graph)}
 
 

@@ -50,7 +50,7 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
 
 def _is_weight(graph: Graph, name: str) -> bool:
     layers = {"linear", "conv", "conv_transpose", "gru", "lstm"}
-    return any(one.operator in layers and name in one.reads[1:] for one in graph.nodes.values())
+    return any(node.operator in layers and name in node.reads[1:] for node in graph.nodes.values())
 
 
 def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
@@ -230,7 +230,7 @@ def _recur(x: Tensor, *weights: Tensor, cell: str) -> Tensor:
     size = weights[1].shape[-1]
     rows = size * (3 if cell == "gru" else 4)
     fit = [(rows, x.shape[-1]), (rows, size), (rows,), (rows,)]
-    if x.dim() != 3 or [tuple(one.shape) for one in weights] not in (fit[:2], fit):
+    if x.dim() != 3 or [tuple(weight.shape) for weight in weights] not in (fit[:2], fit):
         raise ValueError("the weights do not fit the cell")
     state = torch.zeros(1, x.shape[0], size, device=x.device)
     given: Any = state if cell == "gru" else (state, state)

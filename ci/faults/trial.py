@@ -45,7 +45,7 @@ class TrialJob:
         before = time.process_time()
         results = self.run_bundle(self.items)
         share = (time.process_time() - before) / len(results)
-        return [msgspec.structs.replace(one, cpu_s=share) for one in results]
+        return [msgspec.structs.replace(result, cpu_s=share) for result in results]
 
     def run_bundle(self, items: Sequence[Item]) -> list[Result]:
         """Return the results of graphs, which are compiled together if possible."""
@@ -109,9 +109,9 @@ class Trial:
             if not ended.failure:
                 return list(ended.result)
         if time.monotonic() >= deadline:
-            return [Result(one.text, one.seed, UNTRIED) for one in items]
+            return [Result(item.text, item.seed, UNTRIED) for item in items]
         if len(items) > 1:
-            return [result for one in items for result in self.run_bundle([one], deadline)]
+            return [result for item in items for result in self.run_bundle([item], deadline)]
         end = LATE if pool.LATE in ended.failure else CRASHED
         return [
             Result(items[0].text, items[0].seed, end, why=ended.failure[:MOST_TEXT], stops=True)

@@ -120,7 +120,7 @@ class TreeFiles:
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             below = f"{target}/"
-            found.update(one for one in self.files if one == target or one.startswith(below))
+            found.update(file for file in self.files if file == target or file.startswith(below))
         return found - {path}
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:
@@ -282,6 +282,9 @@ def parse_noxfile(text: str) -> Iterator[str]:
     Python."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
-            for one in node.decorator_list:
-                if ast.unparse(one.func if isinstance(one, ast.Call) else one) == "nox.session":
+            for expression in node.decorator_list:
+                if (
+                    ast.unparse(expression.func if isinstance(expression, ast.Call) else expression)
+                    == "nox.session"
+                ):
                     yield node.name

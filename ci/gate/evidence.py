@@ -160,14 +160,14 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     expect an unsupported case, or if a scheme is unknown."""
     try:
         specs = [
-            CaseSpec(one.model, policy.find_scheme(one.model, one.scheme), one.soc)
-            for one in report.cases
+            CaseSpec(case.model, policy.find_scheme(case.model, case.scheme), case.soc)
+            for case in report.cases
         ]
     except ValueError as error:
         yield str(error)
         return
     given, own = (
-        {(one.scheme, one.model): one for one in rules}
+        {(rule.scheme, rule.model): rule for rule in rules}
         for rules in (report.thresholds, policy.describe_limits(specs))
     )
     if given != own or len(given) < len(report.thresholds):
@@ -189,7 +189,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
     """Yield a fault for each passed case whose SQNR differs too much from the one recorded for its
     toolchain."""
-    for case in (one for one in report.cases if one.status is Status.PASSED):
+    for case in (case for case in report.cases if case.status is Status.PASSED):
         known = recorded.get(str(case))
         for change in find_changes(case, known) if known else ():
             yield f"{case} passed, but its {change}"
@@ -197,12 +197,12 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 def _doubt_cases(report: Report) -> Iterator[str]:
     """Yield a fault for each passed case whose details contradict a pass."""
-    tried = {one.name for one in report.controls}
-    for case in (one for one in report.cases if one.status is Status.PASSED):
+    tried = {control.name for control in report.controls}
+    for case in (case for case in report.cases if case.status is Status.PASSED):
         rule = report.threshold_for(case)
         doubts = [*_doubt_case(case, rule)]
         budget = rule.budget if rule else NO_BUDGET
-        doubts += [one.headline for one in find_excesses(case.footprint, budget, NO_BUDGET)]
+        doubts += [excess.headline for excess in find_excesses(case.footprint, budget, NO_BUDGET)]
         if case.name not in tried:
             doubts.append("no control")
         if doubts:

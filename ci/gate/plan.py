@@ -41,7 +41,7 @@ def list_jobs(
 ) -> tuple[PlannedJob, ...]:
     """Return the jobs of the sessions that have to run and that CI can run. ``suites`` maps each
     session that always runs all its cases to these cases."""
-    chosen = [one.name for one in sessions if one.run and not one.by_hand]
+    chosen = [session.name for session in sessions if session.run and not session.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
     )
@@ -174,11 +174,12 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
         }
         return tuple(case for case in suite if case.model in reached)
     planned = [
-        one.sessions[rule.session] for one in difference.trees if rule.session in one.sessions
+        tree.sessions[rule.session] for tree in difference.trees if rule.session in tree.sessions
     ]
     if any(
-        one.explain(path) or any(one.explain_key(path, key) for key in keys or ())
-        for one in planned
+        session_inputs.explain(path)
+        or any(session_inputs.explain_key(path, key) for key in keys or ())
+        for session_inputs in planned
     ):
         return suite
     return None
@@ -277,7 +278,9 @@ class Needs:
     @cached_property
     def added(self) -> frozenset[str]:
         """The paths of added files."""
-        return frozenset(one.path for one in self.difference.changes if one.kind is Kind.ADDED)
+        return frozenset(
+            change.path for change in self.difference.changes if change.kind is Kind.ADDED
+        )
 
     def note(self, session: str, path: str, why: str) -> None:
         self.sessions.setdefault(session, {}).setdefault(path, why)
@@ -351,11 +354,13 @@ class Needs:
         """Note, for an added file, the sessions that use files in the nearest directory above it in
         which any recorded session does. Return whether there is one: a recorded run cannot have
         opened a file that did not exist."""
-        rows = [one for one in self.difference.head.sessions.values() if one.record.files]
+        rows = [
+            session for session in self.difference.head.sessions.values() if session.record.files
+        ]
         folder = directory_of(path) if path in self.added else ""
-        while folder and not any(folder in one.reach.folders for one in rows):
+        while folder and not any(folder in row.reach.folders for row in rows):
             folder = directory_of(folder)
-        near = [one.name for one in rows if folder and folder in one.reach.folders]
+        near = [row.name for row in rows if folder and folder in row.reach.folders]
         for name in near:
             self.note(name, path, f"the session uses files in {folder}/")
             if name == self.rules.planned and path not in map(
@@ -370,7 +375,7 @@ class Needs:
         if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
-        used = [one.partition("#")[0] for row in rows for one in row.uses]
+        used = [use.partition("#")[0] for row in rows for use in row.uses]
         return matches(path, self.rules.split) or path in used
 
     def list_sessions(self) -> Iterator[PlannedSession]:

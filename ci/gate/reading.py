@@ -217,7 +217,7 @@ def compare_keys(
 ) -> dict[str, frozenset[str]]:
     """Return the changed parts of each changed TOML file and Markdown page. A missing file counts
     as an empty one."""
-    paths = sorted({one.path for one in changes if one.path.endswith((".toml", ".md"))})
+    paths = sorted({change.path for change in changes if change.path.endswith((".toml", ".md"))})
     for tree in (old, new):
         tree.read_all([path for path in paths if path in tree.files])
     found = {
@@ -272,7 +272,7 @@ def record_sessions(
             code = run_process(argv, cwd=repository.source, check=False, fix=FIX).returncode
             paths = set(list_opened(log, repository.source)) if log.exists() else set()
         files = {path for path in paths & tree.files if not matches(path, rules.split)}
-        groups = {match[1] for one in paths if (match := re.match(r"\.nox/([\w-]+)/", one))}
+        groups = {match[1] for path in paths if (match := re.match(r"\.nox/([\w-]+)/", path))}
         yield RecordedRun(
             name=name,
             code=code,
@@ -301,7 +301,7 @@ def find_unplanned(repository: Repository, name: str, files: Iterable[str]) -> I
         difference = Difference(facts, facts, (Change(path, Kind.MODIFIED),))
         plan = make_plan(difference, repository.rules)
         alone = any(rule.alone and matches(path, rule.files) for rule in repository.rules.rule)
-        if not alone and not any(one.run for one in plan.sessions if one.name == name):
+        if not alone and not any(session.run for session in plan.sessions if session.name == name):
             yield path
 
 

@@ -18,9 +18,18 @@ def make_plan_document(plan: Plan) -> Document:
     """Return a table of the sessions, whether they run, and why. Only Markdown lists more than a
     few of the changed files."""
     rows = []
-    for one in order(plan.sessions):
-        files = name_some(one.files, SHOWN_FILES)
-        rows.append(Row((one.name, show_fate(one, plan), show_reason(one), files)))
+    for planned_session in order(plan.sessions):
+        files = name_some(planned_session.files, SHOWN_FILES)
+        rows.append(
+            Row(
+                (
+                    planned_session.name,
+                    show_fate(planned_session, plan),
+                    show_reason(planned_session),
+                    files,
+                )
+            )
+        )
     head = ("session", "runs", "why", "files")
     notes = (describe_cases(plan.cases),) if plan.cases else ()
     table = Table("Sessions", "", head, tuple(rows), wide=frozenset({3}))
@@ -72,13 +81,13 @@ def render_runs(runs: Sequence[RecordedRun]) -> str:
     """Return one line per recorded run, each followed by the files that it opened although a change
     to them would not plan the session."""
     rows = []
-    for one in runs:
-        ended = f" (exit code {one.code})" if one.code else ""
-        rows.append(f"{one.name}: opened {count(one.count, 'file', 'files')}{ended}")
-        rows += [f"  not planned: {path}" for path in one.unplanned]
-        if one.failed:
+    for run in runs:
+        ended = f" (exit code {run.code})" if run.code else ""
+        rows.append(f"{run.name}: opened {count(run.count, 'file', 'files')}{ended}")
+        rows += [f"  not planned: {path}" for path in run.unplanned]
+        if run.failed:
             rows.append("  it failed, so it may use more; fix it, and record it again")
-    if any(one.unplanned for one in runs):
+    if any(run.unplanned for run in runs):
         rows.append("fix: write the record anew with --out, and replace the record of the rules")
     return "\n".join([*rows, ""])
 
@@ -89,7 +98,7 @@ AGAIN = "Only the infrastructure failed: run the failed jobs again."
 def make_document(verdict: GateVerdict) -> Document:
     """Return a table of the jobs, and cards with the notes."""
     rows = tuple(
-        Row((one.job, one.verdict.value, one.why), one.verdict.value) for one in verdict.jobs
+        Row((job.job, job.verdict.value, job.why), job.verdict.value) for job in verdict.jobs
     )
     table = Table("Jobs", "The jobs of the plan", ("job", "verdict", "why"), rows, verdict=1)
     notes = tuple(Card("note", note) for note in verdict.notes)
@@ -99,6 +108,6 @@ def make_document(verdict: GateVerdict) -> Document:
 def conclude(verdict: GateVerdict) -> str:
     if verdict.is_green:
         return f"green: {count(len(verdict.jobs), 'job', 'jobs')} of the plan passed"
-    bad = [one.job for one in verdict.jobs if one.verdict is not JobVerdict.PASSED]
+    bad = [job.job for job in verdict.jobs if job.verdict is not JobVerdict.PASSED]
     again = f" {AGAIN}" if verdict.is_infrastructure else ""
     return f"red: {', '.join(bad) or 'see above'}.{again}"

@@ -35,7 +35,7 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def _split(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        globs = tuple(one for one in self.files if "*" in one)
+        globs = tuple(file for file in self.files if "*" in file)
         return frozenset(self.files) - {*globs}, globs
 
     def joined(self, other: Recorded) -> Recorded:
@@ -116,7 +116,7 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def split(self) -> tuple[str, ...]:
         """The files whose changed keys are planned one by one, because a rule names one of them."""
         return tuple(
-            one.partition("#")[0] for rule in self.rule for one in rule.files if "#" in one
+            file.partition("#")[0] for rule in self.rule for file in rule.files if "#" in file
         )
 
     def session_rule(self, name: str) -> SessionRule:

@@ -70,12 +70,12 @@ class GateVerdict:
 
     @property
     def is_green(self) -> bool:
-        return not self.notes and all(one.verdict is JobVerdict.PASSED for one in self.jobs)
+        return not self.notes and all(job.verdict is JobVerdict.PASSED for job in self.jobs)
 
     @property
     def is_infrastructure(self) -> bool:
         """Whether the verdict is red only because of failures of the infrastructure."""
-        verdicts = {one.verdict for one in self.jobs}
+        verdicts = {job.verdict for job in self.jobs}
         return not self.notes and not self.is_green and JobVerdict.FAILED not in verdicts
 
 

@@ -271,7 +271,7 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
         events = list(client.api.pull(plan.base.image, stream=True, decode=True))
     except APIError as error:
         events = [{"error": str(error.explanation or error)}]
-    if why := next((str(one["error"]) for one in events if "error" in one), ""):
+    if why := next((str(event["error"]) for event in events if "error" in event), ""):
         if is_full(why):
             raise explain_error(OSError(why))
         raise DownloadError(

@@ -86,29 +86,32 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
         for soc in socs or [""]:
             pairs = [*_pair(unit, soc)]
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
-            known = {(one.id, unit.show(one.where)) for one in staged}
+            known = {(finding.id, unit.show(finding.where)) for finding in staged}
             fitting = [one.shown for one, answer in pairs if soc and _is_for(answer)]
             spared = TARGETS if fitting else frozenset()
             left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
             if any(("QNN324", shown) not in known for shown in fitting):
                 left_out.add("QNN324")
-            found += [one for one in staged if one.id not in left_out]
+            found += [finding for finding in staged if finding.id not in left_out]
             for program, answer in pairs:
                 found += PAIRINGS.judge(Pairing(program, answer, known, spared))
-    texts = (replace(one, where=unit.show(one.where), fix=unit.show(one.fix)) for one in found)
-    return sorted({_weigh(unit, one) for one in texts})
+    texts = (
+        replace(finding, where=unit.show(finding.where), fix=unit.show(finding.fix))
+        for finding in found
+    )
+    return sorted({_weigh(unit, text) for text in texts})
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
     """Yield each program of the app, and the answer of `compat` for it. Damaged programs are left
     out: the doctor reports them (QNN322)."""
-    for one in unit.assets:
+    for asset in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
-            program = inspect_file(one.path).program
+            program = inspect_file(asset.path).program
             if program and not program.damage:
                 operators = {name for each in program.methods for name in each.cpu_operators}
                 runtime = describe_runtime(unit.tree.files, unit.name, operators)
-                yield one, judge_compat(program, runtime, soc)
+                yield asset, judge_compat(program, runtime, soc)
 
 
 def _is_for(answer: Answer) -> bool:
@@ -122,7 +125,7 @@ def _is_for(answer: Answer) -> bool:
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
     """Return whether there are errors, and all of them are about Git LFS pointers in a
     directory."""
-    errors = {one.id for one in findings if one.severity is Severity.ERROR}
+    errors = {finding.id for finding in findings if finding.severity is Severity.ERROR}
     return unit.kind is Kind.DIRECTORY and errors == {"QNN854"}
 
 
@@ -130,7 +133,7 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
     """Return the QNN libraries that an app needs: libQnnHtp.so unless it has only other backends,
     and libQnnSystem.so if it has ExecuTorch, ONNX Runtime or a program. An app without any QNN
     library needs none."""
-    names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
+    names = {library.name for library in unit.libraries if library.abi == QNN_ABI}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
         return ()
@@ -155,12 +158,12 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
 def _is_of_qnn(unit: AppUnit, where: str) -> bool:
     """Return whether the library at ``where`` belongs to QNN or to a runtime that uses QNN."""
     name = PurePath(where).name
-    dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
+    dsp = {file.name for file in unit.tree.files if file.elf and file.elf.machine == EM_QDSP6}
     return bool(OWN.match(name)) or name in dsp
 
 
 def _qnn_files(unit: AppUnit) -> list[PackedFile]:
-    return [one for one in unit.libraries if one.abi == QNN_ABI]
+    return [library for library in unit.libraries if library.abi == QNN_ABI]
 
 
 def find_extraction(unit: AppUnit) -> bool | None:
@@ -203,9 +206,11 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
     """Return the arm64-v8a libraries that are for the DSP, or that are named like a skel."""
-    dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
-    named = {one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel"}
-    return [one for one in _qnn_files(unit) if one.name in dsp | named]
+    dsp = {file.name for file in unit.tree.files if file.elf and file.elf.machine == EM_QDSP6}
+    named = {
+        file.name for file in unit.tree.files if (name := file.qnn_name) and name.part == "Skel"
+    }
+    return [file for file in _qnn_files(unit) if file.name in dsp | named]
 
 
 def _is_off(file: PackedFile, page_bytes: int) -> bool:
@@ -217,7 +222,7 @@ def see_packing(is_wrong: Callable[[PackedFile], bool], unit: AppUnit) -> Iterat
     """Yield one finding for all libraries that ``is_wrong`` selects. Yield none unless this is an
     APK whose libraries are not extracted."""
     is_used = unit.kind is Kind.APK and find_extraction(unit) is False
-    wrong = [one for one in unit.libraries if is_used and is_wrong(one)]
+    wrong = [library for library in unit.libraries if is_used and is_wrong(library)]
     if wrong:
         yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
 
@@ -268,14 +273,14 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
         return {}
     if manifest.target_sdk is not None and manifest.target_sdk < DECLARED_FROM:
         return {}
-    there = {*manifest.native_libraries, *(one.name for one in _qnn_files(unit))}
-    files = [one for one in unit.tree.files if one.elf and one.elf.machine == EM_AARCH64]
+    there = {*manifest.native_libraries, *(file.name for file in _qnn_files(unit))}
+    files = [file for file in unit.tree.files if file.elf and file.elf.machine == EM_AARCH64]
     users = {
-        name: [one.name for one in files if one.elf and name in one.elf.needed]
+        name: [file.name for file in files if file.elf and name in file.elf.needed]
         for name in VENDOR
         if name not in there
     }
-    stubs = [one.name for one in _qnn_files(unit) if one.name == "libQnnHtp.so"]
+    stubs = [file.name for file in _qnn_files(unit) if file.name == "libQnnHtp.so"]
     if RPC in users and not users[RPC]:
         users[RPC] = stubs
     return {name: found for name, found in users.items() if found}
@@ -283,7 +288,7 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
 
 def _find_process(unit: AppUnit) -> str:
     """Return why the app may start a process that uses QNN, or "" if nothing shows it."""
-    programs = [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
+    programs = [file.name for file in unit.tree.files if file.elf and file.elf.interpreter]
     return f"the app also contains the executable {programs[0]}" if programs else ""
 
 
@@ -307,8 +312,8 @@ def _join(names: Sequence[str]) -> str:
 @APPS.check("QNN867")
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
     for files in unit.duplicates:
-        there = [one for one in files if one.path.is_file() and not one.is_pointer]
-        others = [one.shown for one in there if _differ(there[0], one)]
+        there = [file for file in files if file.path.is_file() and not file.is_pointer]
+        others = [file.shown for file in there if _differ(there[0], file)]
         if others:
             name, first = there[0].name, there[0].shown
             yield seen(name, first, first=first, others=", ".join(others))
@@ -322,11 +327,11 @@ def _differ(left: PackedFile, right: PackedFile) -> bool:
 
 @APPS.check("QNN864")
 def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
-    names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
-    for one in unit.assets:
-        for needed in one.find_needs() if names else ():
+    names = {library.name for library in unit.libraries if library.abi == QNN_ABI}
+    for asset in unit.assets:
+        for needed in asset.find_needs() if names else ():
             if not names.intersection(needed.split("|")):
-                yield seen(needed.replace("|", " or "), one.shown, program=one.name)
+                yield seen(needed.replace("|", " or "), asset.shown, program=asset.name)
 
 
 @PAIRINGS.check("QNN870")

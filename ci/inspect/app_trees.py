@@ -64,7 +64,7 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
     return replace(
         unit,
         pointers=pointers,
-        assets=tuple(one for one in unit.assets if one.shown not in pointers),
+        assets=tuple(asset for asset in unit.assets if asset.shown not in pointers),
         tree=replace(tree, files=tuple(files), min_sdk=unit.min_sdk),
     )
 
@@ -80,11 +80,11 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
             fix="build the APK or the AAR and pass it; for the libraries alone, pass jniLibs",
         )
     places = list(_walk(root, 0))
-    parents = sorted({one.parent for one in places if one.name in ABIS})
+    parents = sorted({place.parent for place in places if place.name in ABIS})
     if parents:
         for parent in parents:
             yield _read_plain(root, parent)
-    elif apks := sorted(one for one in root.glob("*.apk") if one.is_file()):
+    elif apks := sorted(path for path in root.glob("*.apk") if path.is_file()):
         yield archives.read_set(root.name, apks)
     elif (root / MANIFEST).is_file():
         manifest = read_manifest(root / MANIFEST)
@@ -102,13 +102,13 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
 def _read_plain(root: Path, parent: Path) -> AppUnit:
     """Return the app in an unpacked APK or AAR, or in a directory with a subdirectory per ABI."""
     above = [
-        one for one in (parent.parent, *parent.parent.parents, root) if one.is_relative_to(root)
+        path for path in (parent.parent, *parent.parent.parents, root) if path.is_relative_to(root)
     ]
-    found = next((one / MANIFEST for one in above if (one / MANIFEST).is_file()), None)
+    found = next((path / MANIFEST for path in above if (path / MANIFEST).is_file()), None)
     manifest = read_manifest(found) if found else None
     libraries = _list_libraries(root, parent)
     folders = (parent.parent / "assets", parent.parent / "res" / "raw")
-    assets = _list_assets(root, [one for one in folders if one.is_relative_to(root)])
+    assets = _list_assets(root, [folder for folder in folders if folder.is_relative_to(root)])
     return AppUnit(
         _relative(root, parent) or root.name,
         Kind.DIRECTORY,

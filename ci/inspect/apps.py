@@ -94,9 +94,11 @@ def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
     return replace(
         known[0],
         native_libraries={
-            name: needed for one in known[::-1] for name, needed in one.native_libraries.items()
+            name: needed
+            for app_manifest in known[::-1]
+            for name, needed in app_manifest.native_libraries.items()
         },
-        fault=next(filter(None, (one.fault for one in known)), ""),
+        fault=next(filter(None, (app_manifest.fault for app_manifest in known)), ""),
     )
 
 
@@ -162,7 +164,7 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
         return [
             (
                 strings[element.attrext[1]],
-                dict(_pair(one, strings, resources) for one in element.attributes),
+                dict(_pair(attribute, strings, resources) for attribute in element.attributes),
             )
             for element in found.elements
             if isinstance(element, axml.XmlStartElement)
@@ -293,7 +295,7 @@ class AppUnit:
 
     @property
     def abis(self) -> tuple[str, ...]:
-        return tuple(sorted({one.abi for one in self.libraries}))
+        return tuple(sorted({library.abi for library in self.libraries}))
 
     @property
     def is_complete(self) -> bool:
@@ -312,9 +314,9 @@ class AppUnit:
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:
         """Yield each file to check, with its path in ``tree``."""
-        for one in self.libraries:
-            if one.abi == QNN_ABI:
-                yield f"lib/{one.abi}/{one.name}", one
+        for library in self.libraries:
+            if library.abi == QNN_ABI:
+                yield f"lib/{library.abi}/{library.name}", library
         for index, one in enumerate(self.assets):
             yield f"assets/{index}/{one.name}", one
 
@@ -333,8 +335,8 @@ def gather(
     have the same ABI and name."""
     found: dict[tuple[str, str], list[PackedFile]] = {}
     for origin in origins:
-        for one in origin:
-            found.setdefault((one.abi, one.name), []).append(one)
+        for file in origin:
+            found.setdefault((file.abi, file.name), []).append(file)
     several = [tuple(files) for files in found.values() if len(files) > 1]
     return tuple(files[0] for _, files in sorted(found.items())), tuple(several)
 
@@ -397,7 +399,11 @@ class ArchiveReader:
                     fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
                     f"--output={path.stem}.apks`, and check the .apks",
                 )
-            inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
+            inner = [
+                member
+                for member in members
+                if member.name.endswith(".apk") and member.kind == "file"
+            ]
             if MANIFEST not in names and inner:
                 return self.read_set(path.name, self._take(source, choose_splits(inner)))
             contents = self._read_members(source, members, path.name)
@@ -419,7 +425,9 @@ class ArchiveReader:
         return [root / member.name for member in members]
 
     def _read_members(self, source: FileSource, members: Sequence[Member], shown: str) -> _Contents:
-        wanted = [one for one in members if one.kind == "file" and WANTED.fullmatch(one.name)]
+        wanted = [
+            member for member in members if member.kind == "file" and WANTED.fullmatch(member.name)
+        ]
         libraries: list[PackedFile] = []
         assets: list[PackedFile] = []
         manifest = None
@@ -434,7 +442,9 @@ class ArchiveReader:
                 *(native[1] if native else "", member.compressed, offset),
             )
             (libraries if native else assets).append(file)
-        is_apk = not any(one.name.startswith("jni/") or one.name == "R.txt" for one in members)
+        is_apk = not any(
+            member.name.startswith("jni/") or member.name == "R.txt" for member in members
+        )
         return _Contents(tuple(libraries), tuple(assets), manifest, is_apk)
 
     def read_set(self, name: str, paths: Sequence[Path]) -> AppUnit:
@@ -446,12 +456,12 @@ class ArchiveReader:
         return self._combine(name, parts)
 
     def _combine(self, name: str, parts: Sequence[_Contents]) -> AppUnit:
-        manifests = [one.manifest for one in parts if one.manifest]
+        manifests = [part.manifest for part in parts if part.manifest]
         manifest = merge_manifests(sorted(manifests, key=lambda one: bool(one.split)))
         libraries, duplicates = gather(part.libraries for part in parts)
         return AppUnit(
             *(name, Kind.APK if parts[0].is_apk else Kind.AAR, manifest, libraries, duplicates),
-            tuple(one for part in parts for one in part.assets),
+            tuple(asset for part in parts for asset in part.assets),
             min_sdk=manifest.min_sdk if manifest else None,
         )
 
@@ -474,9 +484,9 @@ def choose_splits(members: Sequence[Member]) -> list[Member]:
 
     Bundletool's standalone APKs are left out, because they are for devices that do not support
     splits. If a set has only these, return the first."""
-    whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
+    whole = [member for member in members if member.name.rpartition("/")[2] == "universal.apk"]
     return (
         whole
-        or [one for one in members if not one.name.startswith("standalones/")]
+        or [member for member in members if not member.name.startswith("standalones/")]
         or [*members][:1]
     )

@@ -122,7 +122,10 @@ def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
-    return tuple(one for one in program.contexts if one.soc_id == number) or program.contexts
+    return (
+        tuple(context for context in program.contexts if context.soc_id == number)
+        or program.contexts
+    )
 
 
 def _judge_file(program: Program) -> Row:
@@ -143,9 +146,9 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
         for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.ADAPTOR):
             yield Row(axis, Verdict.SKIPPED, "no runtime was given")
         return
-    compilers = [one.qnn for one in contexts]
+    compilers = [context.qnn for context in contexts]
     yield _judge_build(compilers, runtime)
-    versions = {one.binary_info for one in contexts if one.binary_info}
+    versions = {context.binary_info for context in contexts if context.binary_info}
     if not versions or not runtime.qnn:
         yield Row(
             Axis.BINARY_INFO,
@@ -210,8 +213,8 @@ def _judge_adaptor(runtime: Runtime) -> Row:
 def _judge_soc(
     contexts: tuple[ContextBinary, ...], runtime: Runtime | None, soc: str
 ) -> Iterator[Row]:
-    versions = sorted({one.hexagon for one in contexts if one.hexagon})
-    made = ", ".join(f"V{one}" for one in versions)
+    versions = sorted({context.hexagon for context in contexts if context.hexagon})
+    made = ", ".join(f"V{version}" for version in versions)
     if not contexts or not soc:
         yield _judge_parts(versions, runtime)
         for axis in (Axis.SOC, Axis.VTCM):
@@ -222,7 +225,7 @@ def _judge_soc(
     wanted = find_soc(soc)
     if not versions:
         yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
-    elif {one.soc_id for one in contexts} == {0} and max(versions) < wanted.hexagon:
+    elif {context.soc_id for context in contexts} == {0} and max(versions) < wanted.hexagon:
         why = (
             f"compiled for {made} and no SoC, and {soc} has V{wanted.hexagon}: QNN may accept the "
             "context as suboptimal (QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL); try it on a device"
@@ -233,9 +236,9 @@ def _judge_soc(
         yield Row(Axis.HEXAGON, Verdict.NO, why)
     else:
         yield _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
-    numbers = {one.soc_id for one in contexts}
-    others = [one for one in contexts if one.soc_id != wanted.id]
-    names = ", ".join(sorted({one.soc or f"SoC {one.soc_id}" for one in others}))
+    numbers = {context.soc_id for context in contexts}
+    others = [context for context in contexts if context.soc_id != wanted.id]
+    names = ", ".join(sorted({other.soc or f"SoC {other.soc_id}" for other in others}))
     if numbers == {wanted.id}:
         yield Row(Axis.SOC, Verdict.YES, f"compiled for {soc}")
     elif numbers & {0}:
@@ -254,7 +257,7 @@ def _judge_soc(
         yield Row(
             Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower the model for {soc}"
         )
-    needed = max(one.vtcm_mb for one in contexts)
+    needed = max(context.vtcm_mb for context in contexts)
     why = f"the program needs {needed} MB of VTCM, and {soc} has {wanted.vtcm_mb} MB"
     if not needed:
         yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not state how much VTCM it needs")
@@ -267,8 +270,8 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If none is
     missing and ``why`` is not empty, the verdict is YES with this reason."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
-    if lacking := [one for one in versions if parts and one not in parts]:
-        has = ", ".join(f"V{one}" for one in sorted(parts))
+    if lacking := [version for version in versions if parts and version not in parts]:
+        has = ", ".join(f"V{part}" for part in sorted(parts))
         missing = ", ".join(f"V{one}" for one in lacking)
         told = (
             f"the runtime has stubs or skels for {has}, but none for {missing}: error 14001 or 4000"
@@ -284,14 +287,14 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
 
 
 def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
-    names = sorted({one for method in program.methods for one in method.cpu_operators})
+    names = sorted({operator for method in program.methods for operator in method.cpu_operators})
     if not names:
         return Row(Axis.OPERATORS, Verdict.YES, "no operator runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
         why = f"no runtime with ExecuTorch was given, so kernels for {listed} were not looked for"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
-    if lacking := [one for one in names if one not in runtime.kernels]:
+    if lacking := [name for name in names if name not in runtime.kernels]:
         why = f"the runtime's libraries lack kernels for {', '.join(lacking)}: link such kernels"
         return Row(Axis.OPERATORS, Verdict.NO, why)
     return Row(Axis.OPERATORS, Verdict.YES, f"the runtime contains kernels for {listed}")

@@ -136,8 +136,12 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     except QnnCiError as error:
         return Inspected(name, "package", size, f"cannot be unpacked: {error.why}")
     # Most .bin files of an app do not belong to QNN.
-    entries = tuple(one for one in found if one.kind != "unknown" or not one.file.endswith(".bin"))
-    bad = [one.file for one in entries if one.damage]
+    entries = tuple(
+        inspected
+        for inspected in found
+        if inspected.kind != "unknown" or not inspected.file.endswith(".bin")
+    )
+    bad = [entry.file for entry in entries if entry.damage]
     damage = f"contains files that cannot be used: {', '.join(bad[:4])}" if bad else ""
     return Inspected(name, "package", size, damage, entries=entries)
 
@@ -148,13 +152,14 @@ def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
     MAX_UNPACKED bytes in total."""
     with closing(FileSource(path)) as source:
         members = [
-            one
-            for one in read_directory(source)
-            if one.kind == "file" and (LIBRARY.search(one.name) or one.name.endswith(PROGRAMS))
+            member
+            for member in read_directory(source)
+            if member.kind == "file"
+            and (LIBRARY.search(member.name) or member.name.endswith(PROGRAMS))
         ]
         check_members(path.name, members, Limits(MAX_UNPACKED))
-        extract_members(source, scratch, [(one.name, one) for one in members])
-    return [(one.name, scratch / one.name) for one in members]
+        extract_members(source, scratch, [(member.name, member) for member in members])
+    return [(member.name, scratch / member.name) for member in members]
 
 
 def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
@@ -170,16 +175,18 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         damage = f"{damage}: {error.why}" if error.why else damage
         return Inspected(name, "onnx", size, f"{damage} ({error.fix})" if error.fix else damage)
     found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
-    nodes = [one for one in model.graph.node if one.op_type != "EPContext"]
+    nodes = [node for node in model.graph.node if node.op_type != "EPContext"]
     constants = Counter[str]()
-    for one in model.graph.initializer:
-        constants[DTYPES.get(one.data_type, f"type {one.data_type}")] += measure_constant(one)
+    for initializer in model.graph.initializer:
+        constants[DTYPES.get(initializer.data_type, f"type {initializer.data_type}")] += (
+            measure_constant(initializer)
+        )
     method = Method(
         model.graph.name,
         tuple(map(_describe_port, model.graph.input)),
         tuple(map(_describe_port, model.graph.output)),
         tuple(Partition(context.source, 0) for _ in context.partitions),
-        dict(sorted(Counter(_name_operator(one) for one in nodes).items())),
+        dict(sorted(Counter(_name_operator(node) for node in nodes).items())),
     )
     program = replace(found, methods=(method,), constant_bytes=dict(constants))
     return Inspected(name, "onnx", size, program.damage, program)
@@ -191,7 +198,7 @@ def _name_operator(node: Any) -> str:
 
 def _describe_port(port: Any) -> TensorSpec:
     held = port.type.tensor_type
-    shape = tuple(int(one.dim_value) for one in held.shape.dim)
+    shape = tuple(int(dim.dim_value) for dim in held.shape.dim)
     return TensorSpec(port.name, DTYPES.get(held.elem_type, f"type {held.elem_type}"), shape)
 
 
@@ -239,10 +246,14 @@ def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
     """Return a description of the runtime with the libraries ``files``. They are searched for
     kernels for the CPU operators ``operators``."""
-    backends = [one for one in files if one.name == BACKEND]
-    builds = [one.build.version for one in backends or files if one.build and one.build.version]
-    linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]
-    headers = sorted(filter(None, (find_headers_version(one.path) for one in linked)))
+    backends = [file for file in files if file.name == BACKEND]
+    builds = [
+        backend.build.version
+        for backend in backends or files
+        if backend.build and backend.build.version
+    ]
+    linked = [file for file in files if EXECUTORCH.fullmatch(file.name)]
+    headers = sorted(filter(None, (find_headers_version(file.path) for file in linked)))
     return Runtime(
         name,
         min(builds, key=parse_version, default=""),
@@ -256,8 +267,8 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
 def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
     """Return the Hexagon versions of the HTP stubs or HTP skels in ``files``. ``part`` is ``Stub``
     or ``Skel``."""
-    names = filter(None, (one.qnn_name for one in files))
-    found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
+    names = filter(None, (file.qnn_name for file in files))
+    found = {name.hexagon for name in names if (name.backend, name.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))
 
 

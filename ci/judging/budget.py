@@ -101,8 +101,8 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
             detail = f"{what} is {apart:,}{unit}{share} {side} its limit"
             yield make_finding(text, fix, detail, figure=figure)
     for glob, limit in budget.operators.items():
-        nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
-        found = sum(one.npu + one.cpu for one in nodes)
+        nodes = [operator for operator in known.operators if fnmatchcase(operator.op, glob)]
+        found = sum(node.npu + node.cpu for node in nodes)
         if found > limit:
             text = (
                 f"the program has {count(found, f'{glob} node')}, {found - limit} more than the"

@@ -37,7 +37,7 @@ def describe_output(references: References, index: int, output: Array) -> Output
     most = float(finite[np.isfinite(finite)].max(initial=0.0))
     counts, _ = np.histogram(error[np.isfinite(error)], bins=BINS, range=(-most, most))
     channels = _measure_channels(best.values, output) if magnitudes else ()
-    rows = (one[:SETS, None] for one in (best.low, best.values, best.high, output))
+    rows = (array[:SETS, None] for array in (best.low, best.values, best.high, output))
     return OutputFigures(
         dtype=str(output.dtype),
         shape=output.shape[1:],
@@ -67,7 +67,7 @@ def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures
     error = output - wanted
     for axis in channel_axes(wanted.ndim):
         others = tuple(one for one in range(wanted.ndim) if one != axis)
-        signals, noises = (np.sum(one**2, axis=others) for one in (wanted, error))
+        signals, noises = (np.sum(array**2, axis=others) for array in (wanted, error))
         for index in np.argsort(signals / np.maximum(noises, 1e-300))[:CHANNELS]:
             sqnr_db = _plain(decibels(float(signals[index]), float(noises[index])))
             yield ChannelFigures(axis=axis - 1, index=int(index), sqnr_db=sqnr_db)
@@ -78,7 +78,7 @@ def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
     if not off.any():
         return None
     place = tuple(map(int, np.unravel_index(int(off.argmax()), off.shape)))
-    value, wanted = (_plain(float(one[place])) for one in (output, expected))
+    value, wanted = (_plain(float(array[place])) for array in (output, expected))
     return Element(input_set=place[0], index=place[1:], value=value, expected=wanted)
 
 

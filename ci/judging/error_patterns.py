@@ -172,7 +172,9 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> ErrorPatter
         dead = np.flatnonzero((made == 0) & (signal > 0))
         if dead.size:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
-            return ErrorPattern(f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1}")
+            return ErrorPattern(
+                f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1}"
+            )
     return None
 
 

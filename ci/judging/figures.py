@@ -52,9 +52,9 @@ def measure(reference: Array, output: Array) -> Figures:
     SQNR is minus infinity, the cosine is -1, and the largest error is infinite."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
-        min(one.sqnr_db for one in sets),
-        min(one.cosine for one in sets),
-        max(one.max_abs for one in sets),
+        min(figures.sqnr_db for figures in sets),
+        min(figures.cosine for figures in sets),
+        max(figures.max_abs for figures in sets),
     )
 
 
@@ -84,7 +84,7 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
     for reference, output in pairs:
         sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
         count += reference.size
-        bits = (np.ascontiguousarray(one).view(np.uint8) for one in (reference, output))
+        bits = (np.ascontiguousarray(array).view(np.uint8) for array in (reference, output))
         one, other = (part.reshape(reference.size, -1) for part in bits)
         equal += int((one == other).all(axis=1).sum())
     return Nearness(sqnr_db, equal / count if count else 1.0)

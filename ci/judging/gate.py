@@ -31,6 +31,7 @@ from ci.facts.kinds import (
     UNEQUAL,
     Kind,
 )
+from ci.judging.error_patterns import find_exchange
 from ci.judging.figures import (
     Array,
     Figures,
@@ -43,7 +44,6 @@ from ci.judging.figures import (
 )
 from ci.judging.materiality import RAISE_DB, Accepted
 from ci.judging.noise import Excess, Prediction
-from ci.judging.error_patterns import find_exchange
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Clipped, Threshold
 
@@ -118,7 +118,7 @@ class OutputJudgement:
 
     def fails(self, question: Question) -> bool:
         """Return whether the gate rejects the output on this question."""
-        return any(one.question is question for one in self.findings)
+        return any(finding.question is question for finding in self.findings)
 
     @property
     def noted(self) -> Excess | None:
@@ -140,7 +140,7 @@ class Judgement:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Return why the gate rejects the program."""
-        return tuple(one for output in self.outputs for one in output.findings)
+        return tuple(finding for output in self.outputs for finding in output.findings)
 
 
 def judge(
@@ -223,7 +223,7 @@ def _judge_magnitudes(
             f"SQNR {reached:.1f} dB against the {against} model"
             f" ({prediction.sqnr_db:.1f} dB predicted)"
         )
-        alone = all(one.is_element for one in excesses if one.fails)
+        alone = all(excess.is_element for excess in excesses if excess.fails)
         findings.append(
             (coarse or (ELEMENTS if alone else NOISE)).find(
                 f"the error is {worst.above_db:.1f} dB above the predicted noise in {worst.place}",

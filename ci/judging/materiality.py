@@ -41,9 +41,9 @@ class Accepted:
     def measure_raises(self, output: Array) -> Iterator[Array]:
         """Yield, for each kind of part, by how many dB the program's error raises the accepted
         error in each part."""
-        wanted, right = (one.astype(np.float64) for one in (self.float32, self.right))
+        wanted, right = (array.astype(np.float64) for array in (self.float32, self.right))
         errors = (output - right, output - wanted, right - wanted)
-        own, total, scheme = (list(divide(one**2, self.info)) for one in errors)
+        own, total, scheme = (list(divide(error**2, self.info)) for error in errors)
         least = list(divide(remove_line(wanted, right) ** 2, self.info))
         signals = list(divide(wanted**2, self.info))
         step = float(np.ptp(wanted)) * EIGHT_BITS

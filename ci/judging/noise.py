@@ -154,7 +154,7 @@ class Prediction:
         pairs = zip(divide(error**2, self.info), self.expected, strict=True)
         rows = [self._compare_parts(parts, *pair, margin_db) for parts, pair in pairs]
         found = [*(one for _, one in lines), *map(_Compared.find_worst, rows)]
-        if accepted and any(one.over_db > 0 for one in found):
+        if accepted and any(excess.over_db > 0 for excess in found):
             raises = zip(rows, accepted.measure_raises(output), strict=True)
             found = [one.weigh(accepted.measure_line(weights, output)) for weights, one in lines]
             found += [row.find_worst(raised_db) for row, raised_db in raises]

@@ -20,10 +20,10 @@ from ci.facts.kinds import (
     PART,
 )
 from ci.judging.controls import MAKERS, is_rejected, make_controls
+from ci.judging.error_patterns import ErrorPattern, find_pattern
 from ci.judging.figures import ROW, Array, measure_pooled
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
-from ci.judging.error_patterns import ErrorPattern, find_pattern
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
@@ -112,7 +112,7 @@ def judge_outputs(
     guessed."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
-    passing = [one.kind.value for one in controls if not one.rejected]
+    passing = [control.kind.value for control in controls if not control.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
     warnings = ["no two samples have distinguishable outputs: use samples that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
@@ -123,8 +123,12 @@ def judge_outputs(
         summarize_figures(judgement),
         judgement.findings,
         advise_on_figures(judgement, references, patterns, inputs, limits, explained=explained),
-        any(one is not None and one.is_placed for one in patterns.values()),
-        tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
+        any(pattern is not None and pattern.is_placed for pattern in patterns.values()),
+        tuple(
+            control
+            for control in controls
+            if control.rejected or control.kind is not ControlKind.OTHER_INPUT
+        ),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         tuple(
             make_note(one, one.noted, references, outputs, index)
@@ -252,17 +256,17 @@ def summarize_figures(judgement: Judgement) -> CaseFigures:
     eager = [one.float_figures for one in every if one.float_figures]
     quantized = [one.quantized_figures for one in every if one.quantized_figures]
     return CaseFigures(
-        sqnr_db=_least(one.sqnr_db for one in eager),
-        sqnr_db_quantized=_least(one.sqnr_db for one in quantized),
-        cosine=_least(one.cosine for one in eager),
-        cosine_quantized=_least(one.cosine for one in quantized),
-        max_abs=max((one.max_abs for one in eager), default=None),
+        sqnr_db=_least(figures.sqnr_db for figures in eager),
+        sqnr_db_quantized=_least(figures.sqnr_db for figures in quantized),
+        cosine=_least(figures.cosine for figures in eager),
+        cosine_quantized=_least(figures.cosine for figures in quantized),
+        max_abs=max((figures.max_abs for figures in eager), default=None),
         sqnr_db_scheme=_least(one.scheme_figures.sqnr_db for one in every if one.scheme_figures),
         predicted_sqnr_db=_least(one.predicted_db for one in every),
         above_noise_db=excess.above_db if excess else None,
         above_noise_place=f"{place}{excess.place}" if excess else "",
-        gain=max((1 + one.gain for one in fits), key=lambda gain: abs(gain - 1), default=None),
-        offset=max((one.offset for one in fits), key=abs, default=None),
+        gain=max((1 + fit.gain for fit in fits), key=lambda gain: abs(gain - 1), default=None),
+        offset=max((fit.offset for fit in fits), key=abs, default=None),
         equal=_least(one.equal for one in every),
         equal_quantized=_least(one.equal_quantized for one in every),
         equal_exact=_least(one.equal_exact for one in every),
@@ -270,7 +274,7 @@ def summarize_figures(judgement: Judgement) -> CaseFigures:
 
 
 def _least(figures: Iterable[float | None]) -> float | None:
-    return min((one for one in figures if one is not None), default=None)
+    return min((figure for figure in figures if figure is not None), default=None)
 
 
 def advise_on_figures(
@@ -296,7 +300,7 @@ def advise_on_figures(
                 advice += advise(pattern.cause, certainty=Certainty.GUESS)
     if patterns and not is_known:
         advice += _advise_on_program(judgement, patterns, inputs)
-    failed = any(one.fails(Question.QUANTIZED) for one in judgement.outputs)
+    failed = any(output.fails(Question.QUANTIZED) for output in judgement.outputs)
     if not patterns and failed and Question.QUANTIZED not in explained:
         advice += _advise_on_scheme(judgement, references, limits)
     return advice
@@ -317,9 +321,9 @@ def _advise_on_program(
     places = [_find_worst(judgement.outputs[index].excesses) for index in patterns]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         return advise(fix=UINT8, proof=Proof.PROVEN)
-    if any(one.kind == ROW and one.is_partial for one in chain(*places)):
+    if any(excess.kind == ROW and excess.is_partial for excess in chain(*places)):
         return advise("some rows of the batch are correct and others are not", BATCH)
-    if any(one and one.cause for one in patterns.values()):
+    if any(pattern and pattern.cause for pattern in patterns.values()):
         return NO_ADVICE
     batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
     return advise(fix=f"{f'{BATCH}, or ' if batched else ''}{OTHER_FORM}")
@@ -328,8 +332,8 @@ def _advise_on_program(
 def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
     """Return those failing parts whose rank is within NEAR_DB of the highest rank. A rank is
     ``over_db - names_db``."""
-    excesses = [one for one in excesses if one.fails]
-    ranks = [one.over_db - one.names_db for one in excesses]
+    excesses = [excess for excess in excesses if excess.fails]
+    ranks = [excess.over_db - excess.names_db for excess in excesses]
     return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 
 
@@ -338,7 +342,7 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
         return advise(
             "the program is faithful to its model, but float16 rounds its values too much", FLOAT16
         )
-    parted = any(found.id == PART.id for one in judgement.outputs for found in one.findings)
+    parted = any(found.id == PART.id for output in judgement.outputs for found in output.findings)
     ranges = f": {references.clipped[0]}" if references.clipped else ""
     more = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
     return advise(
@@ -414,9 +418,11 @@ def forgive(
     comes before poor quantization.
     """
     good = metric is not None and not metric.strict
-    good = good and not any(one.question is Question.TASK for one in findings)
-    findings = [one for one in findings if not (kept and one.id == ELEMENTS.id)]
-    rest = [one for one in findings if not (good and one.question is Question.QUANTIZED)]
+    good = good and not any(finding.question is Question.TASK for finding in findings)
+    findings = [finding for finding in findings if not (kept and finding.id == ELEMENTS.id)]
+    rest = [
+        finding for finding in findings if not (good and finding.question is Question.QUANTIZED)
+    ]
     order = list(Question)
     failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * (one.id in OF_MODEL))
-    return tuple(failing), tuple(one.headline for one in findings if one not in rest)
+    return tuple(failing), tuple(finding.headline for finding in findings if finding not in rest)

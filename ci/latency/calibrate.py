@@ -43,8 +43,8 @@ def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, floa
     The best line passes through as many points as it has coefficients that are not 0. No
     coefficient is negative.
     """
-    x = np.array([(1.0, one.simulated_ms, one.hmx_ms) for one in points])
-    y = np.array([one.measured_ms for one in points])
+    x = np.array([(1.0, point.simulated_ms, point.hmx_ms) for point in points])
+    y = np.array([point.measured_ms for point in points])
     found = []
     for used in ([1], [0, 1], [1, 2], [0, 1, 2]) if hmx else ([1], [0, 1]):
         chosen = np.array([*combinations(range(len(points)), len(used))], dtype=int)
@@ -64,8 +64,8 @@ def predict_left_out(points: Sequence[Point], *, hmx: bool = False) -> list[floa
     """Return each point's time, predicted from the points of other groups."""
     predicted = []
     lines = {
-        group: fit_line([one for one in points if one.group != group], hmx=hmx)
-        for group in {one.group for one in points}
+        group: fit_line([point for point in points if point.group != group], hmx=hmx)
+        for group in {point.group for point in points}
     }
     for one in points:
         base, factor, more = lines[one.group]
@@ -98,10 +98,10 @@ def make_line(
 ) -> Line:
     """Return the line for at least LEAST_MODELS points, with errors for left-out groups. With only
     one group, each model is left out alone."""
-    if len({one.group for one in points}) < 2:
-        points = [replace(one, group=one.model) for one in points]
+    if len({point.group for point in points}) < 2:
+        points = [replace(point, group=point.model) for point in points]
     base, factor, more = fit_line(points, hmx=hmx)
-    measured = [one.measured_ms for one in points]
+    measured = [point.measured_ms for point in points]
     predicted = predict_left_out(points, hmx=hmx)
     ratios = [two / one for one, two in zip(predicted, measured, strict=True)]
     errors = [abs(1 / ratio - 1) for ratio in ratios]
@@ -119,10 +119,10 @@ def make_line(
         median_error=round(float(np.median(errors)), DIGITS),
         worst_error=round(max(errors), DIGITS),
         order=round(right / every, DIGITS) if every else 1.0,
-        least_ms=round(min(one.simulated_ms for one in points), DIGITS),
-        most_ms=round(max(one.simulated_ms for one in points), DIGITS),
-        models=tuple(one.model for one in points),
-        jobs=tuple(one.job for one in points if one.job),
+        least_ms=round(min(point.simulated_ms for point in points), DIGITS),
+        most_ms=round(max(point.simulated_ms for point in points), DIGITS),
+        models=tuple(point.model for point in points),
+        jobs=tuple(point.job for point in points if point.job),
     )
 
 

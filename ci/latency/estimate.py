@@ -155,7 +155,7 @@ RUNTIME = "onnx"  # the fitted times are those of ONNX Runtime's QNN provider
 def find_device(text: str) -> Device:
     """Return the device with published times whose name is ``text`` or, if there is only one,
     contains it, ignoring case. Raises UsageError if there is none."""
-    devices = {one.device: one for one in read_devices()}
+    devices = {device.device: device for device in read_devices()}
     found = [name for name in devices if text.lower() in name.lower()]
     exact = [name for name in found if text.lower() == name.lower()]
     if len(exact or found) != 1:
@@ -231,14 +231,14 @@ def find_obstacle(
         if scheme not in PRECISIONS:
             return f"no measurements are published for {scheme}"
         return f"there are too few measurements in {scheme} on devices with {soc}"
-    if not any(one.is_usable for one in lines):
+    if not any(line.is_usable for line in lines):
         return (
             f"the fit for {lines[0].device} is not usable: its median error is"
             f" {lines[0].median_error:.0%}"
         )
     now = simulation.ms
-    least = min(one.least_ms for one in lines) / BEYOND
-    most = max(one.most_ms for one in lines) * BEYOND
+    least = min(line.least_ms for line in lines) / BEYOND
+    most = max(line.most_ms for line in lines) * BEYOND
     if not least <= now <= most:
         return (
             f"the simulated time of {now:.4g} ms is outside of the range in which models were"
@@ -269,7 +269,7 @@ def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
 def find_figures(figures: Iterable[Figure], device: str, precision: str) -> dict[str, Figure]:
     """Return the figure of RUNTIME for each model on a device."""
     return {
-        one.model: one
-        for one in figures
-        if (one.device, one.precision, one.runtime) == (device, precision, RUNTIME)
+        figure.model: figure
+        for figure in figures
+        if (figure.device, figure.precision, figure.runtime) == (device, precision, RUNTIME)
     }

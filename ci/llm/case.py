@@ -16,7 +16,7 @@ from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Figure, Finding, advise
-from ci.facts.kinds import INVALID, NO_OUTPUTS, INCONCLUSIVE, QUANTIZED_BADLY, TOKENS
+from ci.facts.kinds import INCONCLUSIVE, INVALID, NO_OUTPUTS, QUANTIZED_BADLY, TOKENS
 from ci.judging.figures import measure_pooled
 from ci.judging.verdict import CaseFigures, ControlResult
 from ci.llm.controls import MAKERS, Repeated, judge_control
@@ -230,7 +230,7 @@ class LlmRun(CaseRun):
                 continue
             results.append(ControlResult(kind, rejected, verdict.sqnr_db if verdict else None))
         self.evidence.controls = tuple(results)
-        accepted = ", ".join(one.kind.value for one in results if not one.rejected)
+        accepted = ", ".join(result.kind.value for result in results if not result.rejected)
         if not accepted:
             return []
         told = f"the verdict accepts {accepted}: this case proves nothing"

@@ -150,7 +150,7 @@ def rotate(x: Tensor, turns: Turns | None) -> Tensor:
     Face's weights require. The rotated values are the first ones of a head."""
     if turns is None:
         return x
-    cosine, sine = (one[None, None] for one in turns)
+    cosine, sine = (turn[None, None] for turn in turns)
     half = cosine.shape[-1]
     first, second = x[..., :half], x[..., half : 2 * half]
     parts = [first * cosine - second * sine, first * sine + second * cosine]

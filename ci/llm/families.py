@@ -221,7 +221,7 @@ class HuggingFaceConfig(Struct, frozen=True):
                 if kind == "sliding_attention"
             )
         period = self.sliding_window_pattern or self.family.sliding_pattern
-        return tuple(one for one in layers if period and (one + 1) % period)
+        return tuple(layer for layer in layers if period and (layer + 1) % period)
 
     def list_unrotated(self) -> tuple[int, ...]:
         """Return the layers without RoPE."""
@@ -233,7 +233,7 @@ class HuggingFaceConfig(Struct, frozen=True):
         period = self.family.unrotated_interval and (
             self.no_rope_layer_interval or self.family.unrotated_interval
         )
-        return tuple(one for one in layers if period and (one + 1) % period == 0)
+        return tuple(layer for layer in layers if period and (layer + 1) % period == 0)
 
     def parse_scaling(self, given: Mapping[str, Any], rotated: int) -> Scaling:
         """Return the scaling, or None if there is none. Raises UsageError for an unknown kind."""
@@ -283,7 +283,8 @@ class HuggingFaceConfig(Struct, frozen=True):
             }
         config = self.convert()
         kinds = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in of_layer.items()} | {
-            f"attention.{one}.bias": f"{OF_LAYER[f'attention.{one}']}.bias" for one in config.biases
+            f"attention.{bias}.bias": f"{OF_LAYER[f'attention.{bias}']}.bias"
+            for bias in config.biases
         }
         return {
             f"layers.{number}.{ours}": f"model.layers.{number}.{theirs}"

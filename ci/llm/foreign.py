@@ -174,8 +174,8 @@ def read_declared(path: Path) -> Declared:
 def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
     metas = [describe(number) for number in range(count)]
     return tuple(
-        Shape(DTYPES.get(int(one.dtype()), f"type {one.dtype()}"), tuple(one.sizes()))
-        for one in metas
+        Shape(DTYPES.get(int(meta.dtype()), f"type {meta.dtype()}"), tuple(meta.sizes()))
+        for meta in metas
     )
 
 

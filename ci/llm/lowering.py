@@ -339,9 +339,9 @@ def read_coding(node: Any) -> Coding | None:
 def require_caches(borders: Mapping[int, Border], layers: int) -> None:
     """Raise FailedError unless all methods encode each cache in the same way, in their inputs and
     in their outputs."""
-    for one in borders.values():
+    for border in borders.values():
         wanted = borders[1].inputs[3:]
-        for given in (one.inputs[3:], one.outputs[1:]):
+        for given in (border.inputs[3:], border.outputs[1:]):
             for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
                 if coding != other and not (coding and other and coding.is_like(other)):
                     kind = "values" if number >= layers else "keys"

@@ -128,8 +128,8 @@ HEADINGS: Mapping[str, str] = {
 def render_projection(projection: Projection) -> str:
     """Return the estimate as a table for a terminal."""
     rows = [list(HEADINGS.values())]
-    for one in projection.rows:
-        values = (getattr(one, name) for name in HEADINGS)
+    for row in projection.rows:
+        values = (getattr(row, name) for name in HEADINGS)
         rows.append([_show(name, value) for name, value in zip(HEADINGS, values, strict=True)])
     size = f"{projection.parameters:,} parameters"
     return "\n".join(

@@ -42,8 +42,10 @@ class Reference:
         """Return the reference of a run, from ``disturbed`` runs that were fed the same tokens.
         ``steps`` are the quantization steps of the caches. An element that is near the edge of a
         step may be rounded either way, even if no disturbed run shows it."""
-        noise = [np.mean((one.logits - run.logits) ** 2, axis=1) for one in disturbed]
-        caches = [np.mean((one.caches - run.caches) ** 2, axis=(2, 3)) for one in disturbed]
+        noise = [np.mean((generated.logits - run.logits) ** 2, axis=1) for generated in disturbed]
+        caches = [
+            np.mean((generated.caches - run.caches) ** 2, axis=(2, 3)) for generated in disturbed
+        ]
         least = np.square(steps or np.zeros(len(run.caches)))[:, None] / 12
         return cls(run, np.stack(noise), np.maximum(np.stack(caches), least))
 
@@ -235,8 +237,8 @@ def describe_drop(run: Generated, float32: Generated, rounded: Generated, span: 
         pair = [layer, layers + layer]
         right = float32.caches[pair, span]
         made, expected = (
-            [fit_sqnr(*each) for each in zip(one.caches[pair, span], right, strict=True)]
-            for one in (run, rounded)
+            [fit_sqnr(*each) for each in zip(generated.caches[pair, span], right, strict=True)]
+            for generated in (run, rounded)
         )
         lost = np.subtract(expected, made)
         worst = int(lost.argmax())

@@ -154,7 +154,9 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
             why=f"{len(missing)} of {len(names)} weights that {CONFIG} requires are missing",
         )
     known = {*names.values(), "lm_head.weight"}
-    if unknown := [one for one in tensors if one not in known and "rotary_emb" not in one]:
+    if unknown := [
+        tensor for tensor in tensors if tensor not in known and "rotary_emb" not in tensor
+    ]:
         raise UsageError(
             f"{directory} contains the weight {unknown[0]}",
             why=f"a {held.model_type} as its {CONFIG} describes it has no such weight",

@@ -131,7 +131,7 @@ class Mending:
         schemes of a model if that makes none of them red."""
         self.progress.step(f"  judge {count(len(specs), 'case')} as they are")
         found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
-        red = [one for one in found if one.before.status is Status.FAILED]
+        red = [mended for mended in found if mended.before.status is Status.FAILED]
         for one in red:
             one.search = self.start(one)
         self.search_all(red)
@@ -177,12 +177,12 @@ class Mending:
         setup = replace(self.setup, options=options, work=work)
         runs = [CaseRun(spec, setup) for spec in specs]
         results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)
-        return [one.case for one in results]
+        return [result.case for result in results]
 
     def search_all(self, red: Sequence[Mended]) -> None:
         """Run the searches side by side: answer the questions of all of them, then take the
         next."""
-        running = [(one, one.search.run()) for one in red if one.search]
+        running = [(mended, mended.search.run()) for mended in red if mended.search]
         asked = [(one, search, advance(search, None)) for one, search in running]
         while waiting := [(one, search, each) for one, search, each in asked if each]:
             if time.monotonic() > self.deadline:
@@ -238,9 +238,9 @@ class Mending:
         jobs: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
         names: dict[tuple[str, Source], str] = {}
         for spec, recipes in wanted.items():
-            for one in recipes:
-                if self.name(spec, one) not in self.attempts:
-                    jobs.setdefault((spec.reference, spec.source), {})[one] = None
+            for recipe in recipes:
+                if self.name(spec, recipe) not in self.attempts:
+                    jobs.setdefault((spec.reference, spec.source), {})[recipe] = None
             names[spec.reference, spec.source] = spec.model
         self.setup.work.mkdir(parents=True, exist_ok=True)
         tasks = [
@@ -349,20 +349,22 @@ class Mending:
     def unify(self, alike: Sequence[Mended]) -> None:
         """Give all schemes of a model the same recipe, if none of the green cases becomes red or
         worse."""
-        green = [one for one in alike if one.is_green]
-        own = list(dict.fromkeys(one.recipe for one in green))
-        if len(own) < 2 or any(one.parts or one.scheme or one.observer for one in own):
+        green = [mended for mended in alike if mended.is_green]
+        own = list(dict.fromkeys(mended.recipe for mended in green))
+        if len(own) < 2 or any(recipe.parts or recipe.scheme or recipe.observer for recipe in own):
             return
-        union = tuple(dict.fromkeys(name for one in own for name in one.rewrites))
+        union = tuple(dict.fromkeys(name for recipe in own for name in recipe.rewrites))
         tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
         for recipe in dict.fromkeys([*tried, Recipe(rewrites=union)]):
-            self.try_all({one.spec: [recipe.rewrites] for one in green})
-            attempts = [self.attempts.get(self.name(one.spec, recipe.rewrites)) for one in green]
-            usable = all(one and one.applies and not one.fault for one in attempts)
+            self.try_all({mended.spec: [recipe.rewrites] for mended in green})
+            attempts = [
+                self.attempts.get(self.name(mended.spec, recipe.rewrites)) for mended in green
+            ]
+            usable = all(attempt and attempt.applies and not attempt.fault for attempt in attempts)
             if not usable or time.monotonic() > self.deadline:
                 continue
-            pairs = [(one.spec, recipe) for one in green]
-            self.verdicts |= {(one.spec, one.recipe): one.case for one in green}
+            pairs = [(mended.spec, recipe) for mended in green]
+            self.verdicts |= {(mended.spec, mended.recipe): mended.case for mended in green}
             self.progress.step(f"  {green[0].before.model}: try {recipe} in all schemes")
             cases = self.judge_recipes(pairs)
             judged = zip(green, cases, strict=True)
@@ -378,25 +380,27 @@ class Mending:
     def fall_back(self, alike: Sequence[Mended]) -> None:
         """Give a case for which nothing was found the cheapest other scheme in which the model is
         green."""
-        for one in alike:
-            if one.search and not one.is_green and one.search.is_about(OF_SCHEME):
+        for mended in alike:
+            if mended.search and not mended.is_green and mended.search.is_about(OF_SCHEME):
                 good = {
                     other.spec.scheme.value: other
                     for other in alike
-                    if other.spec.soc == one.spec.soc and self.is_good(other, one)
+                    if other.spec.soc == mended.spec.soc and self.is_good(other, mended)
                 }
-                scheme = next(filter(good.__contains__, one.search.schemes), "")
+                scheme = next(filter(good.__contains__, mended.search.schemes), "")
                 if scheme and not good[scheme].recipe.scheme:
-                    one.adopt(good[scheme], scheme)
+                    mended.adopt(good[scheme], scheme)
 
     def join_schemes(self, alike: Sequence[Mended]) -> None:
         """Give a case that fell back to another scheme what was found for the model's case in that
         scheme, or the other way round if that case is red or below the limit of the first."""
-        for one in alike:
+        for mended in alike:
             for other in alike:
-                is_same = other.spec.soc == one.spec.soc and name_scheme(other) == one.recipe.scheme
-                if other is not one and is_same:
-                    pair = (other, one) if self.is_good(other, one) else (one, other)
+                is_same = (
+                    other.spec.soc == mended.spec.soc and name_scheme(other) == mended.recipe.scheme
+                )
+                if other is not mended and is_same:
+                    pair = (other, mended) if self.is_good(other, mended) else (mended, other)
                     pair[1].adopt(pair[0], pair[1].recipe.scheme)
 
     def is_good(self, other: Mended, one: Mended) -> bool:
@@ -433,9 +437,9 @@ def can_mix(scheme: Scheme) -> bool:
 def group_models(found: Sequence[Mended]) -> list[list[Mended]]:
     """Return the cases of each model that was mended."""
     groups: dict[tuple[str, Source], list[Mended]] = {}
-    for one in found:
-        groups.setdefault((one.spec.model, one.spec.source), []).append(one)
-    return [one for one in groups.values() if any(each.recipe != Recipe() for each in one)]
+    for mended in found:
+        groups.setdefault((mended.spec.model, mended.spec.source), []).append(mended)
+    return [group for group in groups.values() if any(each.recipe != Recipe() for each in group)]
 
 
 def find_reference(spec: CaseSpec) -> str:

@@ -186,8 +186,10 @@ def fold_constants(model: onnx.ModelProto) -> bool:
     such a node, because shapes are known. Return whether there are any."""
     graph, chosen, made = Graph(model), [], set[str]()
     for node in graph.nodes:
-        has_graph = any(one.HasField("g") or one.graphs for one in node.attribute)
-        is_large = any(math.prod(graph.shapes.get(one, ())) > MOST_FOLDED for one in node.output)
+        has_graph = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        is_large = any(
+            math.prod(graph.shapes.get(output, ())) > MOST_FOLDED for output in node.output
+        )
         is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT
         if is_kept or has_graph or is_large or graph.outputs.intersection(node.output):
             continue
@@ -219,7 +221,7 @@ def fold_constants(model: onnx.ModelProto) -> bool:
 def drop_unused(model: onnx.ModelProto) -> None:
     """Remove initializers that nothing reads."""
     reads = Graph(model).reads
-    held = [one for one in model.graph.initializer if reads[one.name]]
+    held = [initializer for initializer in model.graph.initializer if reads[initializer.name]]
     del model.graph.initializer[:]
     model.graph.initializer.extend(held)
 
@@ -247,7 +249,7 @@ def free_batch(graph: onnx.GraphProto, other: onnx.GraphProto) -> bool:
     """Change a graph that was rewritten for one batch size, so that any size works. ``other`` is
     the same for another size: a size that differs in the shape of a Reshape is left to the Reshape.
     Return False if anything else differs."""
-    twins = {one.name: one for one in other.initializer}
+    twins = {initializer.name: initializer for initializer in other.initializer}
     nodes = (one.node for one in (graph, other))
     if [*map(repr, next(nodes))] != [*map(repr, next(nodes))]:
         return False

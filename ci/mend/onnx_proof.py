@@ -95,10 +95,13 @@ class OnnxProof:
         generator = np.random.default_rng(0)
         for _ in range(DRAWN):
             columns = zip(*self.sets, strict=True)
-            yield "random inputs", tuple(draw(one, generator) for one in columns)
+            yield "random inputs", tuple(draw(column, generator) for column in columns)
         for change in SCALES:
             first = self.sets[0]
-            yield "random inputs", tuple(change(one) if is_float(one) else one for one in first)
+            yield (
+                "random inputs",
+                tuple(change(array) if is_float(array) else array for array in first),
+            )
 
     def read_values(self, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the file's model for the first sample."""
@@ -106,7 +109,7 @@ class OnnxProof:
             return {}
         model = onnx.ModelProto()
         model.CopyFrom(self.file.model)
-        own = {one.name for one in model.graph.output}
+        own = {output.name for output in model.graph.output}
         more = (helper.make_empty_tensor_value_info(name) for name in names if name not in own)
         model.graph.output.extend(more)
         path = save(infer(model), self.scratch / "values.onnx")
@@ -143,7 +146,7 @@ def cut(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
-        outputs = [f"{one}/cut" if one == name else one for one in node.output]
+        outputs = [f"{output}/cut" if output == name else output for output in node.output]
         node.output[:] = outputs
     port = helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
     copy.graph.input.append(port)

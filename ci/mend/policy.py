@@ -66,17 +66,17 @@ def plan_entries(found: Sequence[Mended], own: Collection[str] = ()) -> dict[str
     ``own`` are the models of the user's policy, whose names stay."""
     entries: dict[str, list[Mended]] = {}
     keys: dict[tuple[str, Recipe], str] = {}
-    for one in found:
-        key = (one.spec.model, structs.replace(one.recipe, scheme=""))
+    for mended in found:
+        key = (mended.spec.model, structs.replace(mended.recipe, scheme=""))
         if key not in keys:
-            is_own = one.spec.model in own
-            name = one.spec.model if is_own else name_entry(one.spec.model)
+            is_own = mended.spec.model in own
+            name = mended.spec.model if is_own else name_entry(mended.spec.model)
             taken = {*entries, *own} - ({name} if is_own and name not in entries else set())
             if name in taken:
-                name = f"{name}_{one.spec.scheme}"
+                name = f"{name}_{mended.spec.scheme}"
             more = (f"{name}_{number}" for number in range(2, len(taken) + 3))
             keys[key] = next(each for each in (name, *more) if each not in taken)
-        entries.setdefault(keys[key], []).append(one)
+        entries.setdefault(keys[key], []).append(mended)
     return entries
 
 
@@ -85,7 +85,7 @@ def list_factories(
 ) -> dict[str, Factory]:
     """Return the functions of mended_net.py for the entries that have rewrites, by the entry's
     name. A name of ``known`` functions is used again only for the same model."""
-    references = {one.name: one.reference for one in known}
+    references = {factory.name: factory.reference for factory in known}
     made = {}
     for entry, (one, *_) in entries.items():
         if one.recipe.rewrites and not one.spec.is_file:
@@ -144,7 +144,7 @@ class Written:
         changed: dict[str, Any] = {
             "path": f"{os.path.relpath(file, directory)}{colon}{function}",
             "schemes": list(dict.fromkeys(map(name_scheme, cases))),
-            "socs": list(dict.fromkeys(one.spec.soc for one in cases)),
+            "socs": list(dict.fromkeys(case.spec.soc for case in cases)),
         }
         if spec.source.shapes:
             changed["shapes"] = {key: [*shape] for key, shape in spec.source.shapes}
@@ -154,8 +154,8 @@ class Written:
             changed["lowering"] = lowering
         if not recipe.parts:
             return changed
-        parts = [to_builtins(one) for one in recipe.parts]
-        plain = [{key: value for key, value in one.items() if value} for one in parts]
+        parts = [to_builtins(part) for part in recipe.parts]
+        plain = [{key: value for key, value in part.items() if value} for part in parts]
         parts = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
         return {**changed, "lowering": {**lowering, "parts": parts}}
 
@@ -170,7 +170,7 @@ class Written:
         added: dict[str, Any] = {"models": {}}
         models, copied = wanted.setdefault("models", {}), dict[str, str]()
         for name, (first, *others) in self.entries.items():
-            if any(one.recipe != Recipe() for one in (first, *others)):
+            if any(mended.recipe != Recipe() for mended in (first, *others)):
                 known = set(added["models"])
                 changed = self._apply_entry(name, models, added["models"], policy.parent)
                 for header, key, value in changed:
@@ -208,9 +208,9 @@ class Written:
             )
         before = own.get(
             "schemes",
-            [one.value for one in (ONNX if cases[0].spec.is_file else EXECUTORCH).default],
+            [scheme.value for scheme in (ONNX if cases[0].spec.is_file else EXECUTORCH).default],
         )
-        judged = {one.spec.scheme.value for one in cases}
+        judged = {case.spec.scheme.value for case in cases}
         if left := [one for one in before if one not in judged]:
             added[f"{name}_mended" if name == model else name] = {**own, **changed}
             changed = {"schemes": left}

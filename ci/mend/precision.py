@@ -82,7 +82,7 @@ class _Search:
         if best > 10 ** (-self.target_db / 10):
             return
         groups = group_units(self.units, MOST_GROUPS)
-        damage = {one: max(self.measure(every - {*one}) - best, 0) for one in groups}
+        damage = {group: max(self.measure(every - {*group}) - best, 0) for group in groups}
         self.damage, self.best = damage, best
         for group in self.choose(RESERVES_DB[0])[:MOST_SPLITS]:
             if len(group) > 1:
@@ -98,7 +98,7 @@ class _Search:
     def split(self, group: tuple[Unit, ...], every: frozenset[Unit]) -> None:
         """Replace a group by parts of it."""
         parts = group_units(group, MOST_SPLITS)
-        found = {one: max(self.measure(every - {*one}) - self.best, 0) for one in parts}
+        found = {part: max(self.measure(every - {*part}) - self.best, 0) for part in parts}
         del self.damage[group]
         self.damage |= found
 
@@ -121,7 +121,7 @@ class _Search:
         for reserve in RESERVES_DB if self.damage else ():
             groups = dict.fromkeys((*self.choose(reserve), *self.raised))
             names = {*_join(groups)}
-            chosen = tuple(one for one in self.units if one in names)
+            chosen = tuple(unit for unit in self.units if unit in names)
             if 0 < len(chosen) < len(self.units):
                 made[chosen] = None
         return list(made)
@@ -135,8 +135,8 @@ def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
     """Return units in at most ``most`` groups of neighbours: single units if there are few, else
     those of a module, else parts of the same length."""
     if len(units) <= most:
-        return [(one,) for one in units]
-    deepest = max(one.module.count(".") for one in units) + 1
+        return [(unit,) for unit in units]
+    deepest = max(unit.module.count(".") for unit in units) + 1
     for depth in range(deepest, 0, -1):
         found = [
             tuple(group)
@@ -208,8 +208,13 @@ class FaultTrials:
         selector = "tensor" if self.path else "node"
         made = []
         for other in self.others:
-            still = {one.fault for one in match_faults(steps, other.value, "")}
-            names = [name for one in known if one.fault not in still for name in one.nodes]
+            still = {known_fault.fault for known_fault in match_faults(steps, other.value, "")}
+            names = [
+                name
+                for known_fault in known
+                if known_fault.fault not in still
+                for name in known_fault.nodes
+            ]
             names = names if known else marked
             made.append(tuple(Part(other, **{selector: one}) for one in dict.fromkeys(names)))
         return [*filter(None, made)]
@@ -225,7 +230,7 @@ class FaultTrials:
 
         model = load_rewritten(self.reference, self.source, self.rewrites)
         nodes = list_candidates(export_strictly(model).graph)
-        marked = [one.name for one in nodes if not {*one.line}.isdisjoint(self.lines)]
+        marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         return describe_steps(model.module, model.evaluation[0]), marked
 
 
@@ -282,7 +287,7 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     quantizer = make_quantizer(soc)
     quantizer.set_default_quant_config(**configure(scheme))
     graph = quantizer.transform_for_annotation(exported).graph
-    found = {one.name: one for one in list_candidates(graph)}
+    found = {candidate.name: candidate for candidate in list_candidates(graph)}
     units: dict[Any, list[Any]] = {}
     owners: dict[Any, Any] = {}
     for node in graph.nodes:

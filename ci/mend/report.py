@@ -91,7 +91,7 @@ def data_of(cases: Sequence[MendedCase], policy: str) -> dict[str, Any]:
 
 def choose_exit(found: Sequence[Mended]) -> ExitCode:
     """Return FAILED if a case is still red, otherwise OK."""
-    return ExitCode.OK if all(one.is_green for one in found) else ExitCode.FAILED
+    return ExitCode.OK if all(mended.is_green for mended in found) else ExitCode.FAILED
 
 
 def describe_case(one: Mended) -> MendedCase:
@@ -154,8 +154,8 @@ AXES = (
 
 def make_document(cases: Sequence[MendedCase]) -> Document:
     """Return a table with a row per step, and cards: what was changed where, and what is left."""
-    names = name_models(one.model for one in cases)
-    titles = [f"{names[one.model]} {one.scheme} {one.soc}" for one in cases]
+    names = name_models(case.model for case in cases)
+    titles = [f"{names[case.model]} {case.scheme} {case.soc}" for case in cases]
     rows = [
         Row((title, *_show_figures(step)), step.status.value)
         for title, one in zip(titles, cases, strict=True)
@@ -171,8 +171,8 @@ def make_document(cases: Sequence[MendedCase]) -> Document:
         for title, one in zip(titles, cases, strict=True)
         if one.result != "green"
     )
-    green = [one.result for one in cases].count("green")
-    after = sum(one.after.status is not Status.FAILED for one in cases)
+    green = [case.result for case in cases].count("green")
+    after = sum(case.after.status is not Status.FAILED for case in cases)
     result = f"{green} of {len(cases)} cases green before, {after} after"
     return Document("mend", result, (table, *cards))
 
@@ -222,10 +222,17 @@ def make_plot(case: MendedCase) -> Plot:
     """Return quality against cost of the recipes of a case. Recipes without outputs are left out.
     The line connects those that are better than each cheaper one. The cost is the simulated time if
     it is known for all, otherwise the program's size."""
-    ran = [one for one in (case.before, *case.steps) if one.sqnr_db is not None and one.size_bytes]
-    timed = all(one.simulated_ms is not None for one in ran)
-    costs = [float((one.simulated_ms if timed else one.size_bytes) or 0) for one in ran]
-    quality = [one.sqnr_db or 0.0 for one in ran]
+    ran = [
+        judged_recipe
+        for judged_recipe in (case.before, *case.steps)
+        if judged_recipe.sqnr_db is not None and judged_recipe.size_bytes
+    ]
+    timed = all(judged_recipe.simulated_ms is not None for judged_recipe in ran)
+    costs = [
+        float((judged_recipe.simulated_ms if timed else judged_recipe.size_bytes) or 0)
+        for judged_recipe in ran
+    ]
+    quality = [judged_recipe.sqnr_db or 0.0 for judged_recipe in ran]
     points, front, best = [], [], float("-inf")
     for cost, sqnr, number in sorted(zip(costs, quality, range(len(ran)), strict=True)):
         one = ran[number]

@@ -34,7 +34,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
         observer = f"calibration by {self.observer}" if self.observer else ""
         if len(parts) > SHOWN_PARTS:
             parts = [
-                f"{len(parts)} nodes in {' and '.join({one.scheme.value for one in self.parts})}"
+                f"{len(parts)} nodes in {' and '.join({part.scheme.value for part in self.parts})}"
             ]
         return (
             ", ".join(filter(None, (*self.rewrites, observer, *parts, self.scheme))) or "unchanged"
@@ -178,18 +178,18 @@ class Search:
     def survey(self, names: tuple[str, ...]) -> Generator[Question, Answer, list[str]]:
         """Return the rewrites that can follow ``names``, those that are known to cure the case's
         findings first. Note why others cannot."""
-        rows = {one.name: one for one in self.rows if one.name not in names}
+        rows = {row.name: row for row in self.rows if row.name not in names}
         wanted = [(*names, name) for name in rows]
         if not wanted:
             return []
         found = yield from self.ask(Survey(tuple(wanted)))
         usable = []
-        for one in found:
-            name = one.names[-1]
-            if not one.applies:
+        for attempt in found:
+            name = attempt.names[-1]
+            if not attempt.applies:
                 continue
-            if one.fault:
-                self.refused[name] = one.fault
+            if attempt.fault:
+                self.refused[name] = attempt.fault
             elif rows[name].approximate and not self.approximate:
                 self.refused[name] = "it changes the function; pass --allow-approximate to try it"
             else:
@@ -201,7 +201,7 @@ class Search:
         answer = yield survey
         if not isinstance(answer, list):
             raise TypeError("a survey was not answered with attempts")
-        self.attempts |= {one.names: one for one in answer}
+        self.attempts |= {attempt.names: attempt for attempt in answer}
         return answer
 
     def judge(self, recipe: Recipe, *, whole: bool = False) -> Generator[Question, Answer, Case]:
@@ -237,7 +237,7 @@ class Search:
         if case.status is not Status.PASSED:
             return
         for name in names:
-            fewer = tuple(one for one in self.best.recipe.rewrites if one != name)
+            fewer = tuple(rewrite for rewrite in self.best.recipe.rewrites if rewrite != name)
             (found,) = yield from self.ask(Survey((fewer,)))
             if found.applies and not found.fault:
                 case = yield from self.judge(Recipe(rewrites=fewer))
@@ -259,7 +259,7 @@ def rank(case: Case) -> tuple[bool, bool, int, float]:
         "sqnr": case.sqnr_db,
         "equal": case.equal and 100 * case.equal,
     }
-    worst = min((one for one in figures.values() if one is not None), default=None)
+    worst = min((figure for figure in figures.values() if figure is not None), default=None)
     nodes = case.fallback_nodes
     ran = worst is not None
     return case.status is Status.PASSED, ran, -(nodes or 0) if ran else 0, worst or 0.0

@@ -166,5 +166,5 @@ def _copy_definitions(module: ModuleType, names: Sequence[str] = ()) -> Iterator
         if is_own or is_about or (names and getattr(node, "name", "") not in names):
             continue
         decorators = getattr(node, "decorator_list", [])
-        start = min([node.lineno, *(one.lineno for one in decorators)])
+        start = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         yield "\n".join(lines[start - 1 : node.end_lineno])

@@ -45,11 +45,11 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def cures_any(self, findings: Sequence[Finding], faults: Sequence[str] = ()) -> bool:
         """Return whether the rewrite is known to cure one of a case's findings, or one of the
         known faults that its graph contains."""
-        causes = (cause.name for one in findings for cause in one.causes)
-        known = {*faults, *causes, *(one.id for one in findings)}
-        words = [one.words for one in findings]
+        causes = (cause.name for finding in findings for cause in finding.causes)
+        known = {*faults, *causes, *(finding.id for finding in findings)}
+        words = [finding.words for finding in findings]
         return any(
-            cure in known or any(re.search(cure, one) for one in words) for cure in self.cures
+            cure in known or any(re.search(cure, word) for word in words) for cure in self.cures
         )
 
 
@@ -64,7 +64,7 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
     ManifestError for a row that does not match the schema, an invalid pattern, or two rows with one
     name."""
     rows = read_policy(POLICY, Rewrites, path).rewrite
-    names = [one.name for one in rows]
+    names = [row.name for row in rows]
     for row in rows:
         try:
             for cure in row.cures:
@@ -85,10 +85,10 @@ def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
-        known = [one for one in rows if not one.schemes or case.scheme in one.schemes]
+        known = [row for row in rows if not row.schemes or case.scheme in row.schemes]
         if case.status is not Status.FAILED or not first:
             return case
-        if not any(one.cures_any([first]) for one in known):
+        if not any(rewrite.cures_any([first]) for rewrite in known):
             return case
         again = case.choose(command)
         fix = f"`qnn-ci {again}` tries known rewrites of the model, and proves the result"

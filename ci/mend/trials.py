@@ -62,7 +62,7 @@ class Trials:
 
     def __call__(self) -> list[Attempt]:
         lane: RewriteLane = "onnx" if self.reference.endswith(ONNX.suffix) else "torch"
-        rows = {one.name: one for one in read_rewrites(lane)}
+        rows = {rewrite.name: rewrite for rewrite in read_rewrites(lane)}
         with TemporaryDirectory() as scratch:
             proof = self.open_file(Path(scratch)) if lane == "onnx" else self.open_module()
             return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
@@ -109,7 +109,9 @@ def mend_file(name: str, path: Path, sets: Sequence[Any]) -> Path:
 def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
     """Return a model with one rewrite. Raises ValueError if it finds nothing to change, or if the
     proof fails."""
-    attempt = try_recipe(proof, [one for one in read_rewrites(lane) if one.name == name])
+    attempt = try_recipe(
+        proof, [rewrite for rewrite in read_rewrites(lane) if rewrite.name == name]
+    )
     if attempt.fault or not attempt.applies:
         raise ValueError(attempt.fault or f"{name} finds nothing to change")
     return proof.rewrite([name])[0]
@@ -118,7 +120,7 @@ def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
 def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
     """Apply rewrites one after the other, and compare the result with the original model, unless
     one of them is approximate. A rewrite that raises an exception cannot be used."""
-    names = tuple(one.name for one in rows)
+    names = tuple(row.name for row in rows)
     try:
         graph, changes = proof.rewrite(names)
     except Exception as error:  # noqa: BLE001 - a rewrite may fail on any graph
@@ -128,17 +130,17 @@ def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
     applied = tuple(
         AppliedChange(
             rewrite=name,
-            nodes=one.nodes,
-            place=one.place,
-            before=one.before,
-            after=one.after,
+            nodes=change.nodes,
+            place=change.place,
+            before=change.before,
+            after=change.after,
         )
         for name, every in zip(names, changes, strict=True)
-        for one in every
+        for change in every
     )
-    replaced = [node for one in applied for node in one.nodes]
-    exact = not any(one.approximate for one in rows)
-    bound = max(one.bound for one in rows) if exact else float("inf")
+    replaced = [node for applied_change in applied for node in applied_change.nodes]
+    exact = not any(row.approximate for row in rows)
+    bound = max(row.bound for row in rows) if exact else float("inf")
     try:
         difference = proof.measure(graph, bound, replaced)
     except Different as error:

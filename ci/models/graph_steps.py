@@ -93,7 +93,7 @@ def measure_step(
         found["stride"] = found["kernel_size"]
     if any(found.get("ceil_mode", ())) and operands:
         found["overhang"] = (_find_overhang(operands[0].shape, found),)
-    fixed = max((one.magnitude for one in operands if one.constant), default=0.0)
+    fixed = max((operand.magnitude for operand in operands if operand.constant), default=0.0)
     floor = next(iter(found.get("min", ())), fixed)
     if 0 < floor < TINY:
         found["floor"] = (floor,)
@@ -103,7 +103,7 @@ def measure_step(
     made = found.get("output_size", ())
     sizes = zip(made, operands[0].shape[-len(made) :] if made else (), strict=False)
     factors = found.get("scale_factors") or [after / before for after, before in sizes if before]
-    if any(one % 1 for one in factors):
+    if any(factor % 1 for factor in factors):
         found["uneven"] = (1.0,)
     found |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
     if operands and operands[0].shape:
@@ -147,8 +147,10 @@ def _measure_constants(
 
 
 def _measure_norm(operands: Sequence[Operand]) -> Iterator[tuple[str, tuple[float, ...]]]:
-    lengths = {one.shape[-1] for one in operands if one.shape and not one.constant}
-    stored = [one.shape[0] for one in operands if one.stored and len(one.shape) == 1]
+    lengths = {operand.shape[-1] for operand in operands if operand.shape and not operand.constant}
+    stored = [
+        operand.shape[0] for operand in operands if operand.stored and len(operand.shape) == 1
+    ]
     if stored and stored[0] in lengths:
         yield "factors", (float(stored[0]),)
     elif stored and lengths == {1}:
@@ -274,7 +276,7 @@ class _Reader:
         """Yield the tensors that a node reads, and its numeric operands, such as a factor or an
         exponent."""
         schema = getattr(node.target, "_schema", None)
-        names = [one.name for one in schema.arguments] if schema else []
+        names = [argument.name for argument in schema.arguments] if schema else []
         taken = {"other", "self", "value"} if _name_operator(node) == "masked_fill" else OPERANDS
         for place, given in enumerate(node.args):
             is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
@@ -306,7 +308,9 @@ class _Reader:
         if any(one not in self.values for one in node.all_input_nodes):
             return False
         tags = getattr(node.target, "tags", ())
-        small = all(one.numel() <= MOST_ELEMENTS for one in list_tensors(node.meta.get("val")))
+        small = all(
+            tensor.numel() <= MOST_ELEMENTS for tensor in list_tensors(node.meta.get("val"))
+        )
         if torch.Tag.nondeterministic_seeded in tags or not small:
             return False
         try:
@@ -336,19 +340,25 @@ class _Reader:
     def _note_factor(self, node: Any, name: str) -> None:
         """Record the constant factor of a multiplication or the value of a fill. A node that only
         moves elements has the factor of the node before it."""
-        before = [one for one in node.args if hasattr(one, "op")]
+        before = [arg for arg in node.args if hasattr(arg, "op")]
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)
         elif name == "mul":
-            single = [one for one in map(self._describe, self._list_operands(node)) if one.constant]
-            known = [one.magnitude for one in single if set(one.shape) <= {1}]
+            single = [
+                operand
+                for operand in map(self._describe, self._list_operands(node))
+                if operand.constant
+            ]
+            known = [operand.magnitude for operand in single if set(operand.shape) <= {1}]
             self.factors[node] = max(known, default=0.0)
         elif name == "masked_fill":
             given = node.args[2] if len(node.args) > 2 else 0.0
             self.factors[node] = self._describe(given).magnitude
         elif name == "where":
             filled = map(self._describe, node.args[1:])
-            self.factors[node] = max((one.magnitude for one in filled if one.constant), default=0.0)
+            self.factors[node] = max(
+                (operand.magnitude for operand in filled if operand.constant), default=0.0
+            )
 
 
 def _look_through(given: Any) -> Any:

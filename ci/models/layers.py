@@ -158,7 +158,7 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
         reached[node] = _decibels(float32.values[node], value)
         origin = _find_rounded(node)
         sources = [origin] if origin else node.all_input_nodes
-        before = [reached[one] for one in sources if one in reached]
+        before = [reached[source] for source in sources if source in reached]
         if before and (origin or computes(node)):
             given = name_operator(origin) or str(origin)
             what = f"the range of {given}" if origin else name_operator(node)
@@ -223,7 +223,7 @@ class _Rounding(Interpreter):
         result = super().run_node(n)
         if n.op == "output":
             leaves = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-            self.outputs = [one for one in leaves if one.requires_grad]
+            self.outputs = [leave for leave in leaves if leave.requires_grad]
         return result
 
     def project(self) -> dict[tuple[str, ...], float]:
@@ -233,9 +233,9 @@ class _Rounding(Interpreter):
         shifts = [shift for _, shift, _ in self.errors]
         for _ in range(PROJECTIONS if self.outputs and shifts else 0):
             total = torch.zeros(())
-            for one in self.outputs:
-                signs = torch.randint(0, 2, one.shape, generator=generator) * 2.0 - 1
-                total = total + (one * signs).sum() / one.detach().norm().clamp(min=TINY)
+            for output in self.outputs:
+                signs = torch.randint(0, 2, output.shape, generator=generator) * 2.0 - 1
+                total = total + (output * signs).sum() / output.detach().norm().clamp(min=TINY)
             grads = torch.autograd.grad(total, shifts, retain_graph=True, allow_unused=True)
             for (node, _, error), grad in zip(self.errors, grads, strict=True):
                 # A gradient may be infinite, such as that of the root of zero.

@@ -56,8 +56,8 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     judged.
 
     The judged inputs are the source's ``inputs``, or else the first MIN_SETS of the example and the
-    calibration samples. If there are fewer, variations of the example are added. Raises UsageError if
-    the reference, a data file or the factory's result is invalid, and FailedError if the user's
+    calibration samples. If there are fewer, variations of the example are added. Raises UsageError
+    if the reference, a data file or the factory's result is invalid, and FailedError if the user's
     code fails.
     """
     module, example, calibration, given = read_source(reference, source)
@@ -120,12 +120,12 @@ def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
             torch.export.export(part, inputs[name], strict=True)
             for name, part in split_module(module).items()
         ]
-    return [one for program in programs for one in list_candidates(program.graph)]
+    return [candidate for program in programs for candidate in list_candidates(program.graph)]
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """Return the module, the example and the calibration samples from a user's factory or a model of
-    the suite. Each method in ``choices`` is another function in the same file; their results are
+    """Return the module, the example and the calibration samples from a user's factory or a model
+    of the suite. Each method in ``choices`` is another function in the same file; their results are
     joined into one."""
     file, _, _ = reference.rpartition(":")
     functions = {
@@ -299,7 +299,8 @@ class Methods(nn.Module):
 
 
 def join_methods(made: Mapping[str, Made]) -> Made:
-    """Join the factories' results for several methods: modules, examples and calibration samples."""
+    """Join the factories' results for several methods: modules, examples and calibration
+    samples."""
     modules = {name: module for name, (module, _, _) in made.items()}
     counts = {name: len(example) for name, (_, example, _) in made.items()}
     example = _concatenate([example for _, example, _ in made.values()])

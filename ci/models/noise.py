@@ -221,8 +221,8 @@ def _is_narrow(node: Node) -> bool:
 def is_state(node: Node) -> bool:
     """Return whether a node reads a buffer that the graph also writes. The operator that computes
     the new value already rounds it, and a disturbed copy would be written instead of the buffer."""
-    writes = (one for one in node.users if name_operator(one) == "copy_")
-    return node.op == "get_attr" and any(one.args[0] is node for one in writes)
+    writes = (user for user in node.users if name_operator(user) == "copy_")
+    return node.op == "get_attr" and any(write.args[0] is node for write in writes)
 
 
 def _is_layer(node: Any) -> bool:
@@ -250,7 +250,7 @@ def _find_predecessor(node: Node, value: Tensor) -> str:
         return LAYER
     while name_operator(source) in FUSED_THROUGH and name_operator(source) != "cat":
         source = source.args[0]
-    if name_operator(source) != "add" or not all(isinstance(one, Node) for one in source.args[:2]):
+    if name_operator(source) != "add" or not all(isinstance(arg, Node) for arg in source.args[:2]):
         return ""
     if len(source.users) > 1:  # the sum is needed, as the cell state of an LSTM is
         return ""

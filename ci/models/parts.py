@@ -101,19 +101,19 @@ def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict
     every = [*candidates]
     owners: dict[str, Part] = {}
     for part in parts:
-        found = [one for one in every if one.belongs(part)]
-        left = [one for one in found if one.name not in owners]
+        found = [candidate for candidate in every if candidate.belongs(part)]
+        left = [candidate for candidate in found if candidate.name not in owners]
         if not found:
             raise _lacks(part, every)
         if not left:
-            hiding = [*dict.fromkeys(str(owners[one.name]) for one in found)]
+            hiding = [*dict.fromkeys(str(owners[candidate.name]) for candidate in found)]
             raise UsageError(
                 f"the part {part} is hidden by the part {' and '.join(hiding)}",
                 why="a node belongs to the first part that selects it, and earlier parts select all"
                 f" of {', '.join(one.name for one in found[:MOST_NAMES])}",
                 fix="put the narrower part first, or remove one of them",
             )
-        owners |= {one.name: part for one in left}
+        owners |= {candidate.name: part for candidate in left}
     return owners
 
 
@@ -125,8 +125,8 @@ def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
             for selector, wanted in selectors.items()
             if not any(
                 _is_match(selector, wanted, value)
-                for one in candidates
-                for value in getattr(one, selector)
+                for candidate in candidates
+                for value in getattr(candidate, selector)
             )
         ),
         "",
@@ -134,7 +134,9 @@ def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
     if not missing:
         why = "nodes match each of its selectors, but no node matches all of them"
         return UsageError(f"no node belongs to the part {part}", why=why)
-    known = [*dict.fromkeys(value for one in candidates for value in getattr(one, missing))]
+    known = [
+        *dict.fromkeys(value for candidate in candidates for value in getattr(candidate, missing))
+    ]
     more = f", and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return UsageError(
         f"no node belongs to the part {part}",
@@ -153,14 +155,14 @@ def list_parts(
     every = [*candidates]
     owners = assign_parts(every, parts)
     rows: list[Mapping[str, str]] = []
-    for one in every:
-        part = owners.get(one.name)
+    for candidate in every:
+        part = owners.get(candidate.name)
         rows.append(
             {
-                "node": one.name,
-                "op": one.op[0],
-                "line": next(iter((*one.line, *reversed(one.module))), ""),
-                "scheme": part.scheme.value if part else one.made or base,
+                "node": candidate.name,
+                "op": candidate.op[0],
+                "line": next(iter((*candidate.line, *reversed(candidate.module))), ""),
+                "scheme": part.scheme.value if part else candidate.made or base,
                 "part": " ".join(f"{name}={value}" for name, value in part.selectors.items())
                 if part
                 else "",

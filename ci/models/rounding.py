@@ -112,11 +112,11 @@ def read_terms(version: str = "") -> Terms:
     if not files:
         return {}
     older = [
-        one for one in files if not version or parse_version(one.stem) <= parse_version(version)
+        file for file in files if not version or parse_version(file.stem) <= parse_version(version)
     ]
     path = (older or files[:1])[-1]
     found = read_toml(f"rounding/{path.name}", TermFile).term
-    return {(one.operator, one.numbers, one.after): one for one in found}
+    return {(term.operator, term.numbers, term.after): term for term in found}
 
 
 def digest_terms() -> str:

@@ -189,10 +189,10 @@ def find_retyped(asked: Mapping[str, Asked], tensors: Iterable[TypedTensor]) -> 
     """Return the nodes of which no tensor has as many bits as requested. The keys of ``asked`` are
     the names in ``tensors``; nodes that have no tensor there are left out."""
     most: dict[tuple[str, str], TypedTensor] = {}
-    for one in tensors:
-        known = most.get((one.node, one.kind))
-        if known is None or one.bits > known.bits:
-            most[one.node, one.kind] = one
+    for tensor in tensors:
+        known = most.get((tensor.node, tensor.kind))
+        if known is None or tensor.bits > known.bits:
+            most[tensor.node, tensor.kind] = tensor
 
     def compare() -> Iterator[Retyped]:
         for (node, kind), one in most.items():
@@ -208,11 +208,11 @@ def find_retyped(asked: Mapping[str, Asked], tensors: Iterable[TypedTensor]) -> 
 def count_types(tensors: Iterable[TypedTensor]) -> tuple[TypeShare, ...]:
     """Return the number of results and the bytes of weights of each type, the fewest bits first."""
     operators, weights = Counter[int](), Counter[int]()
-    for one in tensors:
-        if one.kind == WEIGHTS:
-            weights[one.bits] += one.weight_bytes
+    for tensor in tensors:
+        if tensor.kind == WEIGHTS:
+            weights[tensor.bits] += tensor.weight_bytes
         else:
-            operators[one.bits] += 1
+            operators[tensor.bits] += 1
     return tuple(
         TypeShare(type=name_type(bits), operators=operators[bits], weight_bytes=weights[bits])
         for bits in sorted({*operators, *weights})

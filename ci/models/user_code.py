@@ -227,7 +227,7 @@ def read_origin(traceback: str) -> Origin:
     environments are in different directories.
     """
     frames = _list_frames(traceback)
-    own = [one for one in frames if not is_installed(one[0])]
+    own = [frame for frame in frames if not is_installed(frame[0])]
     for file, line in (own or frames)[-1:]:
         name = name_file(Path(file)) if own else Path(file).name
         return Origin(file=name, line=int(line))

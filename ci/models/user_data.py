@@ -50,7 +50,7 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), Path(source).name)
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
-    return [tuple(np.asarray(one[number]) for one in ordered) for number in range(count)]
+    return [tuple(np.asarray(array[number]) for array in ordered) for number in range(count)]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:

@@ -325,8 +325,13 @@ def find_function(path: Path, function: str) -> bool | None:
         return None
     if function in list_defined(tree.body):
         return True
-    calls = any(isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) for one in top)
-    decorated = any(one.decorator_list for one in top if isinstance(one, DEFINITIONS))
+    calls = any(
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        for statement in top
+    )
+    decorated = any(
+        statement.decorator_list for statement in top if isinstance(statement, DEFINITIONS)
+    )
     unclear = calls or decorated or not bound or function in bound or (bound | read) & DYNAMIC
     return None if unclear else False
 
@@ -334,9 +339,9 @@ def find_function(path: Path, function: str) -> bool | None:
 def list_defined(body: Sequence[ast.stmt]) -> list[str]:
     """Return the names of the functions and classes that statements define or import from
     modules."""
-    defined = [one.name for one in body if isinstance(one, DEFINITIONS)]
-    imports = [one for one in body if isinstance(one, ast.ImportFrom)]
-    return [*defined, *(name for one in imports for name in _list_bound(one))]
+    defined = [statement.name for statement in body if isinstance(statement, DEFINITIONS)]
+    imports = [statement for statement in body if isinstance(statement, ast.ImportFrom)]
+    return [*defined, *(name for opset in imports for name in _list_bound(opset))]
 
 
 def _list_statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -444,7 +449,7 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
         )
         raise UsageError(f"{called} does not contain samples", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
-    if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
+    if not all(kind.kind in "biuf" and kind.itemsize <= 8 and kind.isnative for kind in kinds):
         why = f"its arrays have dtypes {', '.join(map(str, kinds))}"
         raise UsageError(f"{called} has arrays of a dtype that torch does not support", why=why)
     if not all(np.isfinite(array).all() for array in arrays):

@@ -124,7 +124,7 @@ def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
     types = {
         one.name: one.type.tensor_type.elem_type
         for one in (*inferred.value_info, *inferred.output, *inferred.input)
-    } | {one.name: one.data_type for one in graph.initializer}
+    } | {initializer.name: initializer.data_type for initializer in graph.initializer}
     writer = Writer({name: node for node in graph.node for name in node.output}, graph)
     quantizers = (node for node in graph.node if node.op_type == "QuantizeLinear")
     share = TIE_SHARES[bits or (8 if any(map(writer.is_narrow, quantizers)) else 16)]
@@ -227,7 +227,7 @@ def compile_source(
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
     if not is_float:
-        left = {one.op for one in footprint.operators if one.cpu}
+        left = {operator.op for operator in footprint.operators if operator.cpu}
         with needed("the quantization steps of the outputs"):
             infos = add_grids(infos, find_grids(model, left))
     files = [*program.iterdir()]
@@ -333,7 +333,9 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
         path = write_float(load_source(spec), Path(scratch, "float.onnx"), spec.source.shapes)
         types = name_types(path)
         candidates = list_candidates(onnx.load(path, load_external_data=False))
-    return [structs.replace(one, made=types.get(one.name, "")) for one in candidates]
+    return [
+        structs.replace(candidate, made=types.get(candidate.name, "")) for candidate in candidates
+    ]
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
@@ -473,7 +475,12 @@ def find_blocked(model: Path) -> str:
     """Return why QNN's provider does not take a model's quantizers, or "" if they have no
     blocks."""
     nodes = onnx.load(model, load_external_data=False).graph.node
-    blocks = {one.i for node in nodes for one in node.attribute if one.name == "block_size"} - {0}
+    blocks = {
+        attribute.i
+        for node in nodes
+        for attribute in node.attribute
+        if attribute.name == "block_size"
+    } - {0}
     return f"QNN takes no blocked quantizers (block_size {max(blocks)})" if blocks else ""
 
 

@@ -78,7 +78,7 @@ class Context:
             "qnn": self.qnn,
             "claimed_qnn": self.sdk_version,
             "soc_models": list(self.socs),
-            "targets": [one._asdict() for one in self.targets],
+            "targets": [target._asdict() for target in self.targets],
             "partitions": list(self.partitions),
             "sealed": bool(self.seal),
         }
@@ -97,9 +97,9 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     """Return the model at ``path``, its context, and its binary. Raises UsageError or FailedError
     as read_context does."""
     model = parse_model(path)
-    metadata = {one.key: str(one.value) for one in model.metadata_props}
+    metadata = {prop.key: str(prop.value) for prop in model.metadata_props}
     nodes = [
-        {one.name: one for one in node.attribute}
+        {attribute.name: attribute for attribute in node.attribute}
         for node in model.graph.node
         if node.op_type == "EPContext"
     ]
@@ -146,7 +146,7 @@ def check_context(path: Path, soc: str) -> Context:
     another SoC.
     """
     context, wanted = read_context(path), find_soc(soc)
-    names = {one.soc for one in context.targets} - {NO_SOC}
+    names = {target.soc for target in context.targets} - {NO_SOC}
     known = {**read_socs(), **read_options().socs}
     compiled = {known[name].id for name in names if name in known}
     listed = set(context.socs) or compiled
@@ -227,7 +227,7 @@ def _find_strangeness(context: Context, blob: Blob) -> str:
 def _parse_socs(text: str) -> tuple[int, ...]:
     parts = text.split(":")
     numbers = parts[5].split(",") if len(parts) > 5 and parts[0] == "v2" else ()
-    return tuple(int(one) for one in numbers if one.isdecimal() and one != "0")
+    return tuple(int(number) for number in numbers if number.isdecimal() and number != "0")
 
 
 def _text(node: Mapping[str, Any], name: str) -> str:

@@ -70,7 +70,7 @@ def find_loss(
     greatest = max(found, key=lambda one: one.added, default=None)
     if not greatest or len(rounded) > MOST_PROBES or sum(names.values()) > MOST_PROBED:
         return greatest
-    ends = {one.name: names[one.name] for one in graph.output if one.name in names}
+    ends = {output.name: names[output.name] for output in graph.output if output.name in names}
     effects = measure_effects(model, plain, scratch, inputs, ends)
     return structs.replace(greatest, nodes=choose_nodes(effects))
 
@@ -114,7 +114,7 @@ def measure_effects(
     for name, source in find_rounded(graph).items():
         probe = skip_rounding(onnx.load(model), onnx.load(plain), kept=name)
         given = compute_values(probe, scratch, inputs, outputs)
-        noise = sum(10 ** (-_compare(wanted[one], given[one]) / 10) for one in outputs)
+        noise = sum(10 ** (-_compare(wanted[output], given[output]) / 10) for output in outputs)
         own = [name_result(source)] if source in made else []
         limiter = limiters.get(own[0]) if own else None
         own += [limiter.input[0]] if limiter else []  # the quantizer has merged these two
@@ -210,7 +210,7 @@ def skip_rounding(
     rounded, known = find_rounded(model.graph), read_constants(plain.graph)
     made = {name: node for node in model.graph.node for name in node.output}
     removed = find_limiters(plain.graph)
-    own = {one.name for one in model.graph.initializer}
+    own = {initializer.name for initializer in model.graph.initializer}
     for node in model.graph.node:
         if node.output[0] in rounded and node.output[0] != kept:
             source = rounded[node.output[0]]
@@ -310,7 +310,7 @@ def compute_sets(
 ) -> list[dict[str, Any]]:
     """Compute the values that ``names`` lists for each sample, and return them by name.
     ``scratch`` is overwritten with a model that returns them."""
-    known = {one.name for one in model.graph.output}
+    known = {output.name for output in model.graph.output}
     model.graph.output.extend(
         helper.make_empty_tensor_value_info(name) for name in names if name not in known
     )

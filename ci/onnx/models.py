@@ -102,7 +102,7 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
 
 def list_required_inputs(model: Any) -> list[Any]:
     """Return the inputs that have no initializer, in the model's order."""
-    constants = {one.name for one in model.graph.initializer}
+    constants = {initializer.name for initializer in model.graph.initializer}
     return [one for one in model.graph.input if one.name not in constants]
 
 
@@ -147,7 +147,7 @@ def describe_shape(port: Any) -> str:
     if not held.HasField("shape"):
         return "without a shape"
     sizes = (
-        str(one.dim_value) if is_fixed(one) else one.dim_param or "?" for one in held.shape.dim
+        str(dim.dim_value) if is_fixed(dim) else dim.dim_param or "?" for dim in held.shape.dim
     )
     return f"[{', '.join(sizes)}]"
 
@@ -232,8 +232,8 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
     yield from _find_free_shapes(inputs, dict(known))
     for port in inputs:
         yield from _find_input_faults(port)
-    functions = {(one.domain, one.name) for one in model.functions}
-    for node in itertools.chain.from_iterable(one.node for one in list_graphs(model.graph)):
+    functions = {(function.domain, function.name) for function in model.functions}
+    for node in itertools.chain.from_iterable(graph.node for graph in list_graphs(model.graph)):
         label, domain = show_row(f"{node.op_type} {node.name!r}"), show_row(f"{node.domain!r}")
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
             yield Fault(
@@ -305,14 +305,14 @@ def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[in
     ports = [port for port in list_required_inputs(model) if port.name not in given]
     free = list_free(ports)
     dims = [list(port.type.tensor_type.shape.dim) for port in free]
-    names = {one[0].dim_param.strip("?") if one else "" for one in dims}
+    names = {dim[0].dim_param.strip("?") if dim else "" for dim in dims}
     is_batch = (
         free
         and not (given and list_bound(model, given) & names)
         and len(names) == 1
         and not any(LENGTH_NAME.search(name.lower()) for name in names)
-        and all(one and not is_fixed(one[0]) and all(map(is_fixed, one[1:])) for one in dims)
-        and any(len(one) > 1 for one in dims)
+        and all(dim and not is_fixed(dim[0]) and all(map(is_fixed, dim[1:])) for dim in dims)
+        and any(len(dim) > 1 for dim in dims)
     )
     if not is_batch:
         return "", {}
@@ -323,7 +323,7 @@ def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[in
 def list_bound(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
     """Return the names of the dimensions of the inputs in ``shapes``, which fix them."""
     ports = (port for port in list_required_inputs(model) if port.name in shapes)
-    return {one.dim_param for port in ports for one in port.type.tensor_type.shape.dim}
+    return {dim.dim_param for port in ports for dim in port.type.tensor_type.shape.dim}
 
 
 def write_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -367,7 +367,7 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         fix = "export with float32 or integer inputs"
         yield Fault(f"{label} has element type {kind}, which QNN does not support", fix)
     width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
-    sizes = [one.dim_value for one in held.shape.dim]
+    sizes = [dim.dim_value for dim in held.shape.dim]
     if not all(map(is_fixed, held.shape.dim)):
         return
     if min(sizes, default=1) < 1:
@@ -392,19 +392,19 @@ def read_constants(graph: Any) -> dict[str, Any]:
     """Return the TensorProtos of a graph's initializers and of its Constant nodes. The keys are the
     names of the initializers and of the nodes' outputs."""
     made = {
-        node.output[0]: one.t
+        node.output[0]: attribute.t
         for node in graph.node
-        for one in node.attribute
-        if node.op_type == "Constant" and one.name == "value"
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.name == "value"
     }
-    return made | {one.name: one for one in graph.initializer}
+    return made | {initializer.name: initializer for initializer in graph.initializer}
 
 
 def list_external(model: Any) -> Iterator[Any]:
     """Yield the tensors whose data is in another file, including the tensors of inner graphs."""
     for graph in list_graphs(model.graph):
-        attributes = itertools.chain.from_iterable(one.attribute for one in graph.node)
-        held = ((one.t, *one.tensors) for one in attributes)
+        attributes = itertools.chain.from_iterable(node.attribute for node in graph.node)
+        held = ((attribute.t, *attribute.tensors) for attribute in attributes)
         for tensor in itertools.chain(graph.initializer, itertools.chain.from_iterable(held)):
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 yield tensor
@@ -428,7 +428,7 @@ def find_location_fault(location: str, directory: Path) -> str:
     path = directory / location
     if not location or "\0" in location:
         return "has no valid name"
-    if parts.is_absolute() or any(":" in one for one in parts.parts[:1]):
+    if parts.is_absolute() or any(":" in part for part in parts.parts[:1]):
         return "is an absolute path: the file has to be next to the model"
     if ".." in parts.parts:
         return "points outside the model's directory with '..'"

@@ -160,9 +160,9 @@ def _round_given(graph: Any, writer: Writer) -> list[Any]:
     the graph's nodes to read their results. Constants that float16 represents exactly, such as an
     exponent of 2, get no error."""
     constants = {
-        one.name: numpy_helper.to_array(one)
-        for one in graph.initializer
-        if one.data_type == TensorProto.FLOAT
+        initializer.name: numpy_helper.to_array(initializer)
+        for initializer in graph.initializer
+        if initializer.data_type == TensorProto.FLOAT
     }
     with np.errstate(over="ignore"):
         floats = [name for name, value in constants.items() if (np.float16(value) != value).any()]
@@ -191,7 +191,7 @@ class Writer:
 
     def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
         self.made_by, self.known = made_by, read_constants(graph)
-        self.weights = {one.name: one for one in graph.initializer}
+        self.weights = {initializer.name: initializer for initializer in graph.initializer}
         read = [
             *(name for node in graph.node for name in node.input),
             *(o.name for o in graph.output),
@@ -411,7 +411,10 @@ def find_kind(node: Any, constants: Mapping[str, Any]) -> int:
     if len(node.input) > 2 and node.input[2]:
         zero = constants.get(node.input[2])
         return zero.data_type if zero is not None else 0
-    return next((one.i for one in node.attribute if one.name == "output_dtype"), TensorProto.UINT8)
+    return next(
+        (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"),
+        TensorProto.UINT8,
+    )
 
 
 def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:
@@ -421,7 +424,7 @@ def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     constants = read_constants(graph)
-    return [_find_grid(one.name, constants, made_by, left) for one in graph.output]
+    return [_find_grid(output.name, constants, made_by, left) for output in graph.output]
 
 
 def _find_grid(

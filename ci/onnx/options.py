@@ -360,7 +360,11 @@ def hash_option_files(options: Mapping[str, str]) -> list[str]:
     """Return the SHA-256 of each file that ``options`` name and that a compilation reads, such as
     the user's own backend or the libraries in op_packages. A name without a directory stands for a
     library of the SDK, which is hashed with the SDK."""
-    read = {one.name for one in read_options().provider if one.kind is Kind.FILE and not one.made}
+    read = {
+        option.name
+        for option in read_options().provider
+        if option.kind is Kind.FILE and not option.made
+    }
     words = [value for name, value in sorted(options.items()) if name in read]
     for package in options.get("op_packages", "").split(","):
         words += package.split(":")[1:2]

@@ -59,7 +59,7 @@ def list_candidates(model: onnx.ModelProto) -> list[Candidate]:
 
 
 def _describe(node: Any, weights: Sequence[str]) -> Candidate:
-    known = {one.key.removeprefix(TORCH): one.value for one in node.metadata_props}
+    known = {prop.key.removeprefix(TORCH): prop.value for prop in node.metadata_props}
     origin = read_origin(known.get("stack_trace", ""))
     modules, types = (
         _read_list(known.get(name, ""))[:-1] for name in ("name_scopes", "class_hierarchy")
@@ -68,7 +68,7 @@ def _describe(node: Any, weights: Sequence[str]) -> Candidate:
         node=(node.name or node.output[0],),
         op=(node.op_type,),
         module=tuple(filter(None, modules)),
-        type=tuple(one.rpartition(".")[2] for one in types),
+        type=tuple(type_.rpartition(".")[2] for type_ in types),
         line=(str(origin),) if origin.line else (),
         tensor=(*filter(None, node.output), *weights),
     )
@@ -166,7 +166,7 @@ def override_parts(
     readers: dict[str, list[str]] = {}
     makers: dict[str, str] = {}
     overrides: dict[str, list[dict[str, Any]]] = {}
-    known = {one.name: one.data_type for one in model.graph.initializer}
+    known = {initializer.name: initializer.data_type for initializer in model.graph.initializer}
     for node in model.graph.node:
         node.name = node.name or node.output[0]
         part = next((owners[name] for name in node.output if name in owners), None)
@@ -196,7 +196,7 @@ def list_floats(model: onnx.ModelProto) -> list[str]:
     """Return the names of a model's inputs and results that contain float32 numbers."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     every = (*graph.input, *graph.value_info, *graph.output)
-    known = {one.name for one in graph.initializer}
+    known = {initializer.name for initializer in graph.initializer}
     found = [one.name for one in every if one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT]
     return [name for name in dict.fromkeys(found) if name not in known]
 
@@ -326,4 +326,6 @@ def find_users(model: onnx.ModelProto) -> dict[str, str]:
 
 def find_origin(node: Any) -> Origin:
     """Return where a node comes from, if torch.onnx.export wrote it."""
-    return read_origin(next((one.value for one in node.metadata_props if one.key == TRACEBACK), ""))
+    return read_origin(
+        next((prop.value for prop in node.metadata_props if prop.key == TRACEBACK), "")
+    )

@@ -116,7 +116,7 @@ def prepare_file(source: Path) -> Any:
         # Shapes are fixed, so symbolic inference is unnecessary, and it fails on some models.
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
-        metadata = {one.key: one.value for one in model.metadata_props}
+        metadata = {prop.key: prop.value for prop in model.metadata_props}
         # If a model has metadata, qnn_preprocess_model of onnxruntime 1.32 raises "cannot convert
         # dictionary update sequence element".
         del model.metadata_props[:]
@@ -135,7 +135,11 @@ def mend_names(graph: Any) -> None:
     inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
-    renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
+    renamed = {
+        initializer.name: f"{initializer.name}_weight"
+        for initializer in graph.initializer
+        if initializer.name in heads
+    }
     for one in graph.initializer:
         one.name = renamed.get(one.name, one.name)
     for node in graph.node:
@@ -150,17 +154,17 @@ def mend_constants(graph: Any) -> None:
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }
-    for one in graph.initializer:
-        if one.data_type != onnx.TensorProto.FLOAT:
+    for initializer in graph.initializer:
+        if initializer.data_type != onnx.TensorProto.FLOAT:
             continue
-        array = onnx.numpy_helper.to_array(one)
+        array = onnx.numpy_helper.to_array(initializer)
         mended = array
         if np.isinf(array).any():
             mended = np.clip(array, *LARGEST)
-        if one.name in biases and array.ndim == 2 and len(array) == 1:
+        if initializer.name in biases and array.ndim == 2 and len(array) == 1:
             mended = mended[0]
         if mended is not array:
-            one.CopyFrom(onnx.numpy_helper.from_array(mended, one.name))
+            initializer.CopyFrom(onnx.numpy_helper.from_array(mended, initializer.name))
 
 
 @stage(QUANTIZER)
@@ -208,7 +212,7 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
     """
     kind = QuantType[recipe.weights]
     symmetric = kind in {QuantType.QInt8, QuantType.QInt16}
-    known = {one.name for one in graph.initializer}
+    known = {initializer.name for initializer in graph.initializer}
     overrides: dict[str, list[dict[str, Any]]] = {}
     for node in graph.node:
         if node.op_type in OVERRIDDEN:
@@ -272,8 +276,8 @@ def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
         one.name: tuple(size.dim_value for size in one.type.tensor_type.shape.dim)
         for one in (*graph.input, *graph.value_info, *graph.output)
     }
-    shapes |= {one.name: tuple(one.dims) for one in graph.initializer}
-    return [_find_parts(one.name, makers, shapes) for one in graph.output]
+    shapes |= {initializer.name: tuple(initializer.dims) for initializer in graph.initializer}
+    return [_find_parts(output.name, makers, shapes) for output in graph.output]
 
 
 def _find_parts(
@@ -300,4 +304,6 @@ def _find_parts(
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    return {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }

@@ -87,7 +87,7 @@ def find_device() -> Any:
     """Load the library of QNN's provider, and return the device that it registers."""
     library = onnxruntime_qnn.get_library_path()
     onnxruntime.register_execution_provider_library(PROVIDER, library)
-    found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == PROVIDER]
+    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
     if not found:
         raise FailedError(
             "ONNX Runtime has no device for QNN's provider",

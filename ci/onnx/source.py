@@ -158,7 +158,7 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
 
 def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
     """Return the inputs of a model and the element types of its outputs, in the model's order."""
-    outputs = [one.type.tensor_type.elem_type for one in model.graph.output]
+    outputs = [output.type.tensor_type.elem_type for output in model.graph.output]
     return [*list_inputs(model).items()], outputs
 
 
@@ -188,7 +188,7 @@ def find_shapes(path: Path, given: str, model: onnx.ModelProto) -> dict[str, tup
     """Return the shapes of a model's inputs in the user's first sample: that of the file
     ``given``, or else that next to the model. Empty if no shape varies, or if there is no set."""
     ports = list_required_inputs(model)
-    names = [one.name for one in ports] if list_free(ports) else []
+    names = [port.name for port in ports] if list_free(ports) else []
     packed = given or str(path.with_suffix(".npz"))
     row: Sequence[Any] = ()
     with suppress(UsageError, OSError):
@@ -220,7 +220,7 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             named = given[0].keys() == inputs.keys()
             given = [given[0][name] for name in inputs] if named else [*given[0].values()]
         row = tuple(np.asarray(one).copy() for one in given)
-        if [(one.dtype, one.shape) for one in row] != list(inputs.values()):
+        if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(
                 f"{place} does not match the model",
@@ -246,7 +246,7 @@ def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, i
     """Return a value for each single-element integer input that is named like a sampling rate. The
     value is taken from the model's metadata, or else from a comparison in the model. Raises
     UsageError unless exactly one value is found."""
-    told = {_plain_name(one.key): one.value for one in model.metadata_props}
+    told = {_plain_name(prop.key): prop.value for prop in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
     rates: dict[str, int] = {}
     for name, (dtype, shape) in inputs.items():
@@ -270,14 +270,16 @@ def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
             reached.add(node.output[0])
         if node.op_type == "Equal" and reached.intersection(node.input):
             values = [constants[one] for one in node.input if one in constants]
-            found |= {int(rate) for one in values for rate in onnx.numpy_helper.to_array(one).flat}
+            found |= {
+                int(rate) for value in values for rate in onnx.numpy_helper.to_array(value).flat
+            }
     return found
 
 
 def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     sets = DERIVED_SETS + 1
     dtype, shape = inputs[name]
-    value = f"np.full({[samples, *shape]}, 16000, '{dtype}')"
+    value = f"np.full({[sets, *shape]}, 16000, '{dtype}')"
     arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(

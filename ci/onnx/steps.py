@@ -90,7 +90,9 @@ def _list_numbers(
     node: Any, operands: tuple[Operand, ...], constants: Mapping[str, Any]
 ) -> dict[str, tuple[float, ...]]:
     """Return the arguments of a node that patterns may limit, under torch's names."""
-    given = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    given = {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
     axes = len(operands[0].shape) - 2 if operands else 0
     found: dict[str, tuple[float, ...]] = {}
     spatial = node.op_type in POOLS | CONVOLUTIONS

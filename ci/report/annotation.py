@@ -142,16 +142,18 @@ def render_annotations(
     """
     return [
         {
-            "ruleId": one.finding,
-            "ruleIndex": rules.index(one.finding),
-            "level": LEVELS[one.level],
-            "message": render_message(f"{one.title}: {one.message}"),
-            "locations": [render_location(one.path, one.line)],
+            "ruleId": annotation.finding,
+            "ruleIndex": rules.index(annotation.finding),
+            "level": LEVELS[annotation.level],
+            "message": render_message(f"{annotation.title}: {annotation.message}"),
+            "locations": [render_location(annotation.path, annotation.line)],
             "partialFingerprints": {
-                f"{one.finding}/v1": fingerprint(one.path, one.title, one.identity or one.message)
+                f"{annotation.finding}/v1": fingerprint(
+                    annotation.path, annotation.title, annotation.identity or annotation.message
+                )
             },
         }
-        for one in annotations
+        for annotation in annotations
     ]
 
 

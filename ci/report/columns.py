@@ -99,7 +99,7 @@ def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
     """Return text such as ``8: 71 %, 16: 29 %``: the share of operators or of weights of each
     type. If all have the same type, the column has no value."""
     total = sum(map(figure, case.types))
-    shares = [(one.type, figure(one) / total) for one in case.types if figure(one)]
+    shares = [(type_.type, figure(type_) / total) for type_ in case.types if figure(type_)]
     if len(shares) < 2:
         return NOTHING
     return ", ".join(f"{name.removesuffix(' bit')}: {share * 100:.0f} %" for name, share in shares)
@@ -162,7 +162,7 @@ def show_heat(case: Case) -> str:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
     known = None not in ends
-    parts = [" -> ".join(_format(one, ".0f") for one in ends) + " C"] if known else []
+    parts = [" -> ".join(_format(end, ".0f") for end in ends) + " C"] if known else []
     return ", ".join([*parts, *["throttled"] * case.device.throttled]) or NOTHING
 
 
@@ -319,7 +319,7 @@ COLUMNS = (
     Column(
         "estimate ms",
         show_estimate,
-        lambda case: next((one.ms for one in _list_times(case)), None),
+        lambda case: next((predicted_time.ms for predicted_time in _list_times(case)), None),
         hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
     _make_time_column("first ms", lambda one: one.first_ms),
@@ -376,7 +376,7 @@ COLUMNS = (
     Column(
         "QNN ops",
         show_operators,
-        lambda case: sum(one.count for one in case.qnn_ops) or None,
+        lambda case: sum(op_count.count for op_count in case.qnn_ops) or None,
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
         on_terminal=False,
     ),
@@ -406,7 +406,8 @@ def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> li
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
         # With ONNX Runtime, the program is a context binary.
         columns = [
-            one if one.name != ".pte" else replace(one, title="context size") for one in columns
+            column if column.name != ".pte" else replace(column, title="context size")
+            for column in columns
         ]
     return [
         column
@@ -419,7 +420,7 @@ def name_report(report: Report) -> dict[str, str]:
     """Return the shown names of the models of a report and of the base that it is compared with."""
     base = report.comparison
     others = (*base.missing, *base.skipped, *base.new) if base else ()
-    return name_models(one.model for one in (*report.cases, *others))
+    return name_models(case.model for case in (*report.cases, *others))
 
 
 # The limits of a Threshold as text, by column.
@@ -470,9 +471,9 @@ def list_charts(reports: Sequence[Report]) -> list[Column]:
     for it."""
     cases = [case for report in reports for case in report.cases]
     return [
-        one
-        for one in COLUMNS
-        if one.draw and (one.draw is not draw_traffic or any(map(one.is_had, cases)))
+        column
+        for column in COLUMNS
+        if column.draw and (column.draw is not draw_traffic or any(map(column.is_had, cases)))
     ]
 
 

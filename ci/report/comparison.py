@@ -23,7 +23,7 @@ SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 def compare_reports(base: Report, report: Report) -> Comparison:
     """Return the differences between the cases of ``base`` and those of ``report``."""
     same_host = base.host.processor == report.host.processor
-    before, now = ({one.name: one for one in each.cases} for each in (base, report))
+    before, now = ({case.name: case for case in each.cases} for each in (base, report))
     pairs = [(before[name], case) for name, case in now.items() if name in before]
     changes = [compare_case(*pair, same_host=same_host) for pair in pairs]
     changed = sorted(filter(is_shown, changes), key=_rank)
@@ -39,7 +39,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
         same=len(pairs) - len(changed),
         missing=tuple(name for name in before if name not in now),
         new=tuple(name for name in now if name not in before),
-        tools=tuple(one for one in tools if one.before != one.now),
+        tools=tuple(tool for tool in tools if tool.before != tool.now),
     )
 
 
@@ -71,8 +71,12 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
 def compare_cycles(before: Case, now: Case) -> float | None:
     """Return the relative change of a case's simulated cycles. Return None if it is small, or if
     the simulations are not for the same SoC or lack the costs of operators."""
-    simulations = [one.estimate.simulation for one in (before, now) if one.estimate]
-    known = [one for one in simulations if one and not one.missing_ops and one.cycles]
+    simulations = [case.estimate.simulation for case in (before, now) if case.estimate]
+    known = [
+        simulation
+        for simulation in simulations
+        if simulation and not simulation.missing_ops and simulation.cycles
+    ]
     if len(known) < 2 or known[0].soc != known[1].soc:
         return None
     change = known[1].cycles / known[0].cycles - 1
@@ -95,7 +99,9 @@ def list_remarks(comparison: Comparison) -> tuple[str, ...]:
     return tuple(
         f"warning: the {what} differ from the base: {name_some(names, NAMES)}"
         for source, what in SOURCES.items()
-        if (names := [str(one.case) for one in comparison.changed if source in one.sources])
+        if (
+            names := [str(change.case) for change in comparison.changed if source in change.sources]
+        )
     )
 
 

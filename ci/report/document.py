@@ -140,11 +140,11 @@ class Document:
 
     @property
     def tables(self) -> list[Table]:
-        return [one for one in self.parts if isinstance(one, Table)]
+        return [part for part in self.parts if isinstance(part, Table)]
 
     @property
     def cards(self) -> list[Card]:
-        return [one for one in self.parts if isinstance(one, Card)]
+        return [part for part in self.parts if isinstance(part, Card)]
 
 
 def list_findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -190,9 +190,9 @@ def render_text(document: Document, width: int, *, colour: bool = False) -> str:
         legacy_windows=False,
     )
     with console.capture() as capture:
-        for one in document.tables:
-            if one.rows and not one.hidden:
-                _print_table(console, one)
+        for table in document.tables:
+            if table.rows and not table.hidden:
+                _print_table(console, table)
         for card in document.cards:
             _print_card(console, card)
         for note in document.notes:
@@ -275,7 +275,7 @@ def _label(word: str, line: str) -> str:
 def render_markdown(document: Document, limit_bytes: int = LIMIT_BYTES) -> str:
     """Return a document as Markdown. If it is longer than ``limit_bytes``, the parts that do not
     fit are left out. Tables have the first claim."""
-    notes = "".join(f"- {escape_markdown(one)}\n" for one in document.notes)
+    notes = "".join(f"- {escape_markdown(note)}\n" for note in document.notes)
     head = f"## {escape_markdown(document.title)}: {escape_markdown(document.result)}\n\n"
     blocks = [(False, f"{head}{notes}\n" if notes else head)]
     for kind, parts in groupby(document.parts, lambda one: getattr(one, "kind", "")):

@@ -66,7 +66,9 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     def find(self, name: str) -> Descriptor | None:
         """Return the descriptor ``name`` of the configuration, or None."""
-        return next((one for one in self.configuration if one.name == name), None)
+        return next(
+            (descriptor for descriptor in self.configuration if descriptor.name == name), None
+        )
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the annotations of the descriptor ``name``, or an empty dict if there is no such
@@ -136,7 +138,8 @@ def make_statement(report: Report, case: Case, version: str, digests: Mapping[st
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 
     subjects = [
-        ResourceDescriptor(name=one.name, digest={"sha256": one.sha256}).pb for one in case.program
+        ResourceDescriptor(name=program_file.name, digest={"sha256": program_file.sha256}).pb
+        for program_file in case.program
     ]
     message = statement.Statement(
         subjects, TEST_RESULT, describe_result(report, case, version, digests)
@@ -149,8 +152,8 @@ def describe_result(
     report: Report, case: Case, version: str, digests: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the predicate of a judged case."""
-    controls = [one for one in report.controls if one.name == case.name]
-    named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
+    controls = [control for control in report.controls if control.name == case.name]
+    named = {CONTROL.format(control.kind.value): control.rejected for control in controls}
     asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
     # The report names only the first failed question.
     wrong = case.question.value if case.question else OTHER
@@ -163,7 +166,7 @@ def describe_result(
         "backend": report.backend,
         "session": report.session,
         "runner": case.runner,
-        "findings": [f"{one.headline} [{one.id}]" for one in case.findings],
+        "findings": [f"{finding.headline} [{finding.id}]" for finding in case.findings],
         "warnings": list(case.warnings),
     }
     configuration = [
@@ -177,9 +180,11 @@ def describe_result(
         {"name": BUILD, "annotations": {"version": case.compiler}},
         {"name": OWN, "annotations": {"version": version}},
     ]
-    for one in report.toolchain:
-        digest = {"digest": {"sha256": one.sha256}} if one.sha256 else {}
-        configuration.append({"name": one.name, **digest, "annotations": {"version": one.version}})
+    for tool in report.toolchain:
+        digest = {"digest": {"sha256": tool.sha256}} if tool.sha256 else {}
+        configuration.append(
+            {"name": tool.name, **digest, "annotations": {"version": tool.version}}
+        )
     return {
         "result": "FAILED" if not passed else "WARNED" if case.warnings else "PASSED",
         "configuration": configuration,
@@ -235,8 +240,8 @@ def find_faults(
     compiled. If ``wanted`` is given, the limits must not be weaker than those that it returns.
     """
     result = statement.predicate
-    if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
-        told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
+    if not any(subject.digest.get("sha256") == sha256 for subject in statement.subject):
+        told = ", ".join(subject.digest.get("sha256", "none")[:16] for subject in statement.subject)
         yield (
             f"the evidence is about a program with SHA-256 {told}, but this program has SHA-256 "
             f"{sha256[:16]}"
@@ -258,7 +263,7 @@ def find_faults(
         yield "the evidence does not state a pass for every question"
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
         yield "no control was rejected, so nothing shows that the gate rejects wrong outputs"
-    names = [one.name for one in result.configuration]
+    names = [descriptor.name for descriptor in result.configuration]
     twice = {name for name, count in Counter(names).items() if count > 1}
     if twice or NEEDED - set(names):
         yield (
@@ -319,15 +324,18 @@ def _pair_limits(
     """Yield the name of each limit, its value in ``limits``, its value in ``wanted``, and whether
     it is a lower limit.
     """
-    outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
+    outputs = {None, *(output.output for output in (*limits.outputs, *wanted.outputs))}
     for index in sorted(outputs, key=lambda one: -1 if one is None else one):
-        own, asked = (one if index is None else one.of_output(index) for one in (limits, wanted))
+        own, asked = (
+            threshold if index is None else threshold.of_output(index)
+            for threshold in (limits, wanted)
+        )
         place = "" if index is None else f"output {index}: "
         for name in (one for one in own.__struct_fields__ if one.startswith(("min_", "max_"))):
             yield place + name, getattr(own, name), getattr(asked, name), name.startswith("min_")
     budgets = limits.budget, wanted.budget
     for name in (one for one in Budget.__struct_fields__ if one != "operators"):
-        own_size, asked_size = (getattr(one, name) for one in budgets)
+        own_size, asked_size = (getattr(budget, name) for budget in budgets)
         yield f"budget {name}", own_size, asked_size, name == "segment_align"
     for glob, limit in wanted.budget.operators.items():
         yield f"budget operators {glob}", limits.budget.operators.get(glob), limit, False

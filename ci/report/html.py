@@ -70,7 +70,7 @@ def render_html(report: Report) -> str:
         counts=show_counts(report.summary),
         cases=cases,
         groups=group_cards(overview.cards),
-        tables=[one for one in overview.tables[:-1] if one.rows],
+        tables=[table for table in overview.tables[:-1] if table.rows],
         columns=columns_of(report.cases, name_report(report)),
         limits=LIMITS,
         show_limit=show_limit,
@@ -79,14 +79,18 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
         controls=group_controls(report.controls),
-        kinds=[one for one in ControlKind if any(it.kind is one for it in report.controls)],
+        kinds=[
+            control_kind
+            for control_kind in ControlKind
+            if any(it.kind is control_kind for it in report.controls)
+        ],
         names=name_report(report),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
         figures=make_figures(report, shown),
         heat=make_map(report) if len(shown) < len(cases) else {},
         work=show_work(report),
-        statuses=[one for one in Status if any(case.status is one for case in report.cases)],
+        statuses=[Statu for Statu in Status if any(case.status is Statu for case in report.cases)],
     )
 
 
@@ -157,7 +161,7 @@ def mark_line(line: str) -> Markup:
     """Return a line as HTML: text in backticks is code, and the id of a finding has its meaning as
     a tooltip."""
     text = CODE.sub(r"<code>\1</code>", str(escape(clean(translate_commands(line)))))
-    meanings = {one.id: one.meaning for one in read_kinds()}
+    meanings = {kind.id: kind.meaning for kind in read_kinds()}
 
     def explain(match: re.Match[str]) -> str:
         meaning = escape(meanings.get(match[1], ""))

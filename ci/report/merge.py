@@ -39,20 +39,22 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         if report.shard
         for case, position in zip(report.cases, report.shard.positions, strict=True)
     }
-    cases = sorted((case for one in reports for case in one.cases), key=lambda c: places[c.name])
+    cases = sorted(
+        (case for report in reports for case in report.cases), key=lambda c: places[c.name]
+    )
     controls = sorted(
-        (control for one in reports for control in one.controls),
+        (control for report in reports for control in report.controls),
         key=lambda control: places.get(control.name, len(places)),
     )
     first = min(reports, key=lambda one: one.started)
-    wall_s = max(one.summary.wall_s for one in reports)
+    wall_s = max(report.summary.wall_s for report in reports)
     return msgspec.structs.replace(
         first,
         thresholds=tuple(_order_thresholds(reports, cases)),
         cases=tuple(cases),
         controls=tuple(controls),
         summary=summarize(cases, controls, wall_s, _longest_phases(reports)),
-        remarks=tuple(dict.fromkeys(remark for one in reports for remark in one.remarks)),
+        remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),
         shard=None,
         comparison=None,
         uncompared="",
@@ -68,7 +70,7 @@ def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Itera
         if (rule := report.threshold_for(case))
     }
     ordered = (rules[case.name] for case in cases if case.name in rules)
-    return iter({(one.scheme, one.model): one for one in ordered}.values())
+    return iter({(threshold.scheme, threshold.model): threshold for threshold in ordered}.values())
 
 
 def _longest_phases(reports: Sequence[Report]) -> list[Phase]:

@@ -62,7 +62,7 @@ def _list_notes(report: Report) -> Iterator[str]:
 
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:
     """Yield a card with the wrong outputs that the gate let pass."""
-    if passed := [one for one in report.controls if not one.rejected]:
+    if passed := [control for control in report.controls if not control.rejected]:
         lines = [
             ("", f"{name_case(one, names)}: {one.kind.value}, SQNR {show_decibels(one.sqnr_db)} dB")
             for one in passed[:NAMES]
@@ -79,11 +79,11 @@ def _list_changes(report: Report, names: Names) -> Iterator[Card | Table]:
     if base is None:
         return
     lines = [
-        ("", f"{one.name}: {one.before or 'none'} in the base, {one.now or 'none'} now")
-        for one in base.tools
+        ("", f"{tool.name}: {tool.before or 'none'} in the base, {tool.now or 'none'} now")
+        for tool in base.tools
     ]
     lines += [
-        (f"{what} ({len(cases)})", name_some([name_case(one, names) for one in cases], NAMES))
+        (f"{what} ({len(cases)})", name_some([name_case(case, names) for case in cases], NAMES))
         for cases, what in (
             (base.missing, "in the base, but not here"),
             (base.skipped, "unsupported, but supported in the base"),
@@ -97,7 +97,7 @@ def _list_changes(report: Report, names: Names) -> Iterator[Card | Table]:
     title = f"{differ}, {base.same} unchanged; the base is {source}"
     yield Card("against the base", title, tuple(lines))
     cases_now = {case.name: case for case in report.cases}
-    rows = tuple(_show_change(one, cases_now[one.case], names) for one in base.changed)
+    rows = tuple(_show_change(change, cases_now[change.case], names) for change in base.changed)
     head = (*CASE, "verdict", "status", "changed", "SQNR dB", "metric", ".pte", "on the CPU")
     numbers = frozenset(range(6, len(head)))
     caption = "Worst first. Changes against the base are in brackets"
@@ -122,8 +122,8 @@ def _show_change(change: Change, now: Case, names: Names) -> Row:
     cells = (
         *_name(now, names),
         verdict,
-        " -> ".join(dict.fromkeys(one.value for one in (change.before, change.now))),
-        ", ".join([*cycles, *(SOURCES[one] for one in change.sources)]),
+        " -> ".join(dict.fromkeys(status.value for status in (change.before, change.now))),
+        ", ".join([*cycles, *(SOURCES[source] for source in change.sources)]),
         _add_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
         _add_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
         show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
@@ -151,7 +151,7 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     _, case = cases[0]
     about = tuple((index, name_case(one, names)) for index, one in cases)
     lines = list_findings(case.findings) or [("", "no reason was given")]
-    lines += [("at", f"{one.file}:{one.line}") for one in case.places[:NAMES]]
+    lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
     lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops[:NAMES]]
     if command := report.again(case):
         lines.append((AGAIN, command))
@@ -192,7 +192,7 @@ def _list_remarks(report: Report, names: Names) -> Iterator[Card]:
                 groups.setdefault(remarks, []).append((index, name_case(case, names)))
         for remarks, about in groups.items():
             title = name_some([name for _, name in about], NAMES)
-            yield Card(kind, title, tuple(("", one) for one in remarks), about=tuple(about))
+            yield Card(kind, title, tuple(("", remark) for remark in remarks), about=tuple(about))
 
 
 def _describe_notes(case: Case) -> Iterator[str]:
@@ -215,7 +215,7 @@ REMARKS: dict[str, Callable[[Case], Iterable[str]]] = {
 
 
 def _make_table(report: Report, names: Names) -> Table:
-    columns = [one for one in columns_of(report.cases, names) if not one.page_only]
+    columns = [column for column in columns_of(report.cases, names) if not column.page_only]
     rows = tuple(
         Row(tuple(column.show(case) for column in columns), case.status.value)
         for case in report.cases

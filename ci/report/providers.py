@@ -44,7 +44,7 @@ class Provider:
         """
         if self.is_github:
             return "".join(map(_command, annotations))
-        return "".join(f"{one.plain()}\n" for one in annotations)
+        return "".join(f"{annotation.plain()}\n" for annotation in annotations)
 
     def add_summary(self, markdown: str) -> bool:
         """Append Markdown to the run's page. Return whether there is such a page."""
@@ -121,7 +121,9 @@ def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
     """On GitHub, mask the secrets inside the values of QNN_CI_BEARER_TOKENS and QNN_CI_MIRROR, also
     in the output of other programs. (By itself, GitHub masks only the whole value of a secret.)
     """
-    lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
+    lines = [
+        line for secret in find_secrets(environ) for line in secret.splitlines() if line.strip()
+    ]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
     write_through(sys.stderr, "".join(masks) if provider.is_github else "")
 

@@ -100,6 +100,6 @@ def append_summary(document: Document, environ: Mapping[str, str] = os.environ) 
 
 def write_sarif(report: Report, path: Path) -> None:
     """Write the failures as SARIF to ``path``. Raises StoreError if it cannot be written."""
-    rules = {one.id: one.meaning for one in read_kinds()}
+    rules = {kind.id: kind.meaning for kind in read_kinds()}
     results = render_annotations([*rules], make_annotations(report))
     write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, rules, results))

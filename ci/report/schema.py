@@ -188,9 +188,9 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
 
     def of_output(self, index: int) -> Threshold:
         """Return the limits of one output: its own limits override those for all outputs."""
-        for one in self.outputs:
-            if one.output == index:
-                return msgspec.structs.replace(self, **one.given)
+        for output in self.outputs:
+            if output.output == index:
+                return msgspec.structs.replace(self, **output.given)
         return self
 
 
@@ -643,13 +643,13 @@ class Case(CaseName, frozen=True, kw_only=True):
     @property
     def unlisted_ops(self) -> tuple[FallbackOp, ...]:
         """The operators on the CPU, unless a finding lists them already."""
-        listed = any(one.id in {ON_CPU.id, NO_NODE.id} for one in self.findings)
+        listed = any(finding.id in {ON_CPU.id, NO_NODE.id} for finding in self.findings)
         return () if listed else self.fallback_ops
 
     @property
     def places(self) -> tuple[Place, ...]:
         """The lines of the user's files that the findings are about."""
-        return tuple(dict.fromkeys(place for one in self.findings for place in one.places))
+        return tuple(dict.fromkeys(place for finding in self.findings for place in finding.places))
 
 
 class Control(CaseName, frozen=True, kw_only=True):
@@ -769,8 +769,12 @@ class Comparison(Record, frozen=True, kw_only=True):
     @property
     def skipped(self) -> tuple[CaseName, ...]:
         """Return the cases that are unsupported now but were supported in the base."""
-        found = (one for one in self.changed if one.now is Status.UNSUPPORTED is not one.before)
-        return tuple(one.case for one in found)
+        found = (
+            change
+            for change in self.changed
+            if change.now is Status.UNSUPPORTED is not change.before
+        )
+        return tuple(change.case for change in found)
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -809,7 +813,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         known = {case.name for case in self.cases}
-        named = [one.case for one in self.comparison.changed] if self.comparison else []
+        named = [change.case for change in self.comparison.changed] if self.comparison else []
         if unknown := [name for name in named if name not in known]:
             raise ValueError(f"the comparison is about {unknown[0]}, which is not a case")
 
@@ -880,8 +884,8 @@ class Report(Record, frozen=True, kw_only=True):
     def spared(self) -> dict[str, int]:
         """The number of noise notes per operator, the most frequent first. The name of an unknown
         operator is empty."""
-        notes = (one for case in self.cases for one in case.noise_notes)
-        return dict(Counter(one.operator for one in notes).most_common())
+        notes = (note for case in self.cases for note in case.noise_notes)
+        return dict(Counter(note.operator for note in notes).most_common())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -899,9 +903,9 @@ class Report(Record, frozen=True, kw_only=True):
             return (*tried, *remarks)
         told = f"compiled by QNN {', '.join(builds)}: no QNN before {newest} can load the programs"
         older = [
-            f"{one.name} {one.version}"
-            for one in self.runtimes
-            if not is_loadable(str(newest), one.version)
+            f"{runtime.name} {runtime.version}"
+            for runtime in self.runtimes
+            if not is_loadable(str(newest), runtime.version)
         ]
         warning = (
             f"warning: these versions of QNN are too old to load the programs: {', '.join(older)}"

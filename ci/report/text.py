@@ -60,7 +60,9 @@ def name_models(every: Iterable[str]) -> dict[str, str]:
     unless two names would then be the same."""
     models = {*every}
     ends = Counter(end for model in models for end in _list_ends(model))
-    names = {one: next((end for end in _list_ends(one) if ends[end] == 1), one) for one in models}
+    names = {
+        model: next((end for end in _list_ends(model) if ends[end] == 1), model) for model in models
+    }
     cut = {model: cut_middle(name, NAME_CHARS) for model, name in names.items()}
     known = Counter(cut.values())
     return {model: one if known[one] == 1 else names[model] for model, one in cut.items()}

@@ -42,7 +42,7 @@ class Line:
         has it.
         """
         labels = (bar.label for bar in reversed(self.bars) if bar)
-        return next((one for one in labels if one != NOTHING), NOTHING)
+        return next((label for label in labels if label != NOTHING), NOTHING)
 
     @property
     def points(self) -> list[tuple[int, float, float]]:
@@ -80,12 +80,12 @@ class CaseTrend:
     @property
     def last(self) -> Status | None:
         """Return the status in the last run that has the case, or None."""
-        return next((one for one in reversed(self.statuses) if one), None)
+        return next((status for status in reversed(self.statuses) if status), None)
 
     @property
     def flips(self) -> int:
         """Return how often the status changed between runs that have the case."""
-        known = [one for one in self.statuses if one]
+        known = [status for status in self.statuses if status]
         return sum(one is not other for one, other in pairwise(known))
 
 
@@ -117,7 +117,7 @@ def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     """Return each case over the reports: first the cases that failed in their last run, then the
     cases whose status changed most often.
     """
-    runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
+    runs = [{(report.title, case.name): case for case in report.cases} for report in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
     rows = (CaseTrend(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
     return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
@@ -146,7 +146,7 @@ def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory:
     """
     path = directory / PAGE
     charts = [column.chart for column in list_charts(reports)]
-    sessions = list(dict.fromkeys(one.title for one in reports))
+    sessions = list(dict.fromkeys(report.title for report in reports))
     page = render_page(
         "trend.html.j2",
         reports=reports,
@@ -177,7 +177,7 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:
 
 def _describe_row(row: CaseTrend, name: str) -> str:
     marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
-    strip = "".join(marks[one] for one in row.statuses)
+    strip = "".join(marks[status] for status in row.statuses)
     values = [value for value in row.lines[0].values if value is not None]
     moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
     return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
@@ -189,12 +189,12 @@ def trend_data(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> dict[str
     """
     return {
         "schema_version": 1,
-        "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],
+        "runs": [{"started": report.started, "commit": report.source.commit} for report in reports],
         "cases": [
             {
                 "session": row.session,
                 "case": str(row.name),
-                "status": [one.value if one else None for one in row.statuses],
+                "status": [status.value if status else None for status in row.statuses],
                 "figures": {line.title: list(line.values) for line in row.lines},
             }
             for row in rows

@@ -93,7 +93,7 @@ class Masker:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = sorted({one for one in secrets if len(one) >= SHORTEST_SECRET}, key=len)
+        known = sorted({secret for secret in secrets if len(secret) >= SHORTEST_SECRET}, key=len)
         self._secrets = [re.compile(re.escape(one), re.IGNORECASE) for one in reversed(known)]
 
     def __call__(self, text: str) -> str:

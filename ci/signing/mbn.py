@@ -141,7 +141,9 @@ def parse_image(data: memoryview) -> Image:
             f"1 to {MAX_SEGMENTS}"
         )
     image = Image(data, headers, tuple(map(Segment, count(), headers.program_headers)))
-    outside = [one for one in image.segments if one.file_size and one.end > len(data)]
+    outside = [
+        segment for segment in image.segments if segment.file_size and segment.end > len(data)
+    ]
     if outside and _is_first_part(image):
         raise MalformedError(SPLIT)
     if outside:
@@ -153,7 +155,7 @@ def _is_first_part(image: Image) -> bool:
     """Return whether ``image`` is the .mdt file of a split image. Such a file ends after the
     program headers, or after a hash segment that follows them.
     """
-    hashes = sum(one.file_size for one in image.hash_segments)
+    hashes = sum(segment.file_size for segment in image.hash_segments)
     return len(image.data) in {image.headers.end, image.headers.end + hashes}
 
 
@@ -337,7 +339,7 @@ def _lay_out(
     others = own[::-1] or [()] * len(SIGNERS)
     names = AUTHORITIES if own or version == 3 else SIGNERS
     signers = zip(names, parts_spans[::2], parts_spans[1::2], others, strict=False)
-    used = tuple(Authority(*one) for one in signers if one[1].size or one[2].size)
+    used = tuple(Authority(*signer) for signer in signers if signer[1].size or signer[2].size)
     faults = []
     is_encrypted = bytes(data[end:]).startswith(ENCRYPTED)
     if set(data[end:]) - {0xFF} and not is_encrypted:

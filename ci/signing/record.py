@@ -85,7 +85,8 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
-            {"name": one.name, "digest": {"sha256": one.output.sha256}} for one in record.libraries
+            {"name": library.name, "digest": {"sha256": library.output.sha256}}
+            for library in record.libraries
         ],
         "predicateType": PREDICATE_TYPE,
         "predicate": msgspec.to_builtins(record),
@@ -125,7 +126,7 @@ def check_record(directory: Path) -> tuple[str, ...]:
         return (str(error),)
     ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
     present = {Masker()(path.name): path for path in directory.iterdir() if path.name not in ours}
-    recorded = {one.name: one for one in record.libraries}
+    recorded = {library.name: library for library in record.libraries}
     findings = [
         f"{name} is not in {RECORD_NAME}" for name in sorted(present.keys() - recorded.keys())
     ]

@@ -152,7 +152,7 @@ class Run:
             mbn_header_version=report.header_version,
             hash_algorithm=report.algorithm,
             certificates=tuple(
-                one.fingerprint for signer in report.signers for one in signer.chain
+                certificate.fingerprint for signer in report.signers for certificate in signer.chain
             ),
         )
 

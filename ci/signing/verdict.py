@@ -108,7 +108,7 @@ class Verification:
             return Verdict.UNSIGNED
         if self.encrypted:
             return Verdict.ENCRYPTED
-        if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
+        if any(signer.scheme is Scheme.UNKNOWN for signer in self.signers):
             return Verdict.UNRECOGNISED
         return Verdict.PROVEN
 
@@ -116,7 +116,7 @@ class Verification:
         """Return the verification as data for JSON, with dates in ISO 8601."""
         return {
             "verdict": self.verdict.value,
-            "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
+            "errors": [{"kind": fault.kind.value, "what": fault.text} for fault in self.faults],
             "notes": self.notes,
             "size_bytes": self.size,
             "machine": self.machine,
@@ -125,7 +125,7 @@ class Verification:
             "mbn_header_version": self.header_version,
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
-            "signers": [_signer_data(one) for one in self.signers],
+            "signers": [_signer_data(signer) for signer in self.signers],
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
@@ -139,15 +139,15 @@ def _signer_data(signer: SignedBy) -> dict[str, Any]:
         "signature_bytes": signer.signature_bytes,
         "certificates": [
             {
-                "subject": one.subject,
-                "issuer": one.issuer,
-                "not_before": one.not_before.isoformat(),
-                "not_after": one.not_after.isoformat(),
-                "key": one.key,
-                "key_bits": one.key_bits,
-                "sha256": one.fingerprint,
+                "subject": certificate.subject,
+                "issuer": certificate.issuer,
+                "not_before": certificate.not_before.isoformat(),
+                "not_after": certificate.not_after.isoformat(),
+                "key": certificate.key,
+                "key_bits": certificate.key_bits,
+                "sha256": certificate.fingerprint,
             }
-            for one in signer.chain
+            for certificate in signer.chain
         ],
     }
 
@@ -158,7 +158,7 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     device can answer.
     """
     lines = [line for path, one in reports.items() for line in _lines(path, one)]
-    if any(one.signed for one in reports.values()):
+    if any(report.signed for report in reports.values()):
         lines += [
             f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
         ]

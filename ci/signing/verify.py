@@ -265,7 +265,9 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     report.signed = bool(found)
     if not found:
         left = [
-            one for one in image.segments if one.header.type == PT_NULL and one.header.vendor_type
+            segment
+            for segment in image.segments
+            if segment.header.type == PT_NULL and segment.header.vendor_type
         ]
         report.add(
             Kind.LAYOUT, *(f"{one.describe()} is left over from a signature" for one in left)
@@ -309,7 +311,7 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, but "
             f"the headers are {image.headers.end} bytes at 0x0",
         )
-    loaded = [one for one in image.segments if one.header.type == PT_LOAD]
+    loaded = [segment for segment in image.segments if segment.header.type == PT_LOAD]
     if not loaded:
         report.add(Kind.LAYOUT, "no segment is loadable (type LOAD)")
     for one in loaded:
@@ -395,7 +397,7 @@ def _judge_signer(
         judge_signature(chain[0], signature, signed)
         for signed in parsed.list_signed(data, authority)
     ]
-    judged = next((one for one in tried if not one.fault), tried[0])
+    judged = next((judgement for judgement in tried if not judgement.fault), tried[0])
     if judged.fault:
         report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
     elif judged.scheme is Scheme.UNKNOWN:
@@ -441,7 +443,7 @@ def list_uncovered(image: Image) -> list[tuple[int, int]]:
     """
     taken = sorted(
         [(0, image.headers.end)]
-        + [(one.offset, one.end) for one in image.segments if one.file_size]
+        + [(segment.offset, segment.end) for segment in image.segments if segment.file_size]
         + [(len(image.data), len(image.data))]
     )
     gaps, position = [], 0

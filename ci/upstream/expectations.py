@@ -61,7 +61,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
     def fits(self, judged: Judged) -> bool:
         """Return whether a test ended as the row expects."""
-        found = not self.id or any(match(one.id, self.id) for one in judged.findings)
+        found = not self.id or any(match(finding.id, self.id) for finding in judged.findings)
         told = found and re.search(self.pattern, judged.reason)
         return bool(told) and WORDS[self.outcome] is judged.outcome
 
@@ -171,7 +171,9 @@ class Expectations:
 
     def find(self, test: str) -> list[Known]:
         """Return the rows of the policy that apply to a test."""
-        return [one for one in self.known if one.row.covers(self.suite, self.soc, self.qnn, test)]
+        return [
+            known for known in self.known if known.row.covers(self.suite, self.soc, self.qnn, test)
+        ]
 
     def check(self, judged: Judged) -> Checked:
         """Compare the result of a test with the rows that apply to it. If a flaky test passed, its
@@ -179,7 +181,7 @@ class Expectations:
         needs no row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
-            flaky = next((one for one in found if one.row.flaky), None)
+            flaky = next((known for known in found if known.row.flaky), None)
             if flaky:
                 reason = f"flaky: the test passed in this run ({flaky.cause.name})"
                 outcome = WORDS[flaky.row.outcome]
@@ -188,7 +190,7 @@ class Expectations:
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
             return Checked(judged)  # upstream's test itself asserts the refusal
-        fits = [one for one in found if one.row.fits(judged)]
+        fits = [known for known in found if known.row.fits(judged)]
         if fits:
             return Checked(judged, fits[0])
         if found:
@@ -202,10 +204,10 @@ class Expectations:
         """Return the globs in this suite's rows that match no test, each preceded by the name of
         its cause."""
         return [
-            f"{one.cause.name}: {glob}"
-            for one in self.known
-            if one.row.suite == self.suite
-            for glob in one.row.tests
+            f"{known.cause.name}: {glob}"
+            for known in self.known
+            if known.row.suite == self.suite
+            for glob in known.row.tests
             if not any(match(test, glob) for test in tests)
         ]
 
@@ -213,8 +215,8 @@ class Expectations:
         """Return a message for each limit of the suite's Ratchet that a complete run does not meet:
         too few tests ran, or too many are unsupported."""
         ratchet = self.policy.suites[self.suite]
-        without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
-        ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
+        without = sum(judged.outcome is Ending.UNSUPPORTED for judged in every)
+        ran = sum(judged.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for judged in every)
         losses = [f"only {ran} of {ratchet.run} required tests ran"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
             losses.append(

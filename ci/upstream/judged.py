@@ -81,16 +81,17 @@ def judge_comparison(
         else Threshold(scheme=MIXED, strict_noise=True)
     )
     infos = tuple(
-        structs.replace(one, dtype="uint8") if one.dtype == "bool" else one
-        for one in record.outputs
+        structs.replace(output, dtype="uint8") if output.dtype == "bool" else output
+        for output in record.outputs
     )
     outputs = stack(arrays[Member.OUTPUT], infos)
     references = make_references(record, arrays, infos)
-    zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
-    given = [wrong(one) for one in outputs] if wrong else outputs
+    zeros = judge(references, [np.zeros_like(output) for output in outputs], infos, rule)
+    given = [wrong(output) for output in outputs] if wrong else outputs
     judgement = judge(references, given, infos, rule)
     findings = [
-        structs.replace(one, details=(*one.details, *record.lacks)) for one in judgement.findings
+        structs.replace(finding, details=(*finding.details, *record.lacks))
+        for finding in judgement.findings
     ]
     if zeros.accepted:
         findings.append(INCONCLUSIVE.find("the gate accepts zeros: the test proves nothing"))
@@ -124,7 +125,7 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
     if own is Member.FLOAT:
         return References(best, None, noise)
     eager = stack(arrays.get(Member.FLOAT) or wanted, infos)
-    return References([Expected(one, one, one) for one in eager], best, noise)
+    return References([Expected(array, array, array) for array in eager], best, noise)
 
 
 def finite(runs: Array) -> Array:
@@ -152,9 +153,9 @@ def judge_test(
 ) -> Judged:
     """Return the result of one run of a test, from its journal entry and its comparisons."""
     with np.errstate(all="ignore"):
-        ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
+        ours = tuple(judge_comparison(*comparison, limits, wrong) for comparison in comparisons)
     judged = Judged(entry.test, Ending.PASSED, ours=ours, entry=entry)
-    rejected = [one for one in ours if one.findings]
+    rejected = [our for our in ours if our.findings]
     if ending := find_ending(entry, accepted=bool(ours) and not rejected):
         outcome, reason = ending
         return replace(judged, outcome=outcome, reason=reason)
@@ -189,13 +190,13 @@ def merge_repeats(every: Sequence[Judged]) -> Judged:
     """Return one result for several runs of a test with the same inputs: the first if all have the
     same outcome. If the outcomes differ, the test is flaky, and the result is FAILED."""
     first = every[0]
-    outcomes = list(dict.fromkeys(one.outcome for one in every))
+    outcomes = list(dict.fromkeys(judged.outcome for judged in every))
     if len(outcomes) == 1:
         return first
     counts = "; ".join(
         f"{one.value} in {sum(other.outcome is one for other in every)} of {len(every)} runs"
         for one in outcomes
     )
-    worst = next(one for one in every if one.outcome is not Ending.PASSED)
+    worst = next(judged for judged in every if judged.outcome is not Ending.PASSED)
     told = "; ".join(filter(None, (f"flaky: {counts}", worst.reason)))
     return replace(worst, outcome=Ending.FAILED, reason=told)

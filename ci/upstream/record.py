@@ -227,7 +227,7 @@ def find_scheme(program: Any) -> Scheme | None:
 def _count_bits(node: Node) -> int:
     """Return the smallest of WIDTHS that has enough bits for a quantizer's integers. Return 0 if
     none has enough, for example for a 32-bit bias."""
-    low, high = (int(str(one)) for one in node.args[-3:-1])
+    low, high = (int(str(arg)) for arg in node.args[-3:-1])
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 
 
@@ -248,7 +248,9 @@ class Flat(nn.Module):
         super().__init__()
         leaves, self.spec = tree_flatten(inputs)
         self.module = module
-        self.fixed = [torch.Tensor if isinstance(one, torch.Tensor) else one for one in leaves]
+        self.fixed = [
+            torch.Tensor if isinstance(leave, torch.Tensor) else leave for leave in leaves
+        ]
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         given = iter(tensors)
@@ -263,7 +265,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     scheme = find_scheme(seen.program)
     is_float = scheme is Scheme.FP16
     leaves = tree_flatten(seen.inputs)[0]
-    flat = tuple(one for one in leaves if isinstance(one, torch.Tensor))
+    flat = tuple(leave for leave in leaves if isinstance(leave, torch.Tensor))
     nested = not all(isinstance(one, torch.Tensor) for one in seen.inputs)
 
     def run(module: Any) -> Tensors:
@@ -290,10 +292,10 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
         arrays[Member.NOISE] = predict_noise(
             module, [given], float16=float16, qnn=find_qnn_version()
         )
-    if scheme and not all(one.is_floating_point() for one in seen.outputs):
+    if scheme and not all(output.is_floating_point() for output in seen.outputs):
         with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
             bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[own])])
-            arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
+            arrays[Member.LOW], arrays[Member.HIGH] = (bound[0] for bound in bounds)
     record = Comparison(
         scheme=scheme.value if scheme else "",
         outputs=describe_outputs(seen, exact, unnested, flat, lacks),
@@ -311,7 +313,7 @@ def describe_outputs(
     """Return the dtype and shape of each output. Also return its quantization step and range, and
     the parts that a concatenation joins, if these can be determined. ``unnested`` is the module
     ``exact`` or its wrapper that takes the inputs ``flat``."""
-    infos = [describe_tensor(one) for one in seen.outputs]
+    infos = [describe_tensor(output) for output in seen.outputs]
     with torch.no_grad(), lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
         with keep_state(exact):

@@ -254,10 +254,10 @@ def before_forks() -> None:
     warm_up(plain=False)
     collected.config = config
     collected.items = {
-        one.nodeid.rpartition("/")[2].partition("::")[2]
+        item.nodeid.rpartition("/")[2].partition("::")[2]
         if len(suite.places) == 1 and suite.places[0].endswith(".py")
-        else one.nodeid: one
-        for one in session.items
+        else item.nodeid: item
+        for item in session.items
     }
     collected.errors = tuple(listener.errors)
     if os.environ[SUITE] in WATCHES:
@@ -319,7 +319,7 @@ def find_refusal(item: Any) -> str:
 def choose_end(ends: Sequence[tuple[Ran, str]]) -> tuple[Ran, str]:
     """Return the end of a test: the first of ``ends`` that is not SKIPPED, or else the first. A
     test with no such end passed."""
-    failed = (one for one in ends if one[0] is not Ran.SKIPPED)
+    failed = (end for end in ends if end[0] is not Ran.SKIPPED)
     return next(failed, ends[0] if ends else (Ran.PASSED, ""))
 
 

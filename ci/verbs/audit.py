@@ -117,7 +117,7 @@ def run(
         pool = scratch.open(environment.apply(os.environ))
         check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
         parts = tuple(describe_toolchain(environment))
-        qnn = next((one.version for one in parts if one.name == LIBRARY), "")
+        qnn = next((part.version for part in parts if part.name == LIBRARY), "")
 
         def audit(number: int, spec: CaseSpec) -> Audited:
             place = scratch.scratch / f"audit-{number}"

@@ -61,7 +61,7 @@ class CheckedUnit:
 def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
     """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
     otherwise OK."""
-    codes = {one.exit_code(strict=strict) for one in checked}
+    codes = {checked_unit.exit_code(strict=strict) for checked_unit in checked}
     return next(
         (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
     )
@@ -71,9 +71,13 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
     """Return a description of each unit with the sizes of its components and its verdict."""
     return "\n".join(
         "\n".join(
-            [*_describe(one.unit), "", render_verdict(one.verdict, strict=strict, width=width)]
+            [
+                *_describe(checked_unit.unit),
+                "",
+                render_verdict(checked_unit.verdict, strict=strict, width=width),
+            ]
         )
-        for one in checked
+        for checked_unit in checked
     )
 
 
@@ -98,10 +102,10 @@ def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
     largest component is first. Assets and libraries for QNN's ABI are grouped by ``COMPONENTS``.
     The libraries for each other ABI form one component."""
     found: dict[str, tuple[int, int, int]] = {}
-    for one in (*unit.libraries, *unit.assets):
-        name = _component(one)
+    for library in (*unit.libraries, *unit.assets):
+        name = _component(library)
         count, size, packed = found.get(name, (0, 0, 0))
-        found[name] = (count + 1, size + one.size_bytes, packed + (one.packed_bytes or 0))
+        found[name] = (count + 1, size + library.size_bytes, packed + (library.packed_bytes or 0))
     return dict(sorted(found.items(), key=lambda row: -row[1][1]))
 
 
@@ -113,7 +117,7 @@ def _component(file: PackedFile) -> str:
 
 
 def _builds(unit: AppUnit) -> list[str]:
-    own = (one.build for one in unit.tree.files if one.name.startswith("lib"))
+    own = (file.build for file in unit.tree.files if file.name.startswith("lib"))
     return sorted({build.version for build in own if build and build.version})
 
 
@@ -127,7 +131,7 @@ def data_of(
         "socs": list(socs),
         "strict": strict,
         "fit": choose_exit(checked, strict=strict) is ExitCode.OK,
-        "units": [_unit_data(one) for one in checked],
+        "units": [_unit_data(checked_unit) for checked_unit in checked],
     }
 
 

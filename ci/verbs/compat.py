@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             f"{found.file} is not a program", why=why, fix="pass a .pte or a context binary"
         )
-    operators = {one for method in found.program.methods for one in method.cpu_operators}
+    operators = {operator for method in found.program.methods for operator in method.cpu_operators}
     runtime = read_runtime(args.runtime, operators) if args.runtime else None
     answer = judge_compat(found.program, runtime, args.soc)
     return Outcome(_render(answer), msgspec.to_builtins(answer), CODES[answer.verdict])
@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _render(answer: Answer) -> str:
     where = " on ".join(filter(None, (answer.runtime, answer.soc)))
-    by = ", ".join(one.value for one in answer.decided_by)
+    by = ", ".join(axis.value for axis in answer.decided_by)
     head = f"{answer.file} for {where}: {answer.verdict.value}"
     rows = (
         f"  {row.axis.value:13}{row.verdict.value:13}{show_row(row.why)}\n" for row in answer.rows

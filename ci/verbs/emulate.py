@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         HOW,
         "the processor to lower for; default: htp",
-        choices=[one.value for one in Backend],
+        choices=[backend.value for backend in Backend],
         default=Backend.HTP.value,
         again=str,
         digest=True,
@@ -206,7 +206,7 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
 def require_companions(args: argparse.Namespace) -> None:
     """Raise UsageError for an option that has no effect without --suite, or without a device."""
     met = ON_DEVICE if args.device or args.any else ""
-    lacking = [one for one in list_given(args) if one.needs not in {"", met}]
+    lacking = [option for option in list_given(args) if option.needs not in {"", met}]
     for one in sorted(lacking, key=lambda one: one.needs != "--suite"):
         raise UsageError(
             f"{one.flag} needs {one.needs}", fix=f"add {one.needs}, or leave out {one.flag}"

@@ -71,7 +71,7 @@ def are_files(models: Sequence[str], policy: Path | None) -> bool:
         matched = [path for name, path in known.items() if fnmatchcase(name.lower(), word.lower())]
         paths += matched or [word]
     paths = paths or [*known.values()]
-    return bool(paths) and all(one.endswith(".onnx") for one in paths)
+    return bool(paths) and all(path.endswith(".onnx") for path in paths)
 
 
 def find_values(words: Sequence[str], option: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def choose_upgrade(words: Sequence[str]) -> str:
     if any(word.startswith("onnxruntime") for word in words):
         return ONNX_TORCH
     files = [user_path(word) for word in words if word and not word.startswith("-")]
-    reports = [one for one in files if one.is_file() or (one / "report.json").is_file()]
+    reports = [file for file in files if file.is_file() or (file / "report.json").is_file()]
     return CORE if len(reports) > 1 else EVERYTHING
 
 
@@ -102,7 +102,7 @@ def choose_estimate(words: Sequence[str]) -> str:
         return group
     given = [*find_values(words, "--frontend")]
     models = [*find_values(words, "--model")]
-    if all(one.endswith(".onnx") for one in models) and models:
+    if all(model.endswith(".onnx") for model in models) and models:
         return ONNX
     return ONNX_TORCH if "onnx" in given else LOWERING
 

@@ -52,7 +52,7 @@ def render_estimate(case: CaseName, estimate: Estimate) -> Iterator[str]:
     yield str(case)
     if estimate.unknown:
         yield f"  cannot tell the time: {estimate.unknown}"
-    width = max((len(one.device) for one in estimate.times), default=0)
+    width = max((len(time.device) for time in estimate.times), default=0)
     for one in estimate.times:
         yield f"  {one.device:{width}}  {show_time(one)}{name_neighbours(one)}"
     if estimate.simulation:
@@ -66,7 +66,10 @@ def show_time(time: PredictedTime) -> str:
 
 def name_neighbours(time: PredictedTime) -> str:
     """Return the nearest measured models, such as ``, between resnet18 1.0 and regnet 1.2``."""
-    below, above = (one and f"{one.model} {one.ms:.3g}" for one in (time.below, time.above))
+    below, above = (
+        measured_model and f"{measured_model.model} {measured_model.ms:.3g}"
+        for measured_model in (time.below, time.above)
+    )
     if below and above:
         return f", between {below} and {above}"
     return f", above {below}" if below else f", below {above}" if above else ""
@@ -157,14 +160,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases.append(msgspec.structs.replace(found, trace=trace))
     text = [
         line
-        for one in cases
-        for line in render_estimate(CaseName(one.model, one.scheme, one.soc), one.estimate)
+        for case in cases
+        for line in render_estimate(CaseName(case.model, case.scheme, case.soc), case.estimate)
     ]
-    text += [f"  trace: {one.trace}" for one in cases if one.trace]
-    if any(one.estimate.times for one in cases):
+    text += [f"  trace: {case.trace}" for case in cases if case.trace]
+    if any(case.estimate.times for case in cases):
         text.append(NOTE)
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
-    failed = any(one.estimate.simulation is None for one in cases)
+    failed = any(case.estimate.simulation is None for case in cases)
     return Outcome("\n".join(text) + "\n", data, ExitCode.FAILED if failed else ExitCode.OK)
 
 
@@ -231,5 +234,5 @@ def fit_own(args: argparse.Namespace, progress: Progress) -> Outcome:
     lines = calibrate([read_report(path) for path in args.calibrate])
     target = write_own(lines, args.policy)
     progress.step(f"wrote {shown_path(target)}")
-    text = "".join(f"{describe_line(one)}\n" for one in lines)
+    text = "".join(f"{describe_line(line)}\n" for line in lines)
     return Outcome(text, msgspec.to_builtins(lines))

@@ -55,10 +55,10 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         else f"{args.program.name} passed (the signature of the evidence was not checked)"
     ]
     lines += [f"  case: {case.name}"] * (not faults)
-    lines += [f"  {one}" for one in faults]
-    lines += [f"  warning: {' '.join(one.split())}" for one in case.warnings if not faults]
+    lines += [f"  {fault}" for fault in faults]
+    lines += [f"  warning: {' '.join(warning.split())}" for warning in case.warnings if not faults]
     return Outcome(
-        "".join(f"{one}\n" for one in lines),
+        "".join(f"{line}\n" for line in lines),
         {"fits": not faults, "faults": faults, "case": described},
         ExitCode.FAILED if faults else ExitCode.OK,
     )

@@ -51,21 +51,23 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.files and all(map(FINDING.fullmatch, args.files)):
         entries = [find_entry(name, rules) for name in args.files]
         found: dict[str, Any] = {"logs": [], "findings": [], "kinds": []}
-        for one in entries:
-            found["kinds" if isinstance(one, Kind) else "findings"].append(msgspec.to_builtins(one))
+        for entry in entries:
+            found["kinds" if isinstance(entry, Kind) else "findings"].append(
+                msgspec.to_builtins(entry)
+            )
         return Outcome("\n".join(map(render_entry, entries)), found)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
         progress.step(f"reading {'standard input' if name == STDIN else name}")
         explanations.append(read_log(name, rules))
-    failed = any(one.causes for one in explanations)
+    failed = any(explanation.causes for explanation in explanations)
     if args.github:
         text = Provider({"GITHUB_ACTIONS": "true"}).annotate(list(annotate(explanations)))
     else:
         text = "\n".join(map(render, explanations))
     return Outcome(
         text,
-        {"logs": [msgspec.to_builtins(one) for one in explanations]},
+        {"logs": [msgspec.to_builtins(explanation) for explanation in explanations]},
         ExitCode.FAILED if failed else ExitCode.OK,
         exact=args.github,
     )

@@ -39,7 +39,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     args.policy = None if args.policy == OURS else args.policy  # it is never searched for
     require_executorch(args.executorch)
     check_arguments(args, SUITE)
-    if given := [one.flag for one in list_given(args) if one.of_cases]:
+    if given := [option.flag for option in list_given(args) if option.of_cases]:
         instead = "; choose faults with --filter" * (given[0] in SELECTING)
         raise UsageError(
             f"{given[0]} cannot be used with --suite {SUITE}",
@@ -48,10 +48,11 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     faults = [
-        one
-        for one in read_faults(args.policy)
+        fault
+        for fault in read_faults(args.policy)
         # The name of a case starts with that of its fault.
-        if not args.filter or any(fnmatchcase(one.name, glob.split(" ")[0]) for glob in args.filter)
+        if not args.filter
+        or any(fnmatchcase(fault.name, glob.split(" ")[0]) for glob in args.filter)
     ]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
@@ -71,7 +72,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
                 runs += bench.rerun(faults, soc, progress)
     if not runs:
         require_packages((NEEDS["onnx"],), "onnx")
-    cases = tuple(make_case(one, soc) for one in runs)
+    cases = tuple(make_case(run, soc) for run in runs)
     report = Report(
         session=SUITE,
         started=started_now(),
@@ -114,8 +115,8 @@ def make_case(one: Rerun, soc: str) -> Case:
 
 def count_ends(runs: Sequence[Rerun]) -> list[str]:
     """Return one line with the number of graphs that have the result recorded in faults.toml."""
-    known = [one for one in runs if one.expected]
-    as_known = sum(not one.problem for one in known)
+    known = [run for run in runs if run.expected]
+    as_known = sum(not rerun.problem for rerun in known)
     without = f"; {len(runs) - len(known)} more have no recorded result with this QNN" * (
         len(known) < len(runs)
     )

@@ -81,7 +81,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with open_bench(
         args.frontend, choice.read_choice(args.sdk, args.adaptor), progress, offline=args.offline
     ) as bench:
-        progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
+        progress.step(f"3/4 try graphs in {', '.join(scheme.value for scheme in schemes)}")
         if text:
             trials = [(one, bench.make(one, soc)) for one, soc in runs]
             outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
@@ -112,11 +112,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     progress.step("4/4 report")
 
     write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(found)))
-    findings = [finding for one in found for finding in one.findings]
+    findings = [finding for searched in found for finding in searched.findings]
     write_pages(findings, directory, args.frontend, qnn)
     if args.source != "random":
         write_whole(directory / "coverage.md", render_coverage(found).encode())
-    fresh = [one for one in findings if not one.known]
+    fresh = [finding for finding in findings if not finding.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
     return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
 
@@ -134,7 +134,7 @@ def write_pages(findings: list[Finding], directory: Path, frontend: Frontend, qn
 def read_graph(path: Path) -> str:
     """Return the graph in a file, or that of the known fault with this name, as text. Raises
     UsageError if there is no valid graph."""
-    known = {one.name: one.graph for one in read_faults() if one.graph}
+    known = {fault.name: fault.graph for fault in read_faults() if fault.graph}
     if path.name in known and not path.exists():
         return known[path.name]
     data = read_user_file(path, "the graph", LIMIT_BYTES)
@@ -154,13 +154,13 @@ def try_graph(
     lines, data, findings = [], [], []
     for scheme, trial in trials:
         results = list(trial.run([Item(str(graph), seed) for seed in SEEDS], 1))
-        for one in results:
+        for result in results:
             lines.append(
-                f"{scheme} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB"
-                f" ({one.predicted_db:.1f} dB predicted) {one.place} {one.why}".rstrip()
+                f"{scheme} seed {result.seed}: {result.end}, {result.sqnr_db:.1f} dB"
+                f" ({result.predicted_db:.1f} dB predicted) {result.place} {result.why}".rstrip()
             )
-            data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})
-        if ends := [one.end for one in results if one.is_suspect]:
+            data.append({"scheme": scheme.value, **msgspec.to_builtins(result)})
+        if ends := [result.end for result in results if result.is_suspect]:
             end = min(ends, key=ORDER.index)
             own = {"frontend": frontend, "scheme": scheme.value, "soc": soc}
             findings.append(make_finding(graph, end, results, **own))

@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     text = render_markdown(document) if args.markdown else show_document(document)
     data = {
         "green": verdict.is_green,
-        "jobs": [asdict(one) for one in verdict.jobs],
+        "jobs": [asdict(job) for job in verdict.jobs],
         "notes": list(verdict.notes),
     }
     # DOWNLOAD asks for another run, if only infrastructure failed; FAILED asks for a fix.

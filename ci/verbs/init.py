@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     policy = shlex.quote(shown_path(root / POLICY))
     return Outcome(
         "".join(f"wrote {name}\n" for name in written)
-        + "".join(f"note: {one}\n" for one in notes)
+        + "".join(f"note: {note}\n" for note in notes)
         + f"next: run `qnn-ci {verb} --policy {policy}`, then commit these files\n",
         {"written": written, "notes": notes, "policy": policy},
     )
@@ -131,7 +131,7 @@ def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
             fix="leave out --workflow-only",
         )
     paths = read_paths(root / POLICY).values()
-    return bool(paths) and all(one.endswith(ONNX.suffix) for one in paths)
+    return bool(paths) and all(path.endswith(ONNX.suffix) for path in paths)
 
 
 def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ INDENT, COLUMN, SHOWN = "  ", 14, 4
 
 def render_files(files: Iterable[Inspected]) -> str:
     """Return a block of text for each file."""
-    return "\n".join("".join(f"{line}\n" for line in _describe(one)) for one in files)
+    return "\n".join("".join(f"{line}\n" for line in _describe(file)) for file in files)
 
 
 def _describe(item: Inspected) -> Iterator[str]:
@@ -74,10 +74,11 @@ def _describe_program(program: Program) -> Iterator[str]:
         yield _row(
             "contains" if is_data else "needs a .ptd", f"{'' if is_data else 'with '}{tensors}"
         )
-    for one in program.segments:
+    for segment in program.segments:
         yield _row(
             "segment",
-            f"{show_bytes(one.size_bytes)} at byte {one.offset}, a multiple of {one.align}",
+            f"{show_bytes(segment.size_bytes)} at byte {segment.offset},"
+            f" a multiple of {segment.align}",
         )
     for dtype, size in (program.constant_bytes or {}).items():
         yield _row("CPU weights", f"{dtype}, {show_bytes(size)}")
@@ -105,7 +106,7 @@ def _describe_context(context: ContextBinary) -> Iterator[str]:
 
 
 def _describe_method(method: Method) -> Iterator[str]:
-    backends = sorted({one.backend for one in method.partitions})
+    backends = sorted({partition.backend for partition in method.partitions})
     parts = count(len(method.partitions), "partition")
     yield _row(
         "method", f"{method.name}, {parts}{f' for {chr(44).join(backends)}' * bool(backends)}"
@@ -117,11 +118,13 @@ def _describe_method(method: Method) -> Iterator[str]:
 
 def _describe_ports(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> Iterator[str]:
     for kind, ports in (("input", inputs), ("output", outputs)):
-        for one in ports:
+        for port in ports:
             grid = (
-                "" if one.scale is None else f", scale {one.scale:g}, zero point {one.zero_point}"
+                ""
+                if port.scale is None
+                else f", scale {port.scale:g}, zero point {port.zero_point}"
             )
-            yield _row(f"{INDENT}{kind}", f"{one.name} {one.dtype} {list(one.shape)}{grid}")
+            yield _row(f"{INDENT}{kind}", f"{port.name} {port.dtype} {list(port.shape)}{grid}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,5 +143,5 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             from ci.onnx.contexts import seal_context
 
             seal_context(path)
-    code = ExitCode.FAILED if any(one.damage for one in found) else ExitCode.OK
+    code = ExitCode.FAILED if any(inspected.damage for inspected in found) else ExitCode.OK
     return Outcome(render_files(found), msgspec.to_builtins(Inspection(tuple(found))), code)

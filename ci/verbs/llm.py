@@ -187,8 +187,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
     """Return the schemes that match ``globs`` or, without globs, the default schemes. Raises
     UsageError for a glob that matches none."""
-    named = match_all("scheme", globs, [one.value for one in RECIPES])
-    return [one for one in RECIPES if one.value in named] or DEFAULT
+    named = match_all("scheme", globs, [scheme.value for scheme in RECIPES])
+    return [scheme for scheme in RECIPES if scheme.value in named] or DEFAULT
 
 
 def project_model(args: argparse.Namespace) -> Outcome:

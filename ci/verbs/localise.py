@@ -61,14 +61,14 @@ def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
     """Return FAILED if an output of a program is wrong, or if a case has no program, otherwise
     OK."""
-    failed = any(one.wrong or not one.outputs for one in cases)
+    failed = any(case.wrong or not case.outputs for case in cases)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
 def render_cases(cases: Sequence[Localised]) -> str:
     """Return the results as text for a terminal."""
-    names = name_models(one.model for one in cases)
-    return "\n".join(line for one in cases for line in _render(one, names[one.model]))
+    names = name_models(case.model for case in cases)
+    return "\n".join(line for case in cases for line in _render(case, names[case.model]))
 
 
 def _render(case: Localised, name: str) -> Iterator[str]:
@@ -108,8 +108,9 @@ def _conclude(case: Localised) -> Iterator[str]:
     if case.part:
         yield f"  smallest part that is still wrong, {count(len(case.part), 'operator')}:"
         yield from (f"    {one.name}: {one}{_note(one)}" for one in case.part)
-        for one in case.part_outputs:
-            yield f"    returns {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
+        for output in case.part_outputs:
+            wrong = ", wrong" if output.wrong else ""
+            yield f"    returns {output.operator}: {_pair(output)}{wrong}"
     if case.cured_by:
         names = ", ".join(f"{one.name} ({one})" for one in case.cured_by)
         yield f"  the part is right if it also returns: {names}"

@@ -94,7 +94,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
     written = write_mended(found, args, known, progress)
-    cases = [describe_case(one) for one in found]
+    cases = [describe_case(mended) for mended in found]
     data = data_of(cases, written)
     write_json(args.reports / SESSION / f"{SESSION}.json", data)
     document = make_document(cases)
@@ -153,12 +153,12 @@ def write_mended(
     """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
     the policy's path, or "" if no case has a recipe. Functions in ``known`` stay in the module,
     because a policy may refer to them."""
-    if all(one.recipe == Recipe() for one in found):
+    if all(mended.recipe == Recipe() for mended in found):
         return ""
     directory: Path = args.output
     entries = plan_entries(found, args.own)
     factories = list_factories(entries, known)
-    functions = {one.name: one for one in (*known, *factories.values())}
+    functions = {factory.name: factory for factory in (*known, *factories.values())}
     made = Written(entries, factories, directory / SOURCE)
     applied = made.apply(args.policy) if args.apply else ""
     paths = [directory / POLICY, *([directory / SOURCE] if functions else [])]
@@ -170,7 +170,7 @@ def write_mended(
             directory.mkdir(parents=True, exist_ok=True)
             paths.append(made.name_file(entry))
             write_rewritten(first.spec, first.recipe, paths[-1])
-    name, verb = shown_path(paths[0]), name_verb([one.spec for one in found])
+    name, verb = shown_path(paths[0]), name_verb([mended.spec for mended in found])
     text = write_toml(made.make_policy(args.policy))
     write_whole(paths[0], HEAD.format(name=name, verb=verb) + text)
     if applied:

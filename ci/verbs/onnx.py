@@ -131,7 +131,9 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
     """Raise UsageError if the user's policy at ``path``, which was found and not passed, has models
     but no .onnx file. In a repository with both kinds, these are in another policy."""
-    if not policy.models or any(one.path.endswith(ONNX.suffix) for one in policy.models.values()):
+    if not policy.models or any(
+        model.path.endswith(ONNX.suffix) for model in policy.models.values()
+    ):
         return
     name = shown_path(path or Path())
     raise UsageError(

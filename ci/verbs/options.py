@@ -307,23 +307,23 @@ def add_options(
 
 def check_values(args: argparse.Namespace) -> None:
     """Raise UsageError for an option with a value that no run can use."""
-    for one in args.options:
-        if one.check:
-            one.check(one.flag, getattr(args, one.argument.dest))
+    for option in args.options:
+        if option.check:
+            option.check(option.flag, getattr(args, option.argument.dest))
 
 
 def list_given(args: argparse.Namespace) -> list[Option]:
     """Return the options that have other values than their defaults."""
-    return [one for one in args.options if one.is_given(args)]
+    return [option for option in args.options if option.is_given(args)]
 
 
 def list_digested(args: argparse.Namespace) -> list[str]:
     """Return the options with ``digest``, each followed by its value."""
     return [
         word
-        for one in args.options
-        if one.digest
-        for word in (one.flag, str(getattr(args, one.argument.dest)))
+        for option in args.options
+        if option.digest
+        for word in (option.flag, str(getattr(args, option.argument.dest)))
     ]
 
 
@@ -337,11 +337,13 @@ def repeat_policy(args: argparse.Namespace) -> list[str]:
 def repeat_command(args: argparse.Namespace) -> str:
     """Return the command line of this call without the options that select cases, as typed at the
     root of a repository."""
-    words = [word for one in args.options for word in one.repeat(args)]
+    words = [word for option in args.options for word in option.repeat(args)]
     return " ".join([args.program, *map(shlex.quote, [*repeat_policy(args), *words])])
 
 
 def name_mending(args: argparse.Namespace) -> str:
     """Return the start of the command that mends a case of this call."""
-    shapes = [word for one in args.options if one.flag == "--shape" for word in one.repeat(args)]
+    shapes = [
+        word for option in args.options if option.flag == "--shape" for word in option.repeat(args)
+    ]
     return " ".join(["mend", *map(shlex.quote, [*repeat_policy(args), *shapes])])

@@ -73,16 +73,16 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
     runs = [*record_sessions(repository, args.record, progress)]
     if args.out:
         fresh = dict(repository.rules.recorded)
-        for one in runs:  # a failed run may have ended early, so it takes nothing away
-            known = fresh.get(one.name) if one.failed else None
-            fresh[one.name] = one.opened.joined(known) if known else one.opened
+        for run in runs:  # a failed run may have ended early, so it takes nothing away
+            known = fresh.get(run.name) if run.failed else None
+            fresh[run.name] = run.opened.joined(known) if known else run.opened
         with explain_writes(args.out):
             write_whole(args.out, render_record(fresh).encode())
     rows = [
-        {"name": one.name, "exit_code": one.code, "files": one.count, "unplanned": one.unplanned}
-        for one in runs
+        {"name": run.name, "exit_code": run.code, "files": run.count, "unplanned": run.unplanned}
+        for run in runs
     ]
-    bad = any(one.unplanned or one.failed for one in runs)
+    bad = any(run.unplanned or run.failed for run in runs)
     return Outcome(render_runs(runs), {"sessions": rows}, ExitCode.FAILED if bad else ExitCode.OK)
 
 

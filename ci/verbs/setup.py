@@ -64,17 +64,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     notes = [
         *describe_repairs(artifacts, replaced),
         *(
-            Annotation(Level.ERROR, f"{one.id}: {one.what}. Fix: {one.fix}", TITLE)
-            for one in verdict.errors
+            Annotation(Level.ERROR, f"{error.id}: {error.what}. Fix: {error.fix}", TITLE)
+            for error in verdict.errors
         ),
     ]
     write_through(sys.stderr, provider.annotate(notes) if notes else "")
     outputs = {
-        "roots": json.dumps({one.name: str(one.root) for one in artifacts}),
-        "versions": json.dumps({one.name: one.version for one in artifacts}),
+        "roots": json.dumps({artifact.name: str(artifact.root) for artifact in artifacts}),
+        "versions": json.dumps({artifact.name: artifact.version for artifact in artifacts}),
         "report": str(args.report.absolute()),
         "changed": json.dumps(bool(changed)),
-        "repaired": json.dumps(any(one.level is Level.WARNING for one in notes)),
+        "repaired": json.dumps(any(note.level is Level.WARNING for note in notes)),
     }
     if verdict.fit:
         return Outcome(hand_over(provider, environment, outputs), verdict.data(), exact=True)
@@ -102,7 +102,10 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
     programs = [program.absolute().parent] if program.name == "qnn-ci" else []
     if not provider.export(variables, programs, outputs):
         return render_shell(environment)
-    rows = (f"{one.name} {one.version}  {one.root}\n" for one in environment.artifacts)
+    rows = (
+        f"{artifact.name} {artifact.version}  {artifact.root}\n"
+        for artifact in environment.artifacts
+    )
     return "".join(rows)
 
 
@@ -111,10 +114,10 @@ def describe_repairs(
 ) -> Iterator[Annotation]:
     """Yield a warning for each artifact in the store that was repaired. Also yield one for each
     file from a cache that was replaced because its content did not match its pin."""
-    for one in artifacts:
-        if one.repaired:
-            damaged = name_some(one.repaired, SHOWN)
-            name = f"{one.name} {one.version}"
+    for artifact in artifacts:
+        if artifact.repaired:
+            damaged = name_some(artifact.repaired, SHOWN)
+            name = f"{artifact.name} {artifact.version}"
             text = f"{name} in the store was damaged and has been repaired: {damaged}"
             yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:

@@ -103,7 +103,14 @@ def find_runtime(word: str, progress: Progress) -> Path:
             fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
         )
     requests = parse_selection([word], Options(offline=True))
-    request = next((one for one in requests if one.name.startswith(QNN)), requests[0])
+    request = next(
+        (
+            artifact_request
+            for artifact_request in requests
+            if artifact_request.name.startswith(QNN)
+        ),
+        requests[0],
+    )
     found = locate_artifact(request, Store(), progress)
     if not found:
         raise UnfitError(

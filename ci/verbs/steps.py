@@ -146,7 +146,7 @@ def take_steps(
             progress.step(f"3/4 {work}")
             report = run(environment, scratch)
     progress.step("4/4 report")
-    tried = "; ".join(one.what for one in verdict.findings if one.id in tolerated)
+    tried = "; ".join(finding.what for finding in verdict.findings if finding.id in tolerated)
     return replace(report, unsupported=tried)
 
 
@@ -270,7 +270,7 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
         return
     name = name_figures(report.toolchain, report.backend)
     folders = filter(None, (suite_folder(), users_folder(policy)))
-    recorded = [hash_file(one / name) for one in folders if (one / name).is_file()]
+    recorded = [hash_file(folder / name) for folder in folders if (folder / name).is_file()]
     default = manifests_root() / "policies" / f"{LANES[report.session]}.toml"
     digests = {
         evidence.POLICY: hash_file(policy or default),
@@ -294,8 +294,8 @@ def list_asked(
     if not args.model:
         return list_choices(policy, lane)
     specs = select_asked(args, policy, lane)
-    mixed = [one for one in specs if one.source.choices.parts]
-    chosen = {(one.model, one.scheme.value if mixed else ""): one for one in mixed or specs}
+    mixed = [spec for spec in specs if spec.source.choices.parts]
+    chosen = {(spec.model, spec.scheme.value if mixed else ""): spec for spec in mixed or specs}
     texts, listed = [], []
     for (model, scheme), spec in chosen.items():
         with at_key(f"{model} {scheme}".strip()):
@@ -328,7 +328,7 @@ def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
         name: {
             "about": about[name],
             "schemes": own.get(name)
-            or [one.value for one in policy.suite.get(name, ()) if one in lane.schemes],
+            or [scheme.value for scheme in policy.suite.get(name, ()) if scheme in lane.schemes],
         }
         for name in about
     }

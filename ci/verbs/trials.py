@@ -68,9 +68,9 @@ class Bench:
         """Return the rewrites that are known to help in a scheme, and to cure a fault, if one is
         given."""
         return [
-            one.name
-            for one in read_rewrites("onnx" if self.frontend == "onnx" else "torch")
-            if one.helps_in(Scheme(scheme)) and (not fault or fault in one.cures)
+            rewrite.name
+            for rewrite in read_rewrites("onnx" if self.frontend == "onnx" else "torch")
+            if rewrite.helps_in(Scheme(scheme)) and (not fault or fault in rewrite.cures)
         ]
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
@@ -116,7 +116,7 @@ def open_bench(
     ) as (environment, scratch, _):
         own = os.pathsep.join(filter(None, [*map(str, packages), os.environ.get("PYTHONPATH", "")]))
         variables = environment.apply({**os.environ, "PYTHONPATH": own} if own else os.environ)
-        roots = [one.root for one in environment.artifacts if one.name in RUNTIMES]
+        roots = [artifact.root for artifact in environment.artifacts if artifact.name in RUNTIMES]
         bench = Bench(frontend, scratch.scratch, scratch.open(variables), roots[0])
         build = find_qnn_build(roots[0] / HTP)
         bench.qnn = (build.version if build else None) or "unknown"
@@ -126,7 +126,9 @@ def open_bench(
 def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
     """Return the requested schemes, or the front end's default ones. Raises UsageError for a scheme
     that it does not support."""
-    known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
+    known = {
+        scheme.value: scheme for scheme in LANES[frontend].schemes if scheme is not Scheme.ASIS
+    }
     if wrong := [one for one in asked if one not in known]:
         raise UsageError(
             f"--scheme {wrong[0]} is not supported by {frontend}",

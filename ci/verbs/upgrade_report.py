@@ -205,7 +205,7 @@ def find_side(word: str, session: str, progress: Progress) -> Side:
     DownloadError or UsageError."""
     if pins := split_pins(word):
         packages = tuple(fetch_package(*pin, progress) for pin in pins)
-        trees = [one / SDK for one in packages if (one / SDK).is_dir()]
+        trees = [package / SDK for package in packages if (package / SDK).is_dir()]
         tree = trees[0] if trees else None
         return Side(word, None, PACKAGES[pins[0][0]], packages, str(tree or ""), tree)
     path = user_path(word)
@@ -252,7 +252,10 @@ def lay_out_libraries(packages: Path) -> None:
     folder.mkdir(parents=True)
     package = packages / "onnxruntime_qnn"
     bundled = sorted((packages / "onnxruntime_qnn.libs").glob("lib*"))
-    for path in [*bundled, *(one for one in package.iterdir() if QNN_LIBRARY.fullmatch(one.name))]:
+    for path in [
+        *bundled,
+        *(path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name)),
+    ]:
         os.link(path, folder / path.name)
         if usual := BUNDLED.fullmatch(path.name):
             (folder / f"{usual[1]}.so.1").symlink_to(path.name)
@@ -305,7 +308,7 @@ def find_qnn(side: Side, report: Report | None) -> str:
     if library and library.is_file() and (build := find_qnn_build(library)):
         return build.version or ""
     tools = report.toolchain if report else ()
-    named = next((one.version for one in tools if one.name == HTP), "")
+    named = next((tool.version for tool in tools if tool.name == HTP), "")
     return str(parse_version(named)) if named else ""
 
 
@@ -316,8 +319,8 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
     If no run is possible, return an empty list, and add the reason to ``noted``.
     """
     faults = read_faults()
-    tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
-    known = [one for one in tried if is_same(qnn, one.qnn)]
+    tried = [rerun for frontend in FRONTENDS for rerun in list_tried(faults, frontend)]
+    known = [rerun for rerun in tried if is_same(qnn, rerun.qnn)]
     if known:
         return known
     why = "there is only a report, without libraries to run"

@@ -82,7 +82,7 @@ def make_case(checked: Checked, soc: str) -> Case:
         cause = checked.known.cause
         why = f"{cause.name} ({cause.fault}): {cause.about}; until: {cause.until}"
         findings[0] = findings[0].explained(advise(why, certainty=Certainty.KNOWN))
-    lacks = tuple(dict.fromkeys(told for one in judged.ours for told in one.lacks))
+    lacks = tuple(dict.fromkeys(told for our in judged.ours for told in our.lacks))
     return Case(
         model=judged.test,
         scheme=judged.scheme,
@@ -109,7 +109,7 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
         above, sqnr = figures.above_noise_db, figures.sqnr_db
         return (-math.inf if above is None else above, math.inf if sqnr is None else -sqnr)
 
-    return vars(max((one.figures for one in judged.ours), key=rank))
+    return vars(max((our.figures for our in judged.ours), key=rank))
 
 
 def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
@@ -117,14 +117,14 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
     zeros instead of the test's outputs."""
     return [
         Control(
-            model=one.test,
-            scheme=one.scheme,
+            model=judged.test,
+            scheme=judged.scheme,
             soc=soc,
             kind=ControlKind.ZEROS,
-            rejected=not any(ours.accepts_zeros for ours in one.ours),
+            rejected=not any(ours.accepts_zeros for ours in judged.ours),
         )
-        for one in every
-        if one.outcome is Ending.PASSED
+        for judged in every
+        if judged.outcome is Ending.PASSED
     ]
 
 
@@ -133,7 +133,7 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     empty list if there are no faults."""
     fix = "find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
     advice = advise(fix=fix, proof=Proof.PROVEN)
-    found = tuple(UNRECORDED.find(one, advice=advice) for one in faults)
+    found = tuple(UNRECORDED.find(fault, advice=advice) for fault in faults)
     failed = Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, findings=found)
     return [failed] if faults else []
 
@@ -141,7 +141,7 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 def count_outcomes(every: Sequence[Judged]) -> str:
     """Return the number of tests per result, in the order of Ending, such as ``301 passed by both;
     40 passed by theirs, failed by ours; 2 failed; 9 unsupported; 0 timed out``."""
-    counts = Counter(one.outcome for one in every)
+    counts = Counter(judged.outcome for judged in every)
     return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
 
@@ -149,9 +149,13 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
     """Return one line per cause, with the number of tests whose result it explains. The most
     frequent cause is first. The last line counts the tests that failed one of the verdicts without
     a known cause."""
-    causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
-    bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
-    bare = sum(bool(one.fault) for one in bad)
+    causes = Counter(
+        checked.known.cause.name for checked in every if checked.known and not checked.fault
+    )
+    bad = [
+        checked for checked in every if checked.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}
+    ]
+    bare = sum(bool(checked.fault) for checked in bad)
     lines = [f"cause {name}: {number}" for name, number in causes.most_common()]
     return [*lines, f"failures without a known cause: {bare} of {len(bad)}"]
 
@@ -161,7 +165,7 @@ def check_all(
 ) -> tuple[list[Checked], list[str]]:
     """Compare the result of each test with the expected one. For a ``whole`` run, also return the
     faults of the suite: too few tests ran, too many are unsupported, or a row matches no test."""
-    checked = [expectations.check(one) for one in every]
+    checked = [expectations.check(judged) for judged in every]
     if not whole:
         return checked, []
     stale = [f"a row matches no test: {one}" for one in expectations.find_stale(tests)]
@@ -252,8 +256,8 @@ def check_suite(args: argparse.Namespace, suite: Suite) -> None:
         )
     if args.soc:
         find_soc(args.soc)
-    places = [args.source / one for one in suite.places] if args.source else []
-    if missing := [one for one in places if not one.exists()]:
+    places = [args.source / place for place in suite.places] if args.source else []
+    if missing := [place for place in places if not place.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")
 
 
@@ -323,12 +327,12 @@ def judge_entries(
         yield merge_repeats(
             [
                 judge_test(
-                    one,
-                    read_comparisons(kept_directory(directory, test, one.repeat)),
+                    turn,
+                    read_comparisons(kept_directory(directory, test, turn.repeat)),
                     limits,
                     wrong,
                 )
-                for one in turns
+                for turn in turns
             ]
         )
 
@@ -343,7 +347,7 @@ def make_report(
     phases: Phases,
 ) -> Report:
     """Judge the outputs that a run kept, and return the report."""
-    qnn = next((one.version for one in header.tools if one.name == LIBRARY), "")
+    qnn = next((tool.version for tool in header.tools if tool.name == LIBRARY), "")
     expectations = Expectations(policy, header.suite, header.soc, qnn)
     with phases.measure("judge"):
         judged = list(judge_entries(directory, entries))
@@ -353,7 +357,7 @@ def make_report(
     cases = (*make_suite_case(faults, header.soc), *rows)
     controls = make_controls(judged, header.soc)
     emulator = read_policy()
-    schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
+    schemes = sorted({row.scheme for row in rows} & {one.value for one in Scheme})
     args.soc = header.soc if header.soc != SUITES[header.suite].soc else ""
     vars(args).update(read_choice(args.sdk, args.adaptor).options)
     return Report(
@@ -362,7 +366,7 @@ def make_report(
         host=read_host(),
         source=read_source(),
         toolchain=header.tools,
-        thresholds=tuple(emulator.limits_of("", Scheme(one)) for one in schemes),
+        thresholds=tuple(emulator.limits_of("", Scheme(scheme)) for scheme in schemes),
         cases=cases,
         controls=tuple(controls),
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
@@ -393,7 +397,7 @@ def publish_suite(
 ) -> Outcome:
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
-    failed = [one for one in report.cases if one.status is Status.FAILED]
+    failed = [case for case in report.cases if case.status is Status.FAILED]
     lines = [("", f"{one.model}: {one.headline}") for one in failed[:SHOWN]]
     if len(failed) > SHOWN:
         lines.append(("", f"and {len(failed) - SHOWN} more, see the report"))

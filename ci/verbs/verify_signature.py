@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.accept_unrecognised and args.expect == "signed":
         accepted = accepted | {Verdict.UNRECOGNISED}
     records = {
-        str(one): list(check_record(one)) for one in args.files if (one / RECORD_NAME).is_file()
+        str(file): list(check_record(file)) for file in args.files if (file / RECORD_NAME).is_file()
     }
     reports: dict[Path, Verification] = {}
     mask = Masker()
@@ -60,7 +60,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"verifying {mask(path.name)}")
         original = args.input / path.name if args.input and args.input.is_dir() else args.input
         reports[path] = verify_file(path, original, at=args.at)
-    failed = any(one.verdict not in accepted for one in reports.values()) or any(records.values())
+    failed = any(report.verdict not in accepted for report in reports.values()) or any(
+        records.values()
+    )
     return Outcome(
         render_reports(reports) + _render(records),
         {

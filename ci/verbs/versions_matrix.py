@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    faults = [one for one in read_faults() if not args.fault or one.name in args.fault]
-    if wrong := sorted(set(args.fault) - {one.name for one in faults}):
+    faults = [fault for fault in read_faults() if not args.fault or fault.name in args.fault]
+    if wrong := sorted(set(args.fault) - {fault.name for fault in faults}):
         raise UsageError(
             f"--fault {wrong[0]} is not a known fault",
             fix="pass a name from manifests/policies/faults.toml",
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     page = render_matrix(matrix)
     write_whole(directory / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_whole(directory / "matrix.md", page.encode())
-    other = [one for one in runs if one.problem]
+    other = [run for run in runs if run.problem]
     text = page + "".join(f"{one.fault} {one.scheme} {one.qnn}: {one.problem}\n" for one in other)
     code = ExitCode.FAILED if other or failures else ExitCode.OK
     return Outcome(text, msgspec.to_builtins(matrix), code)
@@ -80,4 +80,4 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _sort_versions(runs: Sequence[Rerun]) -> list[str]:
     """Return the versions of QNN in the results, oldest first."""
-    return sorted({one.qnn for one in runs}, key=parse_version)
+    return sorted({run.qnn for run in runs}, key=parse_version)

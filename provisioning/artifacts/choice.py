@@ -142,9 +142,11 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     adoption = toolchain.adoption
     chosen = adoption.find_choice(os.environ) if adoption else ""
     for name, profile in read_profiles().items():
-        for one in profile.artifacts if name in wanted else ():
-            if one.name == SDK and DEVICE_COMPONENTS & set(one.components):
-                version = toolchain.chosen_release(os.environ, one.version).version
+        for profile_artifact in profile.artifacts if name in wanted else ():
+            if profile_artifact.name == SDK and DEVICE_COMPONENTS & set(
+                profile_artifact.components
+            ):
+                version = toolchain.chosen_release(os.environ, profile_artifact.version).version
                 if adoption and chosen:
                     version = read_version(Path(chosen), adoption)
                 yield name, version

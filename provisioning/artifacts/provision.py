@@ -315,7 +315,11 @@ def provision_artifacts(
     missing = [request for request in wanted.values() if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
-        for request in (one for one in missing if isinstance(one.release, ZigRelease)):
+        for request in (
+            artifact_request
+            for artifact_request in missing
+            if isinstance(artifact_request.release, ZigRelease)
+        ):
             provision_pinned(request, store, progress)
     several = len({request.name for request in missing}) > 1
     # Several progress bars would share one line.

@@ -308,7 +308,7 @@ def load_verb(verb: Verb) -> VerbModule:
 
 def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
     """Return the parser of a verb; its help shows the command as the caller typed it."""
-    own = (f"  {caller.command(name, one.split())}\n" for one in verbs[name].examples)
+    own = (f"  {caller.command(name, example.split())}\n" for example in verbs[name].examples)
     parser = Parser(
         prog=caller.label(name, passing=True),
         description=verbs[name].help,
@@ -332,7 +332,7 @@ def add_global_arguments(parser: argparse.ArgumentParser) -> None:
 def group_options(parser: argparse.ArgumentParser, title: str) -> Callable[..., argparse.Action]:
     """Return the function that adds options to the parser's group with this title, which is created
     if it does not exist."""
-    groups = (one for one in parser._action_groups if one.title == title)
+    groups = (group for group in parser._action_groups if group.title == title)
     return (next(groups, None) or parser.add_argument_group(title)).add_argument
 
 

@@ -250,7 +250,7 @@ class _Lines:
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         *lines, self.left = (self.left + self.decoder.decode(data, final)).split("\n")
-        for line in (f"{one}\n" for one in lines):
+        for line in (f"{line}\n" for line in lines):
             for start in range(0, len(line), MAX_LINE):
                 self.note(line[start : start + MAX_LINE])
         while len(self.left) > MAX_LINE:

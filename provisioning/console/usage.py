@@ -52,7 +52,7 @@ class Usage:
 
     def measure_bytes(self) -> int:
         """Return the memory of the processes. Memory that they share counts once."""
-        rolled = [read_window(Path(f"/proc/{one}/smaps_rollup")) for one in self.pids]
+        rolled = [read_window(Path(f"/proc/{pid}/smaps_rollup")) for pid in self.pids]
         shares = [int(found[1]) << 10 for text in rolled if (found := PSS.search(text))]
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 

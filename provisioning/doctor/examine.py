@@ -80,11 +80,11 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.severity is Severity.WARNING)
+        return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
     def fit(self) -> bool:
@@ -96,7 +96,7 @@ class Verdict:
         """The first error, if all errors are about a backend's library that is missing or unusable;
         else None.
         """
-        alone = {one.id for one in self.errors} <= OF_BACKEND
+        alone = {error.id for error in self.errors} <= OF_BACKEND
         return self.errors[0] if self.errors and alone else None
 
     def require(self) -> None:
@@ -155,8 +155,8 @@ def examine(
     )
     verdict = examine_request(request, progress)
     findings = (
-        replace(one, severity=Severity.WARNING) if one.id in tolerated else one
-        for one in verdict.findings
+        replace(finding, severity=Severity.WARNING) if finding.id in tolerated else finding
+        for finding in verdict.findings
     )
     return replace(verdict, findings=tuple(findings))
 
@@ -211,9 +211,9 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
     adoptions = {
-        one.name: one.toolchain.adoption
-        for one in wanted_requests(request.profile)
-        if one.toolchain.adoption
+        artifact_request.name: artifact_request.toolchain.adoption
+        for artifact_request in wanted_requests(request.profile)
+        if artifact_request.toolchain.adoption
     }
     facts = survey_environment(request, policy, fitness, wanted, adoptions, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)
@@ -285,7 +285,7 @@ def judge_environment(case: Case) -> list[Finding]:
 
 
 def _judge(case: Case, subjects: Iterable[Subjects[Any]]) -> list[Finding]:
-    findings = [finding for one in subjects for finding in one.judge_all(case)]
+    findings = [finding for subject in subjects for finding in subject.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
     return sorted({finding.printable() for finding in findings})
 
@@ -355,7 +355,7 @@ def settle_adaptor(
             if overlay:
                 progress.step(f"adaptor: {overlay}")
             return candidate, verdict
-        if not {one.id for one in verdict.errors} <= OF_ADAPTOR:
+        if not {error.id for error in verdict.errors} <= OF_ADAPTOR:
             break
     return tried[0]
 
@@ -400,7 +400,9 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
             )
         yield overlay
     if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
-        sdk = next(one for one in environment.artifacts if one.name.startswith("qnn-"))
+        sdk = next(
+            artifact for artifact in environment.artifacts if artifact.name.startswith("qnn-")
+        )
         found = [path for path, _ in find_overlays(sdk.version)]
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(

@@ -19,9 +19,9 @@ MAX_TEXT, MAX_FIX = 3, 6
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
     """Return the verdict as text of at most MAX_LINES lines, wrapped to ``width`` columns."""
-    counts = Counter(one.severity for one in verdict.findings)
+    counts = Counter(finding.severity for finding in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
-    notes = [one for one in verdict.findings if one.severity is Severity.NOTE]
+    notes = [finding for finding in verdict.findings if finding.severity is Severity.NOTE]
     unfit = bool(verdict.errors) or (strict and bool(faults))
     lines = [_headline(verdict.profile, counts, unfit=unfit)]
     ordered = faults + notes
@@ -36,9 +36,9 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
 
 def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
     words = [
-        f"{counts[one]} {one.value}{'s' if counts[one] > 1 else ''}"
-        for one in Severity
-        if counts[one]
+        f"{counts[severity]} {severity.value}{'s' if counts[severity] > 1 else ''}"
+        for severity in Severity
+        if counts[severity]
     ]
     return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(words)}" * bool(words))
 

@@ -259,4 +259,4 @@ def list_segments(tables: Tables, base: int) -> list[tuple[int, int]]:
     of the first segment. Raises struct.error.
     """
     segments = tables.root().list_tables(SEGMENTS_FIELD)
-    return [(base + one.number(0, "Q"), one.number(1, "Q")) for one in segments]
+    return [(base + segment.number(0, "Q"), segment.number(1, "Q")) for segment in segments]

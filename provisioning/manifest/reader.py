@@ -187,7 +187,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_names(self.name)
         versions = [release.version for release in self.releases]
-        if twice := {one for one in versions if versions.count(one) > 1}:
+        if twice := {version for version in versions if versions.count(version) > 1}:
             raise ValueError(f"two releases have version {min(twice)}")
 
     def release(self, version: str = "") -> Release:
@@ -270,8 +270,18 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the oldest allowed version of an artifact and the reason, both '' if every version
         is allowed.
         """
-        wanted = (one for one in self.artifacts if one.name == artifact)
-        return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
+        wanted = (
+            profile_artifact
+            for profile_artifact in self.artifacts
+            if profile_artifact.name == artifact
+        )
+        return next(
+            (
+                (profile_artifact.minimum, profile_artifact.minimum_reason)
+                for profile_artifact in wanted
+            ),
+            ("", ""),
+        )
 
 
 def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -> T:
@@ -345,7 +355,7 @@ def read_profile(text: str) -> Profile:
 
 def _change_version(profile: Profile, change: str) -> Profile:
     artifact, _, version = change.partition("@")
-    known = {one.name: one for one in profile.artifacts}
+    known = {profile_artifact.name: profile_artifact for profile_artifact in profile.artifacts}
     if artifact not in known or not version:
         raise UsageError(
             f"{change!r} is not ARTIFACT@VERSION for an artifact of this profile",

@@ -31,9 +31,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not chosen:
         raise UsageError(
             "specify which parts of the cache to remove",
-            fix="use all, or some of " + ", ".join(one.name for one in parts),
+            fix="use all, or some of " + ", ".join(part.name for part in parts),
         )
-    is_locked = not (args.dry_run or LOCKED.isdisjoint(one.name for one in chosen))
+    is_locked = not (args.dry_run or LOCKED.isdisjoint(cache_part.name for cache_part in chosen))
     with store.lock(list_toolchains() if is_locked and store.home.is_dir() else (), progress):
         return clean_parts(store, chosen, dry_run=args.dry_run)
 

@@ -35,7 +35,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     kept: dict[str, Path] = {}
     left_out: dict[str, str] = {}
     for request in (
-        one.pinned(store) for one in parse_selection(args.names, Options(offline=True))
+        artifact_request.pinned(store)
+        for artifact_request in parse_selection(args.names, Options(offline=True))
     ):
         licence = request.toolchain.licence
         if not (licence.redistribute or args.private):

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--soc", help="the SoC that will run the programs, such as SM8650")
     parser.add_argument(
         "--backend",
-        choices=[one.value for one in Backend],
+        choices=[backend.value for backend in Backend],
         default=Backend.HTP.value,
         help="the processor to lower for (default: htp)",
     )

@@ -22,7 +22,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
     request, *others = parse_selection([args.name], Options(offline=True))
     if others:
-        names = dict.fromkeys(one.name for one in (request, *others))
+        names = dict.fromkeys(artifact_request.name for artifact_request in (request, *others))
         raise UsageError(
             f"{args.name} stands for several artifacts", fix=f"pass one of {', '.join(names)}"
         )

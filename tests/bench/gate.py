@@ -79,7 +79,7 @@ def run_suite(folder: Path) -> list[Kept]:
 def list_wrong(case: Kept, every: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
     """Yield each kind of wrong outputs of a case that can be made, by name."""
     for lie, make in LIES.items():
-        wrong = [make(one) if is_floating(one) else one for one in case.outputs]
+        wrong = [make(output) if is_floating(output) else output for output in case.outputs]
         if any(
             one.tobytes() != other.tobytes() for one, other in zip(wrong, case.outputs, strict=True)
         ):
@@ -113,8 +113,8 @@ def weigh(case: Kept, outputs: Outputs, policy: EmulatorPolicy) -> dict[str, Any
     these outputs agree with float32 on the largest channel and on the sign."""
     noted = [
         excess
-        for one in judge_case(case, outputs, policy).outputs
-        for excess in one.excesses
+        for output in judge_case(case, outputs, policy).outputs
+        for excess in output.excesses
         if excess.over_db > 0
     ]
     worst = max(noted, key=lambda one: one.raised_db)

@@ -154,8 +154,8 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
     with zipfile.ZipFile(download_wheel(home, progress)) as wheel:
         parts = {name: one.component for name, one in MODELS.items()}
         figures = sorted(read_figures(wheel, parts), key=msgspec.structs.astuple)
-        used = {one.device for one in figures}
-        devices = [one for one in read_published_devices(wheel) if one.device in used]
+        used = {figure.device for figure in figures}
+        devices = [device for device in read_published_devices(wheel) if device.device in used]
     write_rows(folder / DEVICES, Device, devices)
     write_rows(folder / FIGURES, Figure, figures)
     programs = list(simulate_models(home, figures, progress))
@@ -242,7 +242,9 @@ def simulate_models(
     for model, rebuilt in MODELS.items():
         for precision, scheme in SCHEMES.items():
             layers = [
-                one.layers for one in figures if (one.model, one.precision) == (model, precision)
+                figure.layers
+                for figure in figures
+                if (figure.model, figure.precision) == (model, precision)
             ]
             for soc in sorted(set(SIMULATED.values())) if layers else ():
                 found = find_simulated(home, model, scheme, soc, progress)
@@ -352,14 +354,18 @@ def quantize_ends(path: Path) -> None:
             if len(nodes) != 1 or nodes[0].op_type != kind:
                 continue
             (node,) = nodes
-            zero = next(one for one in graph.initializer if one.name == node.input[2])
+            zero = next(
+                initializer
+                for initializer in graph.initializer
+                if initializer.name == node.input[2]
+            )
             users = [one for one in graph.node if end is graph.output and value.name in one.input]
             if users:  # the graph uses this output, too
                 node.output[0] = f"{value.name}_float"
-                for one in users:
-                    names = [node.output[0] if x == value.name else x for x in one.input]
-                    del one.input[:]
-                    one.input.extend(names)
+                for user in users:
+                    names = [node.output[0] if x == value.name else x for x in user.input]
+                    del user.input[:]
+                    user.input.extend(names)
             else:
                 graph.node.remove(node)
             value.name = getattr(node, inner)[0]
@@ -373,12 +379,14 @@ def find_points(
     """Yield each simulated program that can be told, with its time on the device."""
     soc = SIMULATED[device.hexagon]
     measured = find_figures(figures, device.device, precision)
-    for one in programs:
-        best = measured.get(one.model)
-        untold = one.excluded or one.missing_ops or one.cpu_nodes or one.is_implausible
-        if best and not untold and (one.soc, one.precision) == (soc, precision):
-            times = (one.simulated_ms, best.ms, best.job, one.hmx_ms)
-            yield one, Point(one.model, one.family, *times)
+    for program in programs:
+        best = measured.get(program.model)
+        untold = (
+            program.excluded or program.missing_ops or program.cpu_nodes or program.is_implausible
+        )
+        if best and not untold and (program.soc, program.precision) == (soc, precision):
+            times = (program.simulated_ms, best.ms, best.job, program.hmx_ms)
+            yield program, Point(program.model, program.family, *times)
 
 
 def fit_lines(
@@ -389,7 +397,7 @@ def fit_lines(
         for precision in SCHEMES:
             found = find_points(figures, programs, device, precision)
             points = [point for one, point in found if not one.held_out]
-            if len(points) >= LEAST and len({one.group for one in points}) >= LEAST_FAMILIES:
+            if len(points) >= LEAST and len({point.group for point in points}) >= LEAST_FAMILIES:
                 soc = SIMULATED[device.hexagon]
                 hmx = (precision, soc) in WITH_HMX
                 yield make_line(points, device.device, precision, soc, hmx=hmx)
@@ -406,7 +414,7 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
         found = list(find_points(figures, programs, devices[line.device], line.precision))
         points = [point for one, point in found if not one.held_out]
         predicted = predict_left_out(points, hmx=(line.precision, line.soc) in WITH_HMX)
-        right, every = count_order(predicted, [one.measured_ms for one in points])
+        right, every = count_order(predicted, [point.measured_ms for point in points])
         before = pairs.get(line.precision, (0, 0))
         pairs[line.precision] = (before[0] + right, before[1] + every)
         both = list(zip(predicted, points, strict=True))
@@ -418,7 +426,8 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
         rows.append(
             {
                 "device": line.device, "precision": line.precision, "models": len(points),
-                "families": len({one.group for one in points}), "median_error": line.median_error,
+                "families": len({point.group for point in points}),
+                "median_error": line.median_error,
                 "held_80": float(np.quantile([abs(one) for one, _ in errors], 0.8)),
                 "worst": [(name, round(error, 3)) for error, name in errors[:4]],
                 "order": line.order, "base_ms": line.base_ms, "factor": line.factor,
@@ -430,7 +439,7 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
                 ms = line.predict(point.simulated_ms, point.hmx_ms)
                 inside = ms * line.low <= point.measured_ms <= ms * line.high
                 held.append((line.device, line.precision, one.model, ms, point.measured_ms, inside))
-    PLOT.write_text(draw_plot([one for one in dots if one[0].device in SHOWN]), encoding="utf-8")
+    PLOT.write_text(draw_plot([dot for dot in dots if dot[0].device in SHOWN]), encoding="utf-8")
     return {"lines": rows, "held_out": held, "pairs": pairs, **compare_facts(figures, programs)}
 
 
@@ -441,21 +450,25 @@ def compare_facts(
     published peak memory on one device depends on the size of our context."""
     split = {
         *(
-            (one.model, one.precision, "published")
-            for one in figures
-            if one.npu_layers < one.layers
+            (figure.model, figure.precision, "published")
+            for figure in figures
+            if figure.npu_layers < figure.layers
         ),
-        *((one.model, one.precision, "rebuilt") for one in programs if one.cpu_nodes),
+        *(
+            (program.model, program.precision, "rebuilt")
+            for program in programs
+            if program.cpu_nodes
+        ),
     }
     memory = {
-        one.model: one.memory_high_mb
-        for one in figures
-        if (one.device, one.precision) == (SHOWN[0], "float")
+        figure.model: figure.memory_high_mb
+        for figure in figures
+        if (figure.device, figure.precision) == (SHOWN[0], "float")
     }
     sizes = [
-        (one.context_bytes, memory[one.model])
-        for one in programs
-        if (one.precision, one.soc) == ("float", "QCS9100") and one.model in memory
+        (program.context_bytes, memory[program.model])
+        for program in programs
+        if (program.precision, program.soc) == ("float", "QCS9100") and program.model in memory
     ]
     linked = float(np.corrcoef(np.log([[size, peak + 1] for size, peak in sizes]).T)[0, 1])
     return {"on_cpu": sorted(split), "memory_r": linked, "memory_mb": sorted(memory.values())}
@@ -463,11 +476,11 @@ def compare_facts(
 
 def render_bench(figures: Mapping[str, Any]) -> str:
     text = [
-        f"{one['device']:28} {one['precision']:6} {one['models']:3} models {one['families']:2}"
-        f" families  median {one['median_error']:6.1%}  80 % {one['held_80']:6.1%}  order"
-        f" {one['order']:.1%}  {one['base_ms']:.3f} + {one['factor']:.3f} x"
-        f" + {one['hmx_factor']:.3f} x HMX  {one['worst']}"
-        for one in figures["lines"]
+        f"{line['device']:28} {line['precision']:6} {line['models']:3} models {line['families']:2}"
+        f" families  median {line['median_error']:6.1%}  80 % {line['held_80']:6.1%}  order"
+        f" {line['order']:.1%}  {line['base_ms']:.3f} + {line['factor']:.3f} x"
+        f" + {line['hmx_factor']:.3f} x HMX  {line['worst']}"
+        for line in figures["lines"]
     ]
     for device in SHOWN:
         for _, precision, model, ms, measured, inside in (

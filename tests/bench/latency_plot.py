@@ -28,7 +28,7 @@ def draw_plot(dots: Sequence[Dot]) -> str:
     width = LEFT + len(precisions) * (SIZE + GAP)
     text = [HEAD.format(width, TOP + SIZE + 60 + 18 * len(devices))]
     for place, precision in enumerate(precisions):
-        chosen = [one for one in dots if one[0].precision == precision]
+        chosen = [dot for dot in dots if dot[0].precision == precision]
         text.append(f'<g transform="translate({LEFT + place * (SIZE + GAP)},{TOP})">')
         text += [*draw_axes(precision), *draw_dots(chosen, devices), "</g>"]
     for number, device in enumerate(devices):

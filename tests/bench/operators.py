@@ -273,19 +273,19 @@ def combine_group(rows: Sequence[Measured]) -> Term:
     """Return the mean of the terms of several graphs of an operator."""
 
     def mean(name: str) -> float:
-        return math.sqrt(float(np.mean([getattr(one.term, name) ** 2 for one in rows])))
+        return math.sqrt(float(np.mean([getattr(row.term, name) ** 2 for row in rows])))
 
     first = rows[0].term
     term = structs.replace(
         first,
-        bias=float(np.mean([one.term.bias for one in rows])),
-        varies=float(np.std([one.term.bias for one in rows])),
+        bias=float(np.mean([row.term.bias for row in rows])),
+        varies=float(np.std([row.term.bias for row in rows])),
         **{name: mean(name) for name in ("steps", "relative", "row")},
         graphs=len(rows),
     )
     if first.numbers == FLOAT16 and not first.after:  # an absolute error depends on the scale
         term = structs.replace(term, steps=0.0, bias=0.0, varies=0.0)
-    ratios = [decibels(one.power, max(term.power(one.signal), 1e-300)) for one in rows if one.power]
+    ratios = [decibels(row.power, max(term.power(row.signal), 1e-300)) for row in rows if row.power]
     return structs.replace(
         term, least_db=min(ratios, default=0.0), most_db=max(ratios, default=0.0)
     )
@@ -298,10 +298,10 @@ def render_terms(version: str, terms: Sequence[Term]) -> str:
         "# `./nox -s bench -- operators` writes this file; ci.models.rounding describes its keys.",
         "term = [",
     ]
-    for one in terms:
+    for term in terms:
         shown = {
             name: json.dumps(value) if isinstance(value, (str, int)) else f"{value:.2g}"
-            for name, value in structs.asdict(one).items()
+            for name, value in structs.asdict(term).items()
             if value or name in {"operator", "numbers"}
         }
         lines.append(f"    {{ {', '.join(f'{name} = {text}' for name, text in shown.items())} }},")
@@ -334,13 +334,13 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
 def render_bench(figures: Mapping[str, Any]) -> str:
     """Return the table: an operator per row."""
     rows = [f"QNN {figures['version']}; RMS in steps of the output, shares of its values"]
-    for one in figures["terms"]:
-        name = f"{one['operator']} {one['after'] and 'after ' + one['after']}"
+    for term in figures["terms"]:
+        name = f"{term['operator']} {term['after'] and 'after ' + term['after']}"
         rows.append(
-            f"{one['numbers']:8s} {name:30s} steps {one['steps']:8.3f}"
-            f"  bias {one['bias']:+7.3f} ({one['varies']:.3f})  relative {one['relative']:.2g}"
-            f"  row {one['row']:.2g}  {one['graphs']} graphs,"
-            f" {one['least_db']:+.1f} to {one['most_db']:+.1f} dB of their mean"
+            f"{term['numbers']:8s} {name:30s} steps {term['steps']:8.3f}"
+            f"  bias {term['bias']:+7.3f} ({term['varies']:.3f})  relative {term['relative']:.2g}"
+            f"  row {term['row']:.2g}  {term['graphs']} graphs,"
+            f" {term['least_db']:+.1f} to {term['most_db']:+.1f} dB of their mean"
         )
     return "\n".join(rows)
 

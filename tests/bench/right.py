@@ -97,7 +97,7 @@ def float_outputs(text: str) -> list[Array]:
 
     graph = parse_graph(text)
     values = compute(graph, 0)
-    return [np.stack([np.asarray(one[name]) for one in values]) for name in graph.outputs]
+    return [np.stack([np.asarray(value[name]) for value in values]) for name in graph.outputs]
 
 
 def is_right(wanted: Array, best: Array, made: Array, is_float: bool) -> bool:
@@ -161,7 +161,7 @@ def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator
         for item, row in run_bundle(items):
             graph = parse_graph(item.text)
             known = match_faults(describe(graph), scheme.value, "2.49.40")
-            operators = [one.operator for one in graph.nodes.values()]
+            operators = [node.operator for node in graph.nodes.values()]
             one = {"number": numbers[item.text], "known": bool(known), "operators": operators}
             yield {**one, **row}
 
@@ -223,7 +223,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
                 pool.submit(measure, lane, scheme, minutes, progress)
                 for lane, scheme in zip(LANES, schemes, strict=True)
             ]
-            rows = [one.result() for one in tasks]
+            rows = [task.result() for task in tasks]
         right = [{n for n, row in one.items() if is_good(row)} for one in rows]
         times = Counter(n for one in right for n in one)
         for lane, scheme, found, good in zip(LANES, schemes, rows, right, strict=True):
@@ -247,7 +247,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         "rejected": len(rejected),
         "interval": find_interval(len(rejected), len(rows)),
         "strict": sum(row["strict"] for row in rows),
-        "operators": {one: [operators[one], every[one]] for one in operators},
+        "operators": {operator: [operators[operator], every[operator]] for operator in operators},
         "graphs": [[row["number"], row["operators"], row["places"]] for row in rejected],
     }
 

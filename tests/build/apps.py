@@ -71,9 +71,10 @@ def judge(path: Path, scratch: Path, *socs: str) -> list[Finding]:
 def show(findings: Iterable[Finding], indent: str = "  ") -> str:
     """A line for what each finding says, and one for its fix."""
     return "".join(
-        f"{indent}{one.id} {one.severity.value}: {one.what} [{one.subject} at {one.where}]\n"
-        f"{indent}  {one.fix}\n"
-        for one in findings
+        f"{indent}{finding.id} {finding.severity.value}: {finding.what}"
+        f" [{finding.subject} at {finding.where}]\n"
+        f"{indent}  {finding.fix}\n"
+        for finding in findings
     )
 
 
@@ -84,7 +85,7 @@ def packed(
     *names: str, abi: str = QNN_ABI, place: str = "app", **more: int
 ) -> tuple[PackedFile, ...]:
     """Files of 7 bytes that are not there."""
-    return tuple(PackedFile(one, Path(one), f"{place}/{one}", 7, abi, **more) for one in names)
+    return tuple(PackedFile(name, Path(name), f"{place}/{name}", 7, abi, **more) for name in names)
 
 
 def facts(name: str, *needed: str, machine: int = 183, program: bool = False) -> FileFacts:

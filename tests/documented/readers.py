@@ -287,7 +287,9 @@ def clone_tiny(target: Path) -> None:
     """ExecuTorch in miniature as a git checkout, with its submodules' files."""
     shutil.copytree(TINY, target)
     modules = [path.parent.relative_to(target) for path in sorted(target.rglob("README"))]
-    rows = [f'[submodule "{one}"]\n\tpath = {one}\n\turl = ../{one}\n' for one in modules]
+    rows = [
+        f'[submodule "{module}"]\n\tpath = {module}\n\turl = ../{module}\n' for module in modules
+    ]
     (target / ".gitmodules").write_text("".join(rows))
     checkout = Checkout(target)
     checkout.git("init", "-q", "-b", "main")

@@ -73,7 +73,7 @@ def test_tests_that_fail_without_a_mutant_or_detect_none_are_refused(
 
 def test_a_package_is_judged_by_the_unit_tests_of_its_room() -> None:
     packages = ("ci/parity/compare", "ci/judging", "noxfile.py", "ci/cases/spec.py")
-    assert [find_tests(one) for one in packages] == [
+    assert [find_tests(package) for package in packages] == [
         "tests/unit/ci/parity",
         "tests/unit/ci/judging",
         "tests/unit/test_noxfile.py",

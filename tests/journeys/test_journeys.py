@@ -255,7 +255,9 @@ def test_a_language_model_is_judged_by_its_tokens(clone: Traveller) -> None:
     words = f"--weights {given} --tokenizer {given}/tok512.bin" if given else ""
     said = clone.type(f"./nox -s test_llm -- --scheme fp16 {words}")
     assert "1 passed, 0 failed" in said
-    kinds = {one["kind"] for one in clone.report("test_llm")["controls"] if one["rejected"]}
+    kinds = {
+        control["kind"] for control in clone.report("test_llm")["controls"] if control["rejected"]
+    }
     assert {"top_two", "caches_shifted", "other_prompt"} <= kinds
 
 

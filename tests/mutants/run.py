@@ -106,9 +106,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         stem = args.reports / "mutants" / name.replace("/", ".")
         write_whole(Path(f"{stem}.json"), json.dumps(asdict(results[-1]), indent=1) + "\n")
         write_whole(Path(f"{stem}.md"), render_page(results[-1]))
-    lines = [one.summary for one in results]
+    lines = [result.summary for result in results]
     lines.append(f"survivors: {args.reports / 'mutants'}/PACKAGE.md")
-    return Outcome("\n".join(lines) + "\n", [asdict(one) for one in results])
+    return Outcome("\n".join(lines) + "\n", [asdict(result) for result in results])
 
 
 def find_tests(package: str) -> str:
@@ -171,8 +171,8 @@ def try_mutants(
                 survivors.append(Survivor(name, describe(place, name, names[name])))
             bar.advance(1)
     split: dict[bool, list[Survivor]] = {True: [], False: []}
-    for one in survivors:
-        split[one.is_in_string].append(one)
+    for survivor in survivors:
+        split[survivor.is_in_string].append(survivor)
     return Result(package, len(names), len(chosen), split[False], split[True])
 
 
@@ -220,5 +220,5 @@ def render_page(result: Result) -> str:
 
 def list_sections(title: str, survivors: Sequence[Survivor]) -> Iterator[str]:
     yield f"\n## {title}\n"
-    for one in survivors:
-        yield f"\n### {one.name}\n\n```diff\n{one.diff}\n```\n"
+    for survivor in survivors:
+        yield f"\n### {survivor.name}\n\n```diff\n{survivor.diff}\n```\n"

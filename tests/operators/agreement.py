@@ -75,15 +75,15 @@ def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) ->
     report = json.loads((kept / "report.json").read_text())
     run_to_end([sys.executable, "-m", "ci", "audit", *own], timeout_s=TIMEOUT_S, codes=JUDGED)
     audit = json.loads((place / "audit" / "audit.json").read_text())
-    lowered = {(one["model"], one["scheme"], one["soc"]): one for one in report["cases"]}
+    lowered = {(case["model"], case["scheme"], case["soc"]): case for case in report["cases"]}
     programs = {path.parts[-3]: path for path in kept.glob("*/artifact/program.pte")}
     for case in audit["cases"]:
         row = lowered[case["model"], case["scheme"], case["soc"]]
         slug = CaseSpec(case["model"], Scheme(case["scheme"]), case["soc"]).slug
         if slug in programs:
             yield compare_case(case, row, read_program(programs[slug]))
-        elif case["partitions"] and all(one["id"] == ON_CPU.id for one in case["findings"]):
-            why = " ".join(one["headline"] for one in row["findings"])
+        elif case["partitions"] and all(finding["id"] == ON_CPU.id for finding in case["findings"]):
+            why = " ".join(finding["headline"] for finding in row["findings"])
             yield Compared(slug, Counter(), 0, 0, 0, (f"no program: {why}",))
 
 
@@ -100,7 +100,9 @@ def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Prog
     told += compare_cpu(left, held, case["written_back"])
     for processor, taken in (("npu", True), ("cpu", False)):
         own = count_named(case["operators"], taken=taken)
-        nodes = {one["op"]: one[processor] for one in lowered["footprint"]["operators"]}
+        nodes = {
+            operator["op"]: operator[processor] for operator in lowered["footprint"]["operators"]
+        }
         lowering = Counter({op: number for op, number in nodes.items() if number})
         if own != lowering:
             told.append(f"{processor}: {show(own - lowering)} not in the lowering's graph")
@@ -138,9 +140,9 @@ def name_base(operator: str) -> str:
 def count_named(rows: Sequence[Mapping[str, Any]], *, taken: bool) -> Counter[str]:
     """How many nodes of each operator the audit says QNN takes, or leaves."""
     found: Counter[str] = Counter()
-    for one in rows:
-        if one["taken"] is taken:
-            found[one["op"]] += one["count"]
+    for row in rows:
+        if row["taken"] is taken:
+            found[row["op"]] += row["count"]
     return found
 
 
@@ -162,13 +164,13 @@ def main(words: Sequence[str]) -> int:
                 found = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
         print("".join(f"  {one}\n" for one in found), end="", flush=True)
         cases += found
-    names = {op for one in cases for op in one.operators}
-    nodes = sum(one.operators.total() for one in cases)
-    wrong = sum(bool(one.differences) for one in cases)
+    names = {op for case in cases for op in case.operators}
+    nodes = sum(case.operators.total() for case in cases)
+    wrong = sum(bool(case.differences) for case in cases)
     print(
         f"{len(cases)} programs, {len(names)} operators, {nodes} nodes,"
-        f" {sum(one.on_cpu for one in cases)} calls of the CPU: {len(cases) - wrong} agree, {wrong}"
-        " do not"
+        f" {sum(case.on_cpu for case in cases)} calls of the CPU: {len(cases) - wrong} agree,"
+        f" {wrong} do not"
     )
     return int(bool(wrong))
 

@@ -60,7 +60,7 @@ def run_audit(names: Sequence[str], scheme: str, socs: Sequence[str]) -> Any:
     """What the verb says of factories of rows.py, by its JSON."""
     words = [word for name in names for word in ("--model", f"{FILE}:{name}")]
     words += ["--timeout-s", "900", "--scheme", scheme]
-    words += [word for one in socs for word in ("--soc", one)]
+    words += [word for soc in socs for word in ("--soc", soc)]
     with tempfile.TemporaryDirectory() as reports:
         argv = [sys.executable, "-m", "ci", "audit", "--json", "--reports", reports, *words]
         ended = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -78,7 +78,7 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
         rows = {mark[1] for mark in marks if mark} - {*VARYING}
         refused: dict[str, str] = {}
         seen: set[str] = set()  # a decomposition may lose the line
-        lost = [one for one in case["operators"] if not one["taken"]]
+        lost = [operator for operator in case["operators"] if not operator["taken"]]
         for one in case["operators"]:
             mark = marks[one["line"] - 1] if one["line"] and "rows.py" in one["file"] else None
             if mark:
@@ -92,7 +92,7 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
                 answer = case["reason"]
             if row not in seen and lost and answer == TAKEN:
                 answer = f"{lost[0]['op']}: {lost[0]['reason']}"
-            if not any(one["taken"] for one in case["operators"]) and answer == TAKEN:
+            if not any(operator["taken"] for operator in case["operators"]) and answer == TAKEN:
                 answer = case["reason"]
             answers.setdefault(row, {}).setdefault(case["scheme"], {})[case["soc"]] = answer
     return answers

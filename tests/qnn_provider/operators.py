@@ -120,7 +120,7 @@ def _finish(
     bare = [helper.make_empty_tensor_value_info(name) for name in outputs]
     write_model(path, nodes, ports, bare, constants, opset=case.opset)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)
-    found = {one.name: one for one in (*inferred.graph.output, *inferred.graph.value_info)}
+    found = {output.name: output for output in (*inferred.graph.output, *inferred.graph.value_info)}
     final, known = [], []
     for name in outputs:
         one = found[name] if case.shape is None else tensor(name, case.shape)

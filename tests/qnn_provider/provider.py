@@ -100,7 +100,7 @@ def main() -> None:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
         onnxruntime.register_execution_provider_library(NAME, onnxruntime_qnn.get_library_path())
-        devices = [one for one in onnxruntime.get_ep_devices() if one.ep_name == NAME]
+        devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == NAME]
         for line in sys.stdin:
             log.seek(0)
             log.truncate()

@@ -125,10 +125,12 @@ def render(operators: Sequence[Operator], table: OperatorTable) -> str:
     listed = "\n  ".join(textwrap.wrap(", ".join(map(json.dumps, table.listed)), 96))
     lines = [f'{head}provider = "{table.provider}"', f'qnn = "{table.qnn}"', f'soc = "{table.soc}"']
     lines += [f"listed = [\n  {listed},\n]", "", "[rows]"]
-    for one in operators:
-        rows = [_inline(row) for row in one.rows]
+    for operator in operators:
+        rows = [_inline(row) for row in operator.rows]
         held = rows[0] if len(rows) == 1 else "\n" + "".join(f"  {row},\n" for row in rows)
-        lines.append(f"{one.name if one.name.isalnum() else json.dumps(one.name)} = [{held}]")
+        lines.append(
+            f"{operator.name if operator.name.isalnum() else json.dumps(operator.name)} = [{held}]"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -124,7 +124,9 @@ class Services:
     ) -> Entry | None:
         scopes = (github["ref"], github.get("base_ref"), "refs/heads/main")
         for scope in scopes:
-            seen = [one for one in self.caches if one.scope == scope and one.version == version]
+            seen = [
+                cache for cache in self.caches if cache.scope == scope and cache.version == version
+            ]
             for exact in (one for one in seen if one.key == key):
                 return exact
             for prefix in prefixes:
@@ -136,7 +138,10 @@ class Services:
     def save(self, call: ActionCall) -> Mapping[str, str]:
         key, version = check_cache(call)
         scope = call.job.contexts["github"]["ref"]
-        if any((one.key, one.version, one.scope) == (key, version, scope) for one in self.caches):
+        if any(
+            (cache.key, cache.version, cache.scope) == (key, version, scope)
+            for cache in self.caches
+        ):
             call.job.heard.hear(f"::warning::Unable to reserve cache with key {key}")
             return {}
         workspace = call.job.setting.workspace
@@ -243,8 +248,8 @@ def find_files(workspace: Path, patterns: list[str]) -> list[Path]:
         path = Path(pattern.strip())
         base, name = (path, "") if path.is_absolute() else (workspace, pattern.strip().rstrip("/"))
         matches = [base] if not name else [*base.glob(name)]
-        for one in matches:
-            inside = one.rglob("*") if one.is_dir() else [one]
+        for match in matches:
+            inside = match.rglob("*") if match.is_dir() else [match]
             found |= {file for file in inside if file.is_file() and not is_hidden(file, workspace)}
     return sorted(found)
 
@@ -257,7 +262,7 @@ def is_hidden(path: Path, workspace: Path) -> bool:
 
 def find_root(files: list[Path], patterns: list[str], workspace: Path) -> Path:
     """The directory that is the artifact's root: of one path itself, of several what they share."""
-    given = [one.strip() for one in patterns if one.strip()]
+    given = [pattern.strip() for pattern in patterns if pattern.strip()]
     if len(given) == 1 and "*" not in given[0]:
         path = workspace / given[0]
         return path if path.is_dir() else path.parent

@@ -57,7 +57,7 @@ def main(folder: Path, limit_s: float, words: list[str]) -> None:
     program = Program(SPEC, folder / "p", COMPILED, folder, folder / "log")
     with ready_device(parser.parse_args(words), Progress.to_stderr()) as (ready, _):
         outputs = DeviceProgram(ready, program, limit_s).run(SETS)
-    say(str([one[0].tolist() for one in outputs]))
+    say(str([output[0].tolist() for output in outputs]))
 
 
 if __name__ == "__main__":

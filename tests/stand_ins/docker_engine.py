@@ -48,12 +48,14 @@ class FakeImage:
     id: str = ""
 
     def __post_init__(self) -> None:
-        text = json.dumps([[hashlib.sha256(one).hexdigest() for one in self.layers], self.labels])
+        text = json.dumps(
+            [[hashlib.sha256(layer).hexdigest() for layer in self.layers], self.labels]
+        )
         self.id = self.id or f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
     def attrs(self) -> dict[str, Any]:
-        digests = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in self.layers]
+        digests = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in self.layers]
         return {"Size": sum(map(len, self.layers)), "RootFS": {"Layers": digests}}
 
     def save(self, *, named: bool) -> list[bytes]:

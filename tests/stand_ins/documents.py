@@ -34,14 +34,14 @@ def make(kind: Any) -> Any:
         return one(kind)
     match kind:
         case inspect.StructType(fields=fields, tag_field=tag, tag=name):
-            found = {one.encode_name: make(one.type) for one in fields}
+            found = {field.encode_name: make(field.type) for field in fields}
             return {**found, **({tag: name} if tag else {})}
         case inspect.UnionType(types=types):
-            return make(next(one for one in types if not isinstance(one, inspect.NoneType)))
+            return make(next(type_ for type_ in types if not isinstance(type_, inspect.NoneType)))
         case inspect.DictType(key_type=key, value_type=value):
             return {make(key): make(value)}
         case inspect.TupleType(item_types=items):
-            return [make(one) for one in items]
+            return [make(item) for item in items]
         case _:
             return [make(kind.item_type)]
 

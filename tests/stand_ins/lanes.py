@@ -121,7 +121,7 @@ class FloatEngine:
             inputs=tuple(map(describe_tensor, self.sets[0])),
             outputs=tuple(map(describe_tensor, outputs[0])),
             delegation=self.delegation,
-            layers=tuple(Layer(one.partition(" ")[0], one) for one in layers),
+            layers=tuple(Layer(layer.partition(" ")[0], layer) for layer in layers),
             footprint=self.footprint,
             steps=self.steps,
             **self.more,

@@ -52,7 +52,7 @@ class Lying:
             raise EngineError("[ONNXRuntimeError] : 17 : ENGINE_ERROR : NPU crashed. SSR detected.")
         outputs = self.session.run(names, feed)
         if self.lie == "zeros":
-            return [np.zeros_like(one) for one in outputs]
+            return [np.zeros_like(output) for output in outputs]
         if self.lie == "others":
             self.last, outputs = outputs, self.last or outputs
         return outputs

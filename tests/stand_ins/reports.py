@@ -71,29 +71,29 @@ def make_judged(
     specs = tuple(specs)
     cases = [
         Case(
-            model=one.model,
-            scheme=one.scheme.value,
-            soc=one.soc,
+            model=spec.model,
+            scheme=spec.scheme.value,
+            soc=spec.soc,
             status=status,
             sqnr_db=70.0,
             cosine=1.0,
             max_abs=0.001,
             equal=1.0,
             inputs=4,
-            findings=say("it is wrong", Place(file=f"ci/models/suite/{one.model}.py", line=1))
+            findings=say("it is wrong", Place(file=f"ci/models/suite/{spec.model}.py", line=1))
             if status is Status.FAILED
             else (),
         )
-        for one in specs
+        for spec in specs
     ]
     controls = [
         Control(
-            model=one.model,
-            scheme=one.scheme.value,
-            soc=one.soc,
+            model=spec.model,
+            scheme=spec.scheme.value,
+            soc=spec.soc,
             kind=ControlKind.ZEROS,
             rejected=True,
         )
-        for one in specs
+        for spec in specs
     ]
     return replace(make_report(cases, controls, thresholds=thresholds), session=session)

@@ -53,8 +53,8 @@ def list_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def opens_for_reading(call: ast.Call, owner: str) -> bool:
-    modes = [one.value for one in call.args[:1] if isinstance(one, ast.Constant)]
-    if owner in {"os", "io"} or any(set(str(one)) & set("wax+") for one in modes):
+    modes = [arg.value for arg in call.args[:1] if isinstance(arg, ast.Constant)]
+    if owner in {"os", "io"} or any(set(str(mode)) & set("wax+") for mode in modes):
         return False
     return bool(modes) and str(modes[0]).startswith("r") and len(str(modes[0])) < 4
 

@@ -148,7 +148,7 @@ def test_a_page_shows_how_a_command_fails_that_is_meant_to_fail() -> None:
     silent = set()
     for run in list_runs():
         row = find_row(run.command)
-        places = {one.place for one in read_commands() if one.key == run.command.key}
+        places = {command.place for command in read_commands() if command.key == run.command.key}
         texts = [(ROOT / place).read_text("utf-8") for place in places]
         if row.code and not any(row.is_kept_by(text.replace("`", "")) for text in texts):
             silent.add(f"{run.command}: {row.says}")

@@ -35,7 +35,7 @@ def render_page(page: str) -> str:
 def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert render_page(text) == text, "run: python -m tests.static.test_findings_page"
-    missing = [one.id for one in read_kinds() if f"| {one.id} |" not in text]
+    missing = [kind.id for kind in read_kinds() if f"| {kind.id} |" not in text]
     assert not missing, "the page lacks a table"
 
 
@@ -43,7 +43,7 @@ def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() ->
 def test_each_finding_kind_is_used_and_its_example_is_a_possible_headline(kind: Kind) -> None:
     name = NAMES[kind]
     files = [one for one in (ROOT / "ci").rglob("*.py") if one.name != "kinds.py"]
-    assert any(re.search(rf"\b{name}\b", one.read_text(encoding="utf-8")) for one in files)
+    assert any(re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) for file in files)
     assert len(kind.example) <= HEADLINE_CHARS
     lead = kind.find("").headline
     assert kind.example.startswith(lead.rstrip(".")) or kind.question is Question.PROOF

@@ -47,7 +47,7 @@ def read_options() -> dict[str, set[str]]:
 
 def list_texts(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.JoinedStr):
-        yield "".join(str(one.value) for one in node.values if isinstance(one, ast.Constant))
+        yield "".join(str(value.value) for value in node.values if isinstance(value, ast.Constant))
     elif isinstance(node, ast.Constant):
         yield str(node.value)
     else:

@@ -51,7 +51,9 @@ def test_no_source_or_page_uses_a_phrase_that_style_forbids() -> None:
     files = [name for name in list_files() if (ROOT / name).suffix not in {".webp", ".bin"}]
     assert {"README.md", "ci/judging/verdict.py", "docs/guides/red.md"} <= set(files)
     texts = {name: (ROOT / name).read_text("utf-8", errors="replace") for name in files}
-    assert [f"{name}:{one}" for name, text in texts.items() for one in list_phrases(text)] == []
+    assert [
+        f"{name}:{phrase}" for name, text in texts.items() for phrase in list_phrases(text)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ TESTS = sorted(
 def list_pages(text: str) -> set[str]:
     """The pages that the code of a test names as paths, by themselves."""
     chains = CHAIN.findall(text)
-    return {"/".join(re.findall(r"[^\s\"/]+", one)) for one in chains} & PAGES
+    return {"/".join(re.findall(r"[^\s\"/]+", chain)) for chain in chains} & PAGES
 
 
 @pytest.mark.parametrize("path", [path for path in TESTS if path not in EXEMPT])

@@ -138,7 +138,7 @@ def _render_limits() -> Iterator[str]:
         for scheme, own in table.items():
             alike.setdefault(tuple(own.get(name, "") for name in names), []).append(scheme)
         for values, schemes in alike.items():
-            cells = (where, ", ".join(f"`{one}`" for one in schemes), *map(str, values))
+            cells = (where, ", ".join(f"`{scheme}`" for scheme in schemes), *map(str, values))
             yield f"| {' | '.join(cells)} |\n"
 
 

@@ -130,7 +130,7 @@ def _shorten(name: str) -> str:
 def _escape(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text.replace("|", r"\|"))
     return "".join(
-        one if one.startswith("`") else re.sub(r"([*_<>$\[\]])", r"\\\1", one) for one in parts
+        part if part.startswith("`") else re.sub(r"([*_<>$\[\]])", r"\\\1", part) for part in parts
     )
 
 

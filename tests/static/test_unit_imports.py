@@ -34,13 +34,13 @@ def find_module(name: str) -> Path | None:
 def list_imports(path: Path) -> frozenset[str]:
     """The modules that ``path`` imports itself before it may skip its tests."""
     found: set[str] = set()
-    for one in list_statements(ast.parse(path.read_bytes()).body):
-        if "importorskip" in ast.unparse(one) and not isinstance(one, ast.FunctionDef):
+    for statement in list_statements(ast.parse(path.read_bytes()).body):
+        if "importorskip" in ast.unparse(statement) and not isinstance(statement, ast.FunctionDef):
             break
-        if isinstance(one, ast.Import):
-            found |= {name.name for name in one.names}
-        elif isinstance(one, ast.ImportFrom):
-            found |= {f"{one.module}.{name.name}" for name in one.names}
+        if isinstance(statement, ast.Import):
+            found |= {name.name for name in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            found |= {f"{statement.module}.{name.name}" for name in statement.names}
     parents = (name.rsplit(".", count)[0] for name in found for count in range(name.count(".")))
     return frozenset({*found, *parents})
 

@@ -48,7 +48,9 @@ def run_lane(lane: str, place: Path) -> dict[tuple[str, str], Any]:
     code = subprocess.run(argv, cwd=ROOT, check=False).returncode
     if not report.is_file():
         sys.exit(code or 1)
-    return {(one["model"], one["scheme"]): one for one in json.loads(report.read_text())["cases"]}
+    return {
+        (case["model"], case["scheme"]): case for case in json.loads(report.read_text())["cases"]
+    }
 
 
 def record(place: Path, cases: list[Any]) -> None:

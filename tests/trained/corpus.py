@@ -39,7 +39,9 @@ def write_sets(place: Path, model: str, entry: Entry) -> None:
     make = getattr(data, entry.sets)
     for kind in ("calibration", "inputs"):
         *arrays, labels = make(entry.judged, kind == "inputs")
-        made[kind] = [one if one.dtype == np.int32 else one.astype(np.float32) for one in arrays]
+        made[kind] = [
+            array if array.dtype == np.int32 else array.astype(np.float32) for array in arrays
+        ]
     np.save(place / f"{model}-labels.npy", labels)
     for fault in ("", *(OF_DATA if entry.spoilt else ())):
         for kind, arrays in made.items():

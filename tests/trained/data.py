@@ -145,7 +145,7 @@ def silero(count: int, judged: bool) -> Sets:
         chunks.append((samples.numpy(), hidden.numpy(), cell.numpy(), share))
         with torch.no_grad():
             _, hidden, cell = module(samples, hidden, cell)
-    clear = [one for one in chunks[4:] if one[3] in (0.0, 1.0)]
+    clear = [chunk for chunk in chunks[4:] if chunk[3] in (0.0, 1.0)]
     picked = []
     for label in (0.0, 1.0):
         fitting = [one for one in clear if one[3] == label]
@@ -262,10 +262,10 @@ def text_read(count: int, judged: bool) -> Sets:
 
     random = draw(11, judged)
     model = onnx.load(find("rapidocr_onnxruntime") / "models/ch_PP-OCRv4_rec_infer.onnx")
-    held = next(one.value for one in model.metadata_props if one.key == "character")
+    held = next(prop.value for prop in model.metadata_props if prop.key == "character")
     known = {one: number for number, one in enumerate(["", *held.splitlines(), " "])}
     texts = lines(count, judged)
-    inputs = np.stack([planes(pictures.write_line(one, 320, 48, random))[None] for one in texts])
+    inputs = np.stack([planes(pictures.write_line(text, 320, 48, random))[None] for text in texts])
     labels = np.full((count, 40), -1, np.float32)
     for row, text in enumerate(texts):
         labels[row, : len(text)] = [known[one] for one in text]
@@ -298,7 +298,8 @@ def kinds_of_files(count: int, judged: bool) -> Sets:
         if path.suffix in suffixes and path.is_file() and path.stat().st_size > 600
     )
     by_kind = {
-        kind: [one for one in files if suffixes[one.suffix] == kind] for kind in suffixes.values()
+        kind: [file for file in files if suffixes[file.suffix] == kind]
+        for kind in suffixes.values()
     }
     inputs, labels = [], []
     for number in range(count):

@@ -62,11 +62,13 @@ class Swapped(nn.Module):
 def spoil_graph(model: Any, fault: str) -> Any:
     """The same of an ONNX model, in place: its middle convolution or product with a constant."""
     if fault == "swapped":
-        outputs = [type(one).FromString(one.SerializeToString()) for one in model.graph.output]
+        outputs = [
+            type(output).FromString(output.SerializeToString()) for output in model.graph.output
+        ]
         del model.graph.output[:]
         model.graph.output.extend(reversed(outputs))
         return model
-    constants = {one.name: one for one in model.graph.initializer}
+    constants = {initializer.name: initializer for initializer in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
             constants[node.output[0]] = node.attribute[0].t
@@ -92,13 +94,13 @@ def spoil_sets(arrays: list[Array], fault: str, *, judged: bool) -> list[Array]:
     random = np.random.default_rng(7)
     if fault == "noise" and not judged:
         return [
-            random.standard_normal(one.shape).astype(np.float32)
-            if one.dtype == np.float32
-            else random.integers(0, one.max() + 1, one.shape).astype(one.dtype)
-            for one in arrays
+            random.standard_normal(array.shape).astype(np.float32)
+            if array.dtype == np.float32
+            else random.integers(0, array.max() + 1, array.shape).astype(array.dtype)
+            for array in arrays
         ]
     if fault == "range" and not judged:
-        return [one * SCALE if one.dtype == np.float32 else one for one in arrays]
+        return [array * SCALE if array.dtype == np.float32 else array for array in arrays]
     if fault == "transposed":
         return [np.ascontiguousarray(transpose(arrays[0])), *arrays[1:]]
     return arrays

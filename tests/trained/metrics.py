@@ -17,7 +17,7 @@ def takes_tensors(metric: Metric) -> Callable[[Sequence[Any], Any], float]:
 
     @wraps(metric)
     def measure(outputs: Sequence[Any], labels: Any) -> float:
-        return metric([torch.as_tensor(one) for one in outputs], torch.as_tensor(labels))
+        return metric([torch.as_tensor(output) for output in outputs], torch.as_tensor(labels))
 
     return measure
 
@@ -52,7 +52,7 @@ def crop_overlap(outputs: list[Tensor], labels: Tensor) -> float:
 @takes_tensors
 def centre_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """CenterFace: heat map, sizes, offsets, landmarks, all of stride 4."""
-    heat, sizes, offsets = (one[:, 0] for one in outputs[:3])
+    heat, sizes, offsets = (output[:, 0] for output in outputs[:3])
     columns = heat.shape[-1]
     found = []
     for number in range(len(heat)):

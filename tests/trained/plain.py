@@ -40,7 +40,7 @@ def sqnr(signal: Columns, other: Columns) -> list[list[float]]:
         power = np.square(right.astype(np.float64)).sum(axes) + 1e-30
         noise = np.square(right.astype(np.float64) - given).sum(axes) + 1e-30
         figures = power.sum() / noise.sum(), (power / noise).min()
-        found.append([round(min(float(10 * np.log10(one)), 199.0), 1) for one in figures])
+        found.append([round(min(float(10 * np.log10(figure)), 199.0), 1) for figure in figures])
     return found
 
 

@@ -434,7 +434,9 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     assert ended == ([] if ends is None else [ends])
     shown = capsys.readouterr().err.splitlines()
     head = [f"nox > s{code} failed first, with exit code {code}" for code in codes[:1] if told]
-    assert shown == head + [one.cause for one in linux.failures[:1] if told and one.cause]
+    assert shown == head + [
+        failure.cause for failure in linux.failures[:1] if told and failure.cause
+    ]
 
 
 @pytest.mark.parametrize(
@@ -542,7 +544,11 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
     Path(cache_from_source(str(site / f"{name}.py"))).write_bytes(b"compiled")
     script.write_text(f"#!{environment}/bin/python\n")
     script.chmod(0o755)
-    lines = [f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
+    lines = [
+        f"Name: {name}",
+        "Version: 1.0",
+        *(f"Requires-Dist: {require}" for require in requires),
+    ]
     (about / "METADATA").write_text("\n".join(lines))
     files = [f"{name}.py,sha256=0,6", f"../../../bin/{name},,9", f"{about.name}/METADATA,,"]
     (about / "RECORD").write_text("\n".join([*files, f"{about.name}/RECORD,,\n"]))
@@ -764,7 +770,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
     monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
     with pytest.raises(RefusedError):
         linux.environments.func(Recorder(tmp_path, "environments", "core", "cor"))
-    assert (made, [one.code for one in linux.failures]) == ([], [2])
+    assert (made, [failure.code for failure in linux.failures]) == ([], [2])
     assert "group cor;" in linux.failures[0].cause
 
 

@@ -116,7 +116,7 @@ def test_tensor_types_of_a_context_binary_have_qnns_numbers(executorch: Path) ->
     types. It is imported in another process because its module can only be loaded under its own
     name."""
     places = (executorch / f"backends/qualcomm/python/PyQnnManagerAdaptor{one}" for one in SUFFIXES)
-    found = next((one for one in places if one.is_file()), None)
+    found = next((place for place in places if place.is_file()), None)
     if not found:
         pytest.skip("this ExecuTorch has no adaptor for this Python")
     ended = run_process([sys.executable, "-c", PRINT_TYPES, str(found)])

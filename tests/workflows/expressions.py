@@ -242,7 +242,9 @@ def from_json(text: Any) -> Any:
 
 def hash_files(workspace: Path, patterns: Sequence[str]) -> str:
     """The SHA-256 of the files' SHA-256, '' without one."""
-    files = sorted({path for one in patterns for path in workspace.glob(one) if path.is_file()})
+    files = sorted(
+        {path for pattern in patterns for path in workspace.glob(pattern) if path.is_file()}
+    )
     whole = hashlib.sha256()
     for path in files:
         whole.update(hashlib.sha256(path.read_bytes()).digest())

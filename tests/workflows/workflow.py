@@ -108,8 +108,8 @@ class WorkflowRun:
         permissions = job.get("permissions", self.document.data.get("permissions", {}))
         run = JobRun(setting, {**values, "matrix": row}, permissions=permissions)
         defaults = (self.document.data.get("defaults"), job.get("defaults"))
-        for one in defaults:
-            run.shell = (one or {}).get("run", {}).get("shell", run.shell)
+        for default in defaults:
+            run.shell = (default or {}).get("run", {}).get("shell", run.shell)
         for one in (self.document.data.get("env", {}), job.get("env", {})):
             rendered = render_value(one, run.context({}))
             run.env |= {key: to_string(value) for key, value in rendered.items()}
@@ -134,7 +134,7 @@ class WorkflowRun:
             assert not wider, f"the caller's job does not allow {wider}"
         inner = WorkflowRun(document, self.setting, {**inputs, **given}, self.prepare)
         results = inner.run()
-        run.status = _join_result([one.result for one in results.values()])
+        run.status = _join_result([result.result for result in results.values()])
         found.runs += [one for result in results.values() for one in result.runs]
 
 
@@ -164,7 +164,7 @@ def _join_status(results: list[str]) -> str:
 
 
 def _join_result(results: list[str]) -> str:
-    ended = [one for one in results if one != "skipped"]
+    ended = [result for result in results if result != "skipped"]
     if "failure" in ended:
         return "failure"
     return "cancelled" if "cancelled" in ended else "success"

@@ -62,6 +62,6 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     """
     result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
     if not result.published:
-        faults = [str(fault) for one in result.artifacts for fault in one.errors]
+        faults = [str(fault) for artifact in result.artifacts for fault in artifact.errors]
         raise FailedError("the C++ runner was built but violates its policy", why="\n".join(faults))
     return result.place.artifacts / PROGRAM

@@ -64,7 +64,7 @@ def divide_before_relu(graph: Graph, node: Any) -> None:
     found = graph.operands(node)
     if not found or found[1].size != 1 or not found[1].any():
         return
-    if any(one.op_type in {"Relu", "Clip"} for one in readers):
+    if any(reader.op_type in {"Relu", "Clip"} for reader in readers):
         result = graph.add("Div", found[0], 1 / found[1])
         graph.replace([node], [result], f"x * {found[1]}", f"x / {1 / found[1]}")
 
@@ -132,7 +132,7 @@ def join_gelu(graph: Graph, node: Any) -> None:
         result = graph.add("Gelu", x, domain=MICROSOFT)
         told = "x * 0.5 * (1 + erf(x / sqrt(2)))"
         graph.replace(nodes, [result], told, "Gelu(x)")
-    if graph.changes and all(one.domain != MICROSOFT for one in graph.model.opset_import):
+    if graph.changes and all(opset.domain != MICROSOFT for opset in graph.model.opset_import):
         graph.model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 

@@ -31,9 +31,11 @@ def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
         if graph.opset < OLDEST_OPSET:
             whole = version_converter.convert_version(whole, OLDEST_OPSET)
         known = {one.name for one in (*whole.graph.input, *whole.graph.value_info)}
-        for one in whole.graph.initializer:  # the inliner knows no types of initializers
-            if one.name not in known:
-                port = helper.make_tensor_value_info(one.name, one.data_type, [*one.dims])
+        for initializer in whole.graph.initializer:  # the inliner knows no types of initializers
+            if initializer.name not in known:
+                port = helper.make_tensor_value_info(
+                    initializer.name, initializer.data_type, [*initializer.dims]
+                )
                 whole.graph.value_info.append(port)
         chosen = [("", name) for name in DEFINED]
         whole = inliner.inline_selected_functions(whole, chosen, inline_schema_functions=True)

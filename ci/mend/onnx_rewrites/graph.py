@@ -32,13 +32,17 @@ class Graph:
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = model.graph
         self.model, self.graph = model, graph
-        self.opset = max((one.version for one in model.opset_import if not one.domain), default=1)
+        self.opset = max(
+            (opset.version for opset in model.opset_import if not opset.domain), default=1
+        )
         given = {one.name for one in graph.input}
         self.tensors = {
             name: one for name, one in read_constants(graph).items() if name not in given
         }
         ports = (*graph.input, *graph.value_info, *graph.output)
-        held = {one.name: one.type.tensor_type for one in ports if one.type.HasField("tensor_type")}
+        held = {
+            port.name: port.type.tensor_type for port in ports if port.type.HasField("tensor_type")
+        }
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tuple(size.dim_value for size in one.shape.dim)
             for name, one in held.items()
@@ -46,7 +50,7 @@ class Graph:
         } | {name: tuple(one.dims) for name, one in self.tensors.items()}
         self.types = {name: one.elem_type for name, one in held.items()}
         self.types |= {name: one.data_type for name, one in self.tensors.items()}
-        self.outputs = {one.name for one in graph.output}
+        self.outputs = {output.name for output in graph.output}
         self.nodes = [*graph.node]
         self.index()
         self.names = {*self.reads, *self.makers, *self.tensors, *given}
@@ -65,8 +69,11 @@ class Graph:
             self.reads.update(node.input)
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-            for one in node.attribute:
-                for inner in (*([one.g] if one.HasField("g") else []), *one.graphs):
+            for attribute in node.attribute:
+                for inner in (
+                    *([attribute.g] if attribute.HasField("g") else []),
+                    *attribute.graphs,
+                ):
                     for body in list_graphs(inner):
                         self.reads.update(name for held in body.node for name in held.input)
                         self.reads.update(port.name for port in body.output)
@@ -95,7 +102,9 @@ class Graph:
 
     def is_float(self, *names: str) -> bool:
         """Return whether all of these values have known, fixed shapes and the type float32."""
-        return all(self.types.get(one) == TensorProto.FLOAT and one in self.shapes for one in names)
+        return all(
+            self.types.get(name) == TensorProto.FLOAT and name in self.shapes for name in names
+        )
 
     def maker(self, name: str, *kinds: str) -> Any:
         """Return the node that computes a value if nothing else reads the value and the node is one
@@ -196,7 +205,11 @@ class Graph:
         nodes = [
             node for node in self.nodes if node.op_type != "Constant" or self.reads[node.output[0]]
         ]
-        held = [one for one in (*self.graph.initializer, *self.held) if self.reads[one.name]]
+        held = [
+            initializer
+            for initializer in (*self.graph.initializer, *self.held)
+            if self.reads[initializer.name]
+        ]
         known = [one for one in self.graph.value_info if one.name in self.makers]
         del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
         self.graph.node.extend(nodes)
@@ -226,9 +239,9 @@ def rewrites(
 
 def read(node: Any, name: str, default: Any) -> Any:
     """Return the value of a node's attribute, or ``default`` if it has none. Texts are strings."""
-    for one in node.attribute:
-        if one.name == name:
-            value = onnx.helper.get_attribute_value(one)
+    for attribute in node.attribute:
+        if attribute.name == name:
+            value = onnx.helper.get_attribute_value(attribute)
             return value.decode() if isinstance(value, bytes) else value
     return default
 

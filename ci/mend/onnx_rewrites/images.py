@@ -195,7 +195,9 @@ def join_transposed_groups(graph: Graph, node: Any) -> None:
     weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
     if weights is None or groups < 2:
         return
-    own = {one.name: helper.get_attribute_value(one) for one in node.attribute} | {"group": 1}
+    own = {
+        attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+    } | {"group": 1}
     size, count, *kernel = weights.shape
     joined = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
     for group, part in enumerate(np.split(weights, groups)):
@@ -214,7 +216,7 @@ def resize_flat(graph: Graph, node: Any) -> None:
     scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
     if scales is None or not graph.is_float(x, y):
         return
-    own = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    own = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
     rounding = read(node, "nearest_mode", "round_prefer_floor")
     is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"

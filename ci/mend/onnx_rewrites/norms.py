@@ -24,12 +24,12 @@ def scale_batch_norm(graph: Graph, node: Any) -> None:
     is merged anyway."""
     x, *rest = node.input
     held = [graph.constant(one) for one in rest]
-    used = [one for one in node.output[1:] if one]
-    if not graph.is_float(x) or any(one is None for one in held) or used:
+    used = [output for output in node.output[1:] if output]
+    if not graph.is_float(x) or any(array is None for array in held) or used:
         return
     if read(node, "training_mode", 0) or graph.maker(x, *ABSORB):
         return
-    gain, bias, mean, variance = (np.asarray(one, np.float64) for one in held)
+    gain, bias, mean, variance = (np.asarray(array, np.float64) for array in held)
     gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
     shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
     product = graph.add("Mul", x, gain.reshape(shape))
@@ -70,7 +70,10 @@ def write_root_of_squares(graph: Graph, node: Any) -> None:
     """Compute a ReduceL2 as the square root of a sum of squares."""
     x, *axes = node.input
     if graph.is_float(x):
-        own = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        own = {
+            attribute.name: onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+        }
         if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
             axes = [graph.hold(np.array(own.pop("axes")))]
         total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own)
@@ -110,12 +113,12 @@ def flatten_layer_norm(graph: Graph, node: Any) -> None:
     axis = read(node, "axis", -1) % len(shape)
     inner = shape[axis:]
     held = [graph.constant(one) for one in node.input[1:] if one]
-    if any(one is None for one in held):
+    if any(array is None for array in held):
         return
     if axis == len(shape) - 1 and len(shape) <= HIGHEST_RANK:
         return
     flat = [1, math.prod(shape[:axis]), math.prod(inner)]
-    given = [np.broadcast_to(np.asarray(one), inner).reshape(-1) for one in held]
+    given = [np.broadcast_to(np.asarray(array), inner).reshape(-1) for array in held]
     moved = graph.add("Reshape", x, np.array(flat))
     epsilon = read(node, "epsilon", 1e-5)
     norm = graph.add("LayerNormalization", moved, *given, axis=-1, epsilon=epsilon)
@@ -146,7 +149,7 @@ def expand_constant(graph: Graph, node: Any) -> None:
     sigmoid, to the batch."""
     found = graph.operands(node)
     follows = graph.readers.get(node.output[0], [])
-    if found is None or not any(one.op_type in AFTER_BROADCAST for one in follows):
+    if found is None or not any(follow.op_type in AFTER_BROADCAST for follow in follows):
         return
     x, value = found
     shape = graph.shapes.get(x, ())
@@ -154,7 +157,7 @@ def expand_constant(graph: Graph, node: Any) -> None:
         return
     sizes = (1,) * (len(shape) - value.ndim) + value.shape
     # A constant of the last axis alone is computed right.
-    if value.ndim > len(shape) or sizes[0] != 1 or not any(one > 1 for one in sizes[1:-1]):
+    if value.ndim > len(shape) or sizes[0] != 1 or not any(size > 1 for size in sizes[1:-1]):
         return
     whole = graph.hold(np.broadcast_to(value, (shape[0], *sizes[1:])))
     given = [x, whole] if node.input[0] == x else [whole, x]

@@ -21,7 +21,7 @@ def fold_gemm(graph: Graph, node: Any) -> None:
     """Multiply the weights of a Gemm by its alpha, and its bias by its beta."""
     factors = read(node, "alpha", 1.0), read(node, "beta", 1.0)
     names = [one for one in node.input[1:] if one]
-    held = [one for one in map(graph.constant, names) if one is not None]
+    held = [array for array in map(graph.constant, names) if array is not None]
     if factors == (1.0, 1.0) or len(held) < len(names) or not graph.is_float(*names):
         return
     given = [one * np.float32(factor) for one, factor in zip(held, factors, strict=False)]
@@ -141,7 +141,7 @@ def transpose(graph: Graph, name: str, labels: str, wanted: str) -> str:
 @rewrites("unroll-rnn", "RNN")
 def unroll_recurrence(graph: Graph, node: Any) -> None:
     """Compute a short RNN step by step with products and tanh."""
-    held = [one for one in map(graph.constant, node.input[1:4]) if one is not None]
+    held = [array for array in map(graph.constant, node.input[1:4]) if array is not None]
     steps, batch, _ = graph.shapes.get(node.input[0], (0, 0, 0))
     is_plain = (
         read(node, "direction", "forward") == "forward"

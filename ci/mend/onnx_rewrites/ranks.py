@@ -51,7 +51,7 @@ def lower_reduction(graph: Graph, node: Any, value: str, shape: Sequence[int]) -
     axes = read_axes(graph, node)
     if axes is None:
         return ""
-    reduced = {one % len(shape) for one in axes}
+    reduced = {axis % len(shape) for axis in axes}
     groups = [[*one] for _, one in itertools.groupby(range(len(shape)), reduced.__contains__)]
     sizes = [math.prod(shape[one] for one in group) for group in groups]
     places = [place for place, group in enumerate(groups) if group[0] in reduced]

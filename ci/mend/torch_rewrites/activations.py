@@ -48,7 +48,7 @@ def softplus_by_series(edit: Editor) -> None:
         power = edit.source(node.args[0])
         if node.target is aten.log.default:  # of 1 + exp(x)
             is_sum = power.target is aten.add.Tensor and not power.kwargs
-            ones = [one for one in power.args if one == 1] if is_sum else []
+            ones = [arg for arg in power.args if arg == 1] if is_sum else []
             power = next((one for one in map(edit.source, power.args) if ones and one != 1), None)
         if isinstance(power, Node) and power.target is aten.exp.default:
             new = edit.call(aten.softplus.default, power.args[0])
@@ -151,8 +151,8 @@ def _evaluate(edit: Editor, given: Any, x: Node, points: Tensor) -> Any:
         return stored.item() if stored.numel() == 1 else None
     if given.target not in ELEMENTWISE or given.kwargs:
         return None
-    args = [_evaluate(edit, one, x, points) for one in given.args]
-    return None if any(one is None for one in args) else given.target(*args)
+    args = [_evaluate(edit, arg, x, points) for arg in given.args]
+    return None if any(arg is None for arg in args) else given.target(*args)
 
 
 def _is_close(made: Any, wanted: Tensor) -> bool:

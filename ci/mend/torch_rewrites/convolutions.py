@@ -88,7 +88,7 @@ def surround_kernel(edit: Editor, node: Node) -> None:
     ]
     if weight is None or not any(rings):
         return
-    counts = [count for one in reversed(rings) for count in (one, one)]
+    counts = [count for ring in reversed(rings) for count in (ring, ring)]
     steps = zip(padding, rings, dilation, strict=True)
     padding = [pad + count * step for pad, count, step in steps]
     longer = edit.constant(torch.nn.functional.pad(weight, counts))

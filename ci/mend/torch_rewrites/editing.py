@@ -146,7 +146,7 @@ class Editor:
         fakes = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
         if node.op != "call_function" or not pure or not fakes or not is_fixed(node):
             return None
-        if sum(one.numel() for one in fakes) > MOST_ELEMENTS:
+        if sum(fake.numel() for fake in fakes) > MOST_ELEMENTS:
             return None
         inputs = {}
         for one in node.all_input_nodes:
@@ -240,7 +240,7 @@ def is_fake(value: Any) -> bool:
 def is_fixed(node: Node) -> bool:
     """Return whether the shapes of a node's tensors do not depend on the input."""
     tensors = (one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor))
-    return all(isinstance(size, int) for one in tensors for size in one.shape)
+    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
@@ -302,7 +302,7 @@ def _write_out_of_place(graph: Graph) -> None:
         if node.target._overloadname not in other.overloads():
             continue
         node.target = getattr(other, node.target._overloadname)
-        later = {one for one in changed.users if node < one}
+        later = {user for user in changed.users if node < user}
         changed.replace_all_uses_with(node, later.__contains__)
 
 

@@ -88,7 +88,7 @@ def write_variance(edit: Editor, node: Node) -> None:
     axes = normal_axes(argument(node, "dim") or range(len(shape)), len(shape))
     numbers = argument(node, "correction"), argument(node, "unbiased"), 1
     count = math.prod(shape[axis] for axis in axes)
-    lost = next(one for one in numbers if one is not None)
+    lost = next(number for number in numbers if number is not None)
     if count <= lost:
         return
     mean = edit.call(aten.mean.dim, operand, [*axes], True)

@@ -86,16 +86,16 @@ def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
 )
 def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
-    users = [one for one in node.users if one.users]
-    if [one.args[1:] for one in users] != [(0,)]:
+    users = [user for user in node.users if user.users]
+    if [user.args[1:] for user in users] != [(0,)]:
         return  # the indices are used
     axes, operand = AXES[node.target], node.args[0]
     sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
     rank = len(shape_of(operand))
     for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
         bounds = [_window(size, count, row) for row in range(count)]
-        parts = [edit.call(aten.slice.Tensor, operand, axis, *one) for one in bounds]
-        parts = [edit.call(aten.amax.default, one, [axis], True) for one in parts]
+        parts = [edit.call(aten.slice.Tensor, operand, axis, *bound) for bound in bounds]
+        parts = [edit.call(aten.amax.default, part, [axis], True) for part in parts]
         operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
     edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
@@ -105,7 +105,7 @@ def separate_maximum(edit: Editor, node: Node) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
     largest = node.target is aten.max.dim
     axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, "keepdim")
-    for user in [one for one in node.users if one.users]:
+    for user in [user for user in node.users if user.users]:
         if user.args[1] == 0:
             kind = aten.amax.default if largest else aten.amin.default
             new = edit.call(kind, node.args[0], [axis], keep)

@@ -35,8 +35,8 @@ def unroll_recurrent(edit: Editor) -> None:
             _replace_parts(edit, node, [_stack(edit, steps, axis), *made])
     for node in edit.find(*CELLS):
         operand, given, *weights = node.args
-        weights = [one for one in weights if one is not None]
-        if any(edit.value(one) is None for one in weights):
+        weights = [weight for weight in weights if weight is not None]
+        if any(edit.value(weight) is None for weight in weights):
             continue
         state = tuple(given) if isinstance(given, list | tuple) else (given,)
         layer = _Layer(edit, CELLS[node.target], *weights)
@@ -64,7 +64,7 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
     states = given if node.target is aten.lstm.input else [given]
     ways = 2 if twice else 1
     each = len(weights) // (layers * ways)
-    known = all(edit.value(one) is not None for one in weights)
+    known = all(edit.value(weight) is not None for weight in weights)
     if (
         len(shape_of(operand)) != 3
         or (train and dropout)
@@ -123,7 +123,7 @@ class _Layer:
     def read(self, steps: Sequence[Node]) -> list[Node]:
         """Return what the input's layer makes of each step [batch, features]."""
         call = self.edit.call
-        return [call(aten.linear.default, one, self.into, self.bias) for one in steps]
+        return [call(aten.linear.default, step, self.into, self.bias) for step in steps]
 
     def read_sequence(self, operand: Node, time: int) -> list[Node]:
         """Return what the input's layer makes of each step of a sequence."""
@@ -175,5 +175,5 @@ def _start(edit: Editor, states: Node, number: int) -> Node | None:
 
 
 def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
-    rows = [edit.call(aten.unsqueeze.default, one, axis) for one in nodes]
+    rows = [edit.call(aten.unsqueeze.default, node, axis) for node in nodes]
     return edit.call(aten.cat.default, rows, axis)

@@ -1,5 +1,5 @@
-"""Read a tree's build files as facts: evaluate them in every variant, merge the results, and add line
-numbers.
+"""Read a tree's build files as facts: evaluate them in every variant, merge the results, and add
+line numbers.
 """
 
 from __future__ import annotations

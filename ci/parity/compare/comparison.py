@@ -150,7 +150,7 @@ def apply_allowances(
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
-    keys = ((one, (one.kind.value, one.path, one.detail)) for one in findings)
+    keys = ((finding, (finding.kind.value, finding.path, finding.detail)) for finding in findings)
     pairs = [(one, next((e for e in live if e.covers(*key)), None)) for one, key in keys]
     kept = [finding for finding, entry in pairs if entry is None]
     used = {id(entry) for _, entry in pairs}

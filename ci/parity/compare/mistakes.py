@@ -103,7 +103,9 @@ def find_unknown_labels(groups: Groups) -> Iterator[Finding]:
             package, _, name = label.removeprefix("//").partition(":")
             if label in groups.by_label or not (label[:2] == "//" and package in groups.packages):
                 continue
-            near = get_close_matches(name, [one.name for one in groups.by_package[package]], 1)
+            near = get_close_matches(
+                name, [buck_target.name for buck_target in groups.by_package[package]], 1
+            )
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=word.place.path,

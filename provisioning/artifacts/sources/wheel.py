@@ -73,10 +73,10 @@ def find_installed(job: FillJob) -> dict[str, Path]:
     if not is_pinned or not job.locked or (job.store.downloads / release.filename).exists():
         return {}
     layout = job.request.layout()
-    placed = {layout.place(one.as_posix()): Path(str(one.locate())) for one in files}
+    placed = {layout.place(file.as_posix()): Path(str(file.locate())) for file in files}
     made = {*release.links, *release.write}
     found = {}
-    for entry in (one for one in job.locked if one.path not in made):
+    for entry in (tree_entry for tree_entry in job.locked if tree_entry.path not in made):
         path = placed.get(entry.path)
         if not path or not path.is_file() or hash_file(path) != entry.sha256:
             told = f"{entry.path} of the installed {release.package} does not match the lock"

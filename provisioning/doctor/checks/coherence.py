@@ -142,7 +142,9 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
-        versions = sorted({one.build.version for one in named if one.build and one.build.version})
+        versions = sorted(
+            {file.build.version for file in named if file.build and file.build.version}
+        )
         partly = f", only the version {', '.join(versions)}" if versions else ""
         yield seen("QNN libraries", named[0].path.parent, partly=partly)
 

@@ -45,7 +45,7 @@ class Device(NamedTuple):
 
 
 DEVICES = Subjects(
-    lambda case: [Device(one, case) for one in case.facts.devices or ()],
+    lambda case: [Device(device_facts, case) for device_facts in case.facts.devices or ()],
     Device.seen,
 )
 
@@ -159,13 +159,15 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     compare them with the ones in the names of the staged stubs and skels.
     """
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
-    staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
+    staged = {name.hexagon for name in names if name and name.backend == "Htp" and name.hexagon}
     versions = {str(soc[1])} if soc else staged
     wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
     for file in staging.tree.lowered:
         # A context for no SoC and a smaller version may run: `compat` cannot tell.
-        may_run = soc and all(one.soc == NO_SOC and one.hexagon < soc[1] for one in file.targets)
-        is_other = versions and not versions & {str(one.hexagon) for one in file.targets}
+        may_run = soc and all(
+            target.soc == NO_SOC and target.hexagon < soc[1] for target in file.targets
+        )
+        is_other = versions and not versions & {str(target.hexagon) for target in file.targets}
         if file.targets and is_other and not may_run:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
 
@@ -174,14 +176,14 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
 def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
     soc = staging.case.soc
     for file in staging.tree.lowered:
-        names = {one.soc for one in file.targets}
-        versions = {one.hexagon for one in file.targets}  # QNN323 reports other ones
+        names = {target.soc for target in file.targets}
+        versions = {target.hexagon for target in file.targets}  # QNN323 reports other ones
         if soc and soc[1] in versions and not names & {soc[0], NO_SOC}:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
 
 
 def _name_targets(file: FileFacts) -> str:
-    return ", ".join(f"{one.soc} (V{one.hexagon})" for one in file.targets)
+    return ", ".join(f"{target.soc} (V{target.hexagon})" for target in file.targets)
 
 
 @STAGINGS.check("QNN310")
@@ -194,12 +196,12 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN311")
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    parts = [one for one in map(parse_qnn_name, staging.names) if one]
+    parts = [qnn_name for qnn_name in map(parse_qnn_name, staging.names) if qnn_name]
     if "libQnnHtp.so" not in staging.names or staging.case.soc:
         return
-    if not any(one.part == "Stub" for one in parts):
-        skels = {one.hexagon for one in parts if (one.backend, one.part) == ("Htp", "Skel")}
-        stubs = ", ".join(f"libQnnHtpV{one}Stub.so" for one in sorted(skels))
+    if not any(part.part == "Stub" for part in parts):
+        skels = {part.hexagon for part in parts if (part.backend, part.part) == ("Htp", "Skel")}
+        stubs = ", ".join(f"libQnnHtpV{skel}Stub.so" for skel in sorted(skels))
         more = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
         yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
 

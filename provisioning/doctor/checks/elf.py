@@ -114,7 +114,9 @@ def judge_placed(placed: Placed) -> list[Finding]:
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)
-    return [one for one in CONTENT.judge(placed) if one.id in OF_UNUSED or not is_unused]
+    return [
+        finding for finding in CONTENT.judge(placed) if finding.id in OF_UNUSED or not is_unused
+    ]
 
 
 def judge_defect(error: ElfError) -> Finding:

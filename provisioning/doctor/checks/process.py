@@ -247,7 +247,7 @@ class Interpreter(NamedTuple):
         """Whether it imports executorch from a directory on PYTHONPATH."""
         variables, place = self.case.facts.variables, self.facts.executorch
         entries = variables.executorch_on_path if variables else ()
-        return place is not None and any(Path(place).is_relative_to(one) for one in entries)
+        return place is not None and any(Path(place).is_relative_to(entry) for entry in entries)
 
     @property
     def qnn(self) -> str:

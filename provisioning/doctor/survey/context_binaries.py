@@ -151,15 +151,15 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
     """
     build = search_whole(part, 0, len(part))
     targets = find_targets(part)
-    named = tuple(one for one in targets if one.soc != NO_SOC)
+    named = tuple(target for target in targets if target.soc != NO_SOC)
     known: dict[str, Any] = {
         "build": build.text if build else "",
         "qnn": (build.version if build else None) or "",
         "targets": targets,
         "damage": find_context_damage(part),
         "soc": named[0].soc if len(named) == 1 else "",
-        "hexagon": targets[0].hexagon if len({one.hexagon for one in targets}) == 1 else 0,
-        "vtcm_mb": max((one.vtcm_mb for one in targets), default=0),
+        "hexagon": targets[0].hexagon if len({target.hexagon for target in targets}) == 1 else 0,
+        "vtcm_mb": max((target.vtcm_mb for target in targets), default=0),
         "min_arch": min((int(one[1]) for one in MIN_ARCH.finditer(part)), default=0),
     }
     if part[: len(MAGIC)] == MAGIC:
@@ -187,8 +187,8 @@ def _parse_info(tables: Tables) -> dict[str, object]:
     soc_id = info.number(16)
     socs = {one.id: name for name, one in read_socs().items()}
     device = info.bytes(15)  # for HTP: a version, then the Hexagon version
-    graphs = tuple(_parse_graph(one) for one in info.list_tables(10))
-    vtcm = max((one.vtcm_mb or 0 for one in graphs), default=0)
+    graphs = tuple(_parse_graph(table) for table in info.list_tables(10))
+    vtcm = max((graph.vtcm_mb or 0 for graph in graphs), default=0)
     found: dict[str, object] = {
         "binary_info": version,
         "backend": BACKENDS.get(info.number(0), f"backend {info.number(0)}"),

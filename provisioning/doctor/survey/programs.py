@@ -208,7 +208,7 @@ def parse_program(view: View, name: str) -> Program | None:
     except (struct.error, OverflowError) as error:
         damage = f"has a flatbuffer that cannot be read: {error}{_find_conversion(view)}"
         return replace(program, damage=damage)
-    damaged = (one.damage for one in found.contexts if one.damage)
+    damaged = (context.damage for context in found.contexts if context.damage)
     damage = next((f"contains a context binary that {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
 
@@ -234,8 +234,10 @@ def _read_tensors(view: View, name: str) -> Program:
         if base + size > len(view):
             return replace(data, damage=f"is cut short: it has {len(view)} of {base + size} bytes")
         root = Tables(view, 0, base or None).root()
-        names = tuple(one.text(0) for one in root.list_tables(2))
-        places = [(base + one.number(0, "Q"), one.number(1, "Q")) for one in root.list_tables(1)]
+        names = tuple(table.text(0) for table in root.list_tables(2))
+        places = [
+            (base + table.number(0, "Q"), table.number(1, "Q")) for table in root.list_tables(1)
+        ]
     except (struct.error, OverflowError) as error:
         return replace(data, damage=f"has a flatbuffer that cannot be read: {error}")
     segments = tuple(SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in places)
@@ -256,7 +258,7 @@ def wrap_contexts(
     name: str, kind: str, size_bytes: int, contexts: tuple[ContextBinary, ...]
 ) -> Program:
     """Return a program that consists of the contexts of one file."""
-    damage = next((one.damage for one in contexts if one.damage), "")
+    damage = next((context.damage for context in contexts if context.damage), "")
     package = len(contexts) > 1
     return Program(name, kind, size_bytes, contexts=contexts, damage=damage, is_package=package)
 
@@ -266,7 +268,7 @@ def _parse(tables: Tables, program: Program) -> Program:
     view, root = tables.blob, tables.root()
     base = PROGRAM.unpack_from(view)[4] if view[8:12] == EXTENDED else 0
     segments = list_segments(tables, base) if base else []
-    inline = [one.span(0) for one in root.list_tables(3)]
+    inline = [table.span(0) for table in root.list_tables(3)]
     contexts: dict[tuple[int, int], ContextBinary | None] = {}
 
     def find_context(delegate: Table) -> int | None:
@@ -291,7 +293,7 @@ def _parse(tables: Tables, program: Program) -> Program:
         name, inputs, outputs = plan.text(0), plan.list(3, "i"), plan.list(4, "i")
         delegates = list(plan.list_tables(7))
         if not inputs and not delegates:
-            given = tuple(parse_constant(_pick(values, one)) for one in outputs)
+            given = tuple(parse_constant(_pick(values, output)) for output in outputs)
             metadata[name] = given[0] if len(given) == 1 else given  # type: ignore[assignment]
             continue
         constants |= dict(_list_constants(values))
@@ -301,7 +303,7 @@ def _parse(tables: Tables, program: Program) -> Program:
                 name,
                 _parse_ports(values, inputs),
                 _parse_ports(values, outputs),
-                tuple(_parse_partition(one, find_context(one)) for one in delegates),
+                tuple(_parse_partition(table, find_context(table)) for table in delegates),
                 _count_operators(plan),
             )
         )
@@ -309,7 +311,7 @@ def _parse(tables: Tables, program: Program) -> Program:
     for dtype, size in constants.values():
         sizes[dtype] += size
     spans = (SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in segments)
-    held = tuple(one for one in contexts.values() if one)
+    held = tuple(context for context in contexts.values() if context)
     return replace(
         program,
         methods=tuple(methods),
@@ -404,7 +406,9 @@ def _is_external(tensor: Table) -> bool:
 
 def _count_operators(plan: Table) -> dict[str, int]:
     """Return how often the method calls each CPU operator."""
-    names = [".".join(filter(None, (one.text(0), one.text(1)))) for one in plan.list_tables(6)]
+    names = [
+        ".".join(filter(None, (table.text(0), table.text(1)))) for table in plan.list_tables(6)
+    ]
     found = Counter[str]()
     for chain in plan.list_tables(5):
         for instruction in chain.list_tables(2):
@@ -417,7 +421,7 @@ def _count_operators(plan: Table) -> dict[str, int]:
 
 def _parse_partition(delegate: Table, context: int | None) -> Partition:
     backend = delegate.text(0)
-    specs = {one.text(0): one.span(1) for one in delegate.list_tables(2)}
+    specs = {table.text(0): table.span(1) for table in delegate.list_tables(2)}
     start, size = specs.get(COMPILE_SPEC, (0, 0))
     if backend != QNN_BACKEND or not size:
         return Partition(backend, context)

@@ -66,9 +66,9 @@ def _find_shadow(name: str) -> list[list[str]]:
 
 def _path_files(place: str | None) -> list[str]:
     """Return the .pth files that contain the path of the parent directory of ``place``."""
-    files = [one for entry in sys.path for one in sorted(Path(entry).glob("*.pth"))]
+    files = [path for entry in sys.path for path in sorted(Path(entry).glob("*.pth"))]
     parent = str(Path(place).parent) if place else "\0"
-    return [str(one) for one in files if parent in one.read_text("utf-8", "replace")]
+    return [str(file) for file in files if parent in file.read_text("utf-8", "replace")]
 
 
 def _asked(name: str) -> list[list[str]]:

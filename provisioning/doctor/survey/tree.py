@@ -112,9 +112,13 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
             else:
                 return None
             targets = programs.find_targets(data) or tuple(
-                programs.Target(one.soc or programs.NO_SOC, one.hexagon, one.vtcm_mb)
-                for one in scan_context_binaries(data)
-                if one.hexagon
+                programs.Target(
+                    context_binary.soc or programs.NO_SOC,
+                    context_binary.hexagon,
+                    context_binary.vtcm_mb,
+                )
+                for context_binary in scan_context_binaries(data)
+                if context_binary.hexagon
             )
     except (OSError, ValueError):  # an empty file cannot be mapped
         build, damage, targets = None, "is empty" if not size_bytes else "", ()

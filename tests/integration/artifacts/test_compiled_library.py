@@ -100,7 +100,7 @@ def test_a_machine_without_libatomic_gets_a_compiled_one_after_qnn_on_the_librar
 def test_a_machine_with_libatomic_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
     (tmp_path / NAME).touch()
     environment = provision()
-    assert [one.name for one in environment.artifacts] == ["qnn-runtime"]
+    assert [artifact.name for artifact in environment.artifacts] == ["qnn-runtime"]
     qnn = environment.root("qnn-runtime") / "lib/x86_64-linux-clang"
     assert environment.variables["LD_LIBRARY_PATH"] == str(qnn)
 

@@ -150,9 +150,9 @@ def test_a_program_lowered_with_the_built_adaptor_runs_in_the_built_runner(
 
 def test_the_runner_for_aarch64_linux_is_built(environment: dict[str, str], tmp_path: Path) -> None:
     row = build(environment, tmp_path, "linux")
-    assert {one["elf"]["machine"] for one in row["artifacts"]} == {"aarch64"}
-    assert not [one for artifact in row["artifacts"] for one in artifact["findings"]
-                if one["severity"] == "error"]  # fmt: skip
+    assert {artifact["elf"]["machine"] for artifact in row["artifacts"]} == {"aarch64"}
+    assert not [finding for artifact in row["artifacts"] for finding in artifact["findings"]
+                if finding["severity"] == "error"]  # fmt: skip
 
 
 def test_a_second_build_of_the_adaptor_runs_nothing(

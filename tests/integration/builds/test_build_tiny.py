@@ -197,7 +197,7 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
     build = world.build("aot", "--install", "none")
     row, *others = build["artifacts"]
     assert row["name"] == f"PyQnnManagerAdaptor{SUFFIX}"
-    assert [one["name"] for one in others] == [BACKEND, QUANTIZED]
+    assert [other["name"] for other in others] == [BACKEND, QUANTIZED]
     assert row["elf"]["machine"] == "x86-64"
     assert row["findings"] == []
     assert sorted(world.checkout.rglob("*")) == before
@@ -254,7 +254,9 @@ def test_android_artifacts_record_their_api_level_and_ndk(kept_android: Kept) ->
     assert build["identity"]["ndk release"] == "26.2.11394342"
     for path in build["compile_commands"]:
         commands = [row["command"] for row in json.loads(Path(path).read_text())]
-        assert all("-DOF_NDK" in one and "-ffile-prefix-map=" in one for one in commands)
+        assert all(
+            "-DOF_NDK" in command and "-ffile-prefix-map=" in command for command in commands
+        )
 
 
 @needs_clang
@@ -309,7 +311,7 @@ def test_a_direct_mode_build_targets_one_hexagon_version_and_keeps_its_size_budg
     assert rows[BACKEND]["size_budget"] == 200 * 1024
     code, data, _ = world.call("direct", "--soc", "SM8450", "-D", "TINY_BALLAST=300000")
     findings = by_name(data["builds"][0])[BACKEND]["findings"]
-    assert (code, [one["id"] for one in findings]) == (1, ["BUILD102"])
+    assert (code, [finding["id"] for finding in findings]) == (1, ["BUILD102"])
     assert not data["builds"][0]["published"]
     assert all(path.stat().st_size < 200 * 1024 for path in world.published())
 
@@ -318,7 +320,7 @@ def test_an_artifact_that_needs_an_unknown_library_is_not_published(world: Build
     code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
     assert code == 1
     row = data["builds"][0]["artifacts"][0]
-    found = [(one["id"], one["what"]) for one in row["findings"]]
+    found = [(finding["id"], finding["what"]) for finding in row["findings"]]
     assert ("BUILD101", f"PyQnnManagerAdaptor{SUFFIX} needs liblost.so") in found
     assert world.published() == []
 
@@ -734,5 +736,5 @@ def test_a_strict_parity_check_fails_a_build_with_a_source_that_buck_does_not_li
         assert found == code, text
         assert data["builds"][0]["artifacts"]
         places = [str(one) for one in data.get("parity", {}).get("findings", [])]
-        assert any("Graph.cpp" in one for one in places) is shown, mode
-        assert not any("parity.toml" in one for one in places)
+        assert any("Graph.cpp" in place for place in places) is shown, mode
+        assert not any("parity.toml" in place for place in places)

@@ -138,7 +138,7 @@ def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
             time.sleep(share * (times[index + 1] - times[index]))
         (os.kill if is_alone else os.killpg)(call.process.pid, signal.SIGKILL)
         call.process.communicate()
-        assert name != "run" or not share or any("600" in one for one in list_ours(place))
+        assert name != "run" or not share or any("600" in our for our in list_ours(place))
         (place / "hang").unlink(missing_ok=True)
         if not is_alone:
             require_none(place, LIMIT_S + 15)

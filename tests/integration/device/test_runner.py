@@ -58,7 +58,7 @@ def open_program(lab: Lab, tmp_path: Path, script: str, timeout_s: float = 20) -
 @PHONE_BY_DAY
 def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> None:
     outputs = opened.run(SETS)
-    assert [one[0].tolist() for one in outputs] == [[1, 2], [3, 4]]
+    assert [output[0].tolist() for output in outputs] == [[1, 2], [3, 4]]
     assert "--model_path=program.pte" in (tmp_path / "log").read_text()
     notes = opened.finish()
     assert notes.run_ms == 2.5

@@ -124,7 +124,7 @@ def call(args: argparse.Namespace, program: Program) -> tuple[ExitCode, str]:
         return code, f"{error}\n{known.fix if known else ''}"
     except QnnCiError as error:
         return error.exit_code, f"{error.what}\n{error.why}"
-    assert [one[0].tolist() for one in outputs] == RIGHT
+    assert [output[0].tolist() for output in outputs] == RIGHT
     return OK, ""
 
 

@@ -70,7 +70,7 @@ def request_of(world: World, profile: str) -> SurveyRequest:
 def findings_of(request: SurveyRequest) -> dict[str, str]:
     """The fix of each finding by its id."""
     verdict = examine_request(request)
-    return {one.id: one.fix for one in verdict.findings if one.id not in SIZES}
+    return {finding.id: finding.fix for finding in verdict.findings if finding.id not in SIZES}
 
 
 def rooted(name: str, place: Callable[[World], Path]) -> Ask:

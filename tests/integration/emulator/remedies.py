@@ -33,7 +33,7 @@ def make(
     net = Net(compute, **{name: one() for name, one in parts.items()}).eval()
 
     def draw() -> tuple[Tensor, ...]:
-        return tuple(torch.randn(one) for one in shapes)
+        return tuple(torch.randn(shape) for shape in shapes)
 
     return net, draw(), [draw() for _ in range(8)]
 

@@ -109,7 +109,7 @@ def test_a_model_that_qnn_does_not_take_is_red_with_its_line_and_remedy(
 ) -> None:
     case = nets[name]
     assert case["status"] == "failed"
-    left = next(one for one in case["operators"] if one["op"] == op)
+    left = next(operator for operator in case["operators"] if operator["op"] == op)
     assert not left["taken"]
     assert reason in left["reason"]
     assert fix in left["remedies"][0]["text"]

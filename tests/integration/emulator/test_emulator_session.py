@@ -140,7 +140,9 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Pat
         assert case["pte_bytes"] == taken["program_bytes"] > taken["context_bytes"]
         assert taken["read_bytes"] > taken["graphs"][0]["constant_bytes"] // 2 > 0
         assert 100 << 20 < taken["lowering_memory_bytes"] < 4 << 30
-        assert 0 < sum(one["npu"] for one in taken["operators"]) <= case["delegated_nodes"]
+        assert (
+            0 < sum(operator["npu"] for operator in taken["operators"]) <= case["delegated_nodes"]
+        )
     figures = [case["sqnr_db"] for case in report["cases"]]
     footprints = [case["footprint"] for case in report["cases"]]
     later, report = run_emulator(tmp_path, *words, "--model", "mlp", "--json", home=home)
@@ -179,7 +181,7 @@ def test_runs_share_a_worker_process_until_one_hangs_or_dies_and_give_equal_bits
         with runner.open(program, timeout_s) as opened:
             for _ in range(number):
                 made = opened.run(sets)
-                assert [one.tobytes() for tensors in made for one in tensors] == wanted
+                assert [tensor.tobytes() for tensors in made for tensor in tensors] == wanted
             return opened.used
 
     def stop(number: int) -> None:
@@ -332,7 +334,7 @@ def test_a_model_function_that_its_file_does_not_define_is_refused_before_loweri
     (tmp_path / "broken.py").write_text("import no_such_module\nmade = no_such_module")
 
     def check(*functions: str) -> None:
-        models = [f"{tmp_path}/{one}" for one in functions]
+        models = [f"{tmp_path}/{function}" for function in functions]
         specs = select_cases({}, ["SM8650"], models=models, schemes=["fp16"])
         check_functions(specs, shared[0], tmp_path / "log", 60)
 
@@ -369,7 +371,7 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     compiled = json.loads((folder / "artifact" / "artifact.json").read_text())["compiled"]
     (method,) = read_program(folder / "artifact" / "program.pte").methods
     for ports, recorded in ((method.inputs, "inputs"), (method.outputs, "outputs")):
-        assert [(one.dtype, list(one.shape)) for one in ports] == [
+        assert [(port.dtype, list(port.shape)) for port in ports] == [
             (one["dtype"], one["shape"]) for one in compiled[recorded]
         ]
     assert len(method.partitions) == compiled["delegation"]["partitions"]

@@ -104,7 +104,7 @@ def run_lane(lane: str, site: str, work: Path, *words: str) -> tuple[Case, ...]:
 def check(case: Case, explains: bool) -> str:
     """Return how a case differs from what it should be, or ""."""
     if explains:
-        named = [one for one in case.warnings if "KeyError" in one]
+        named = [warning for warning in case.warnings if "KeyError" in warning]
         return "" if case.status is Status.PASSED and named else f"{case.reason} {case.warnings}"
     is_right = case.status is Status.FAILED and case.is_defect and "refused" not in case.reason
     return "" if is_right else f"{case.status} {case.reason}"

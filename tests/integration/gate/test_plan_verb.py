@@ -40,11 +40,11 @@ def plan(checkout: Checkout, *words: str) -> dict[str, Any]:
 
 
 def running(data: dict[str, Any]) -> set[str]:
-    return {one["name"] for one in data["sessions"] if one["run"]}
+    return {session["name"] for session in data["sessions"] if session["run"]}
 
 
 def changes(data: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(one["path"], one["change"]) for one in data["changes"]}
+    return {(change["path"], change["change"]) for change in data["changes"]}
 
 
 def refuse(checkout: Checkout, *words: str, code: int = 2) -> dict[str, Any]:

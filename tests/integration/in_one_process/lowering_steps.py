@@ -287,7 +287,7 @@ def test_a_degenerate_reference_is_refused_before_lowering_and_names_the_inputs(
     tmp_path: Path, *, layers: bool
 ) -> None:
     """It is refused before anything is quantized, for layers too."""
-    zeros = tuple(tuple(one * 0 for one in tensors) for tensors in make_model().reference)
+    zeros = tuple(tuple(tensor * 0 for tensor in tensors) for tensors in make_model().reference)
     model = replace(make_model(), reference=zeros, made="random inputs")
     policy = ReferencePolicy(min_rms=1e-6, min_spread=1e-3)
     staging = Staging(tmp_path, tmp_path / "log", tmp_path, policy)
@@ -311,7 +311,7 @@ def test_only_the_index_output_next_to_a_float_one_gets_bounds(tmp_path: Path) -
     lowering.write_bounds("float", model.module, [*model.reference[:3], model.module(near)])
     kinds = (".low", ".high")
     bounds = [np.fromfile(tmp_path / f"float/3_1{kind}.raw", np.int64) for kind in kinds]
-    assert [one.tolist() for one in bounds] == [[0, 1], [1, 1]]
+    assert [bound.tolist() for bound in bounds] == [[0, 1], [1, 1]]
 
 
 def fail(error: Exception, cause: Exception | None = None) -> Callable[..., Any]:
@@ -410,7 +410,7 @@ def test_the_compiler_gets_the_lowering_options_of_a_policy_entry(
         flatbuffer_to_option(lower.compiler_spec(Scheme.A8W8, "SM8650", one)[0].value)
         for one in (Choices(), choices)
     ]
-    plain, chosen = (getattr(one, field) for one in options)
+    plain, chosen = (getattr(option, field) for option in options)
     assert chosen == value
     assert (plain == chosen) == (choices.log_level == "error")  # the default
 

@@ -52,7 +52,7 @@ def write_net(path: Path, *, constants: bool = False) -> Path:
         helper.make_node("LSTM", ["c", "gates", "recurrent"], ["y"], "lstm", hidden_size=3),
     ]
     if constants:
-        made = [helper.make_node("Constant", [], [one.name], value=one) for one in weights]
+        made = [helper.make_node("Constant", [], [weight.name], value=weight) for weight in weights]
         nodes, weights = [*made, *nodes], []
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 1, 16, 3))]
     return write_model(path, nodes, *ends, weights)
@@ -76,7 +76,10 @@ def test_every_onnx_weight_has_the_type_of_its_scheme(
 def read_scales(path: Path) -> dict[str, Any]:
     """The scales by which a quantized model's constants are dequantized, and their types."""
     graph = onnx.load(path).graph
-    known = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    known = {
+        initializer.name: onnx.numpy_helper.to_array(initializer)
+        for initializer in graph.initializer
+    }
     return {
         node.input[0]: (known[node.input[1]], known[node.input[0]].dtype)
         for node in graph.node

@@ -92,7 +92,7 @@ def test_a_shape_that_depends_on_the_data_is_noted_of_the_nodes_that_read_or_hav
         for node in (nonzero, reader, make_node("abs", inputs=(reader,))):
             Support().is_node_supported(None, node)
     assert varying == {"nonzero", "sum"}
-    assert [audit.VARIES in one.reason for one in crashes] == [True, True, False]
+    assert [audit.VARIES in crash.reason for crash in crashes] == [True, True, False]
 
 
 class Last(torch.nn.Module):
@@ -159,7 +159,7 @@ def test_operators_and_partitions_are_described_per_method(
     )
     assert found.left == left.fallback_ops
     assert (found.io_bytes, found.written_back, found.failure) == (2 * (24 + 24), 2, None)
-    assert [one.operator for one in found.steps].count("tanh") == 1
+    assert [step.operator for step in found.steps].count("tanh") == 1
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

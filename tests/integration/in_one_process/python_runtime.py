@@ -103,7 +103,7 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
     methods["second"] = Crossing()
     sets = [[array(n, n), array(1, n), array(2, 3, n)] for n in range(2)]
     made = load().run(sets)
-    assert [[one.tolist() for one in outputs] for outputs in made] == [
+    assert [[output.tolist() for output in outputs] for outputs in made] == [
         [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
     ]
     with pytest.raises(FailedError, match=r"sample 1 has .*: 2 instead of 3"):

@@ -56,10 +56,10 @@ def make_graph(*outputs: Any, operator: Any = torch.ops.aten.tanh.default) -> Gr
     given = graph.call_function(operator, (graph.placeholder("x"),))
     kind = torch.uint8
     made = [
-        graph.call_function(OPS.dequantize_per_tensor.default, (given, *one, kind))
-        if one
+        graph.call_function(OPS.dequantize_per_tensor.default, (given, *output, kind))
+        if output
         else given
-        for one in outputs
+        for output in outputs
     ]
     graph.output(tuple(made))
     return GraphModule(torch.nn.Module(), graph)
@@ -205,7 +205,7 @@ def test_each_node_has_the_configuration_of_the_first_part_that_selects_it() -> 
     )
     quantize.select_parts(quantizer, Choices(parts=parts))
     quantizer.transform_for_annotation(SimpleNamespace(graph=graph))
-    assert [[one.name for one in graph.nodes if has(one)] for has, _ in quantizer.rows] == [
+    assert [[node.name for node in graph.nodes if has(node)] for has, _ in quantizer.rows] == [
         ["tanh_default"],
         ["relu_default"],
     ]

@@ -48,7 +48,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 
 
 def ids(data: dict[str, object]) -> set[str]:
-    return {one["id"] for unit in data["units"] for one in unit["findings"]}  # type: ignore[attr-defined]
+    return {finding["id"] for unit in data["units"] for finding in unit["findings"]}  # type: ignore[attr-defined]
 
 
 def names(data: dict[str, object]) -> list[str]:

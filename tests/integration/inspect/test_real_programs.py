@@ -30,7 +30,7 @@ def test_inspect_reads_compiler_version_and_target_of_a_context_binary(
     assert (context.qnn, context.core_api, context.backend_api) == ("2.37.0", "2.27.0", "5.37.0")
     assert (context.soc, context.soc_id, context.hexagon, context.vtcm_mb) == ("SM8650", 57, 75, 8)
     assert context.min_arch == context.hexagon
-    assert [one.name for one in context.graphs] == ["kv_forward", "prefill_forward"]
+    assert [graph.name for graph in context.graphs] == ["kv_forward", "prefill_forward"]
     assert (program.damage, program.misplaced, context.unread) == ("", "", "")
 
 
@@ -45,7 +45,7 @@ def test_inspect_reads_the_inputs_and_outputs_of_each_method(
     assert [(one.dtype, one.shape) for one in found.inputs] == [*first, *keys, *values]
     assert (found.outputs[0].dtype, found.outputs[0].shape) == ("uint16", (1, tokens, VOCABULARY))
     assert len(found.outputs) == 1 + CACHES
-    assert [(one.context, one.soc_id) for one in found.partitions] == [(0, 57)]
+    assert [(partition.context, partition.soc_id) for partition in found.partitions] == [(0, 57)]
     assert found.cpu_operators == {}
 
 
@@ -56,9 +56,9 @@ def test_quantization_scales_equal_the_constants_of_the_program(
     assert (constants["get_max_seq_len"], constants["get_vocab_size"]) == (128, VOCABULARY)
     assert constants["get_use_kv_cache"] is True
     for graph in program.contexts[0].graphs:
-        grids = {(one.scale, one.zero_point) for one in graph.outputs}
-        logits = [one for one in graph.outputs if one.shape[-1] == VOCABULARY]
-        assert [(one.scale, one.zero_point) for one in logits] == [
+        grids = {(output.scale, output.zero_point) for output in graph.outputs}
+        logits = [output for output in graph.outputs if output.shape[-1] == VOCABULARY]
+        assert [(logit.scale, logit.zero_point) for logit in logits] == [
             (pytest.approx(constants["get_logits_scale"]), constants["get_logits_zero_point"])
         ]
         for number in range(CACHES):

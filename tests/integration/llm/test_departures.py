@@ -74,5 +74,8 @@ def run_wrong(
     monkeypatch.setenv("QNN_CI_TEST_WRONG_LAYER", fault)
     assert main(["test-llm", *words, "--json"]) == ExitCode.FAILED
     cases = json.loads(capsys.readouterr().out)["cases"]
-    firsts = [next(one for one in case["findings"] if one["id"] == TOKENS.id) for case in cases]
+    firsts = [
+        next(finding for finding in case["findings"] if finding["id"] == TOKENS.id)
+        for case in cases
+    ]
     return [[one.partition(", at token")[0] for one in first["where"]] for first in firsts]

@@ -113,13 +113,13 @@ def test_a_trained_decoder_passes_in_all_schemes(
     words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
     ended = main(["test-llm", *words, "--json"])
     report = json.loads(capsys.readouterr().out)
-    told = {one["scheme"]: [found["id"] for found in one["findings"]] for one in report["cases"]}
+    told = {case["scheme"]: [found["id"] for found in case["findings"]] for case in report["cases"]}
     # In 8 bits, the logits of so small a decoder may depend too little on the position.
     eight = told.pop("8a8w")
     assert eight in ([], [INCONCLUSIVE.id])
     assert told == {"fp16": [], "16a8w": [], "16a4w": []}
     assert ended == (ExitCode.FAILED if eight else ExitCode.OK)
-    assert all("Ben has a blue boat. The boat sails far." in one for one in report["remarks"])
+    assert all("Ben has a blue boat. The boat sails far." in remark for remark in report["remarks"])
 
 
 def write_config(directory: Path, family: str, **more: Any) -> HuggingFaceConfig:

@@ -55,7 +55,7 @@ def tell(
 
 def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str, Any]]:
     report = tell("--program", str(program), "--tokenizer", str(TOKENIZER), *words)
-    (told,) = [one for one in report["remarks"] if "asis" in one]
+    (told,) = [remark for remark in report["remarks"] if "asis" in remark]
     return told, report["cases"][0]
 
 
@@ -96,10 +96,10 @@ def test_each_scheme_generates_the_expected_story_and_rejects_every_control(
 ) -> None:
     words = ["--model", "stories260k", "--scheme", scheme, "--tokens", "64", "--context", "96"]
     report = tell(*words, "--keep-artifacts", str(tmp_path / "kept"))
-    (told,) = [one for one in report["remarks"] if scheme in one]
+    (told,) = [remark for remark in report["remarks"] if scheme in remark]
     assert LILY in told
     assert len(report["controls"]) == 9
-    assert all(one["rejected"] for one in report["controls"])
+    assert all(control["rejected"] for control in report["controls"])
     if scheme == "fp16":
         assert report["cases"][0]["equal"] == 1
         assert "differs from float32" not in told

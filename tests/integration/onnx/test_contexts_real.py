@@ -87,7 +87,7 @@ def test_a_compiled_onnx_context_fits_its_soc_and_runs(folder: Path, name: str) 
 
 def test_a_context_for_several_socs_fits_each_of_them_and_no_other(folder: Path) -> None:
     path = folder / "several.onnx"
-    assert [one.soc for one in read_context(path).targets] == ["SM8650", "SM8750"]
+    assert [target.soc for target in read_context(path).targets] == ["SM8650", "SM8750"]
     for soc in ("SM8650", "SM8750"):
         check_context(path, soc)
     with pytest.raises(UnfitError):
@@ -107,7 +107,7 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
     model = parse_model(folder / f"{name}.onnx")
     program = inspect_file(folder / f"{name}.onnx").program
     assert program
-    assert {one.soc_id for one in program.contexts} == socs
+    assert {context.soc_id for context in program.contexts} == socs
     known = {one.id: one for one in read_socs().values()}
     (method,) = program.methods
     assert (len(method.partitions), method.cpu_operators) == (1, {})
@@ -123,7 +123,7 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
         assert (context.hexagon, context.qnn, context.unread) == (soc.hexagon, "2.49.40", "")
         (graph,) = context.graphs
         for ports, wanted in zip((graph.inputs, graph.outputs), ends, strict=True):
-            assert [(one.name, one.shape) for one in ports] == wanted
+            assert [(port.name, port.shape) for port in ports] == wanted
 
 
 def test_contexts_that_the_emulator_runs_but_a_device_would_not_are_refused(

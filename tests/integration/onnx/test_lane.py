@@ -161,10 +161,10 @@ def test_onnx_files_are_judged_without_torch_installed(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
-    assert [(one["status"], one.get("made_inputs", "")) for one in report["cases"]] == [
+    assert [(case["status"], case.get("made_inputs", "")) for case in report["cases"]] == [
         ("passed", ""), ("passed", ""), ("passed", "random inputs"),
     ]  # fmt: skip
-    assert all(one["metric"] <= 0 for one in report["cases"][:2])
+    assert all(case["metric"] <= 0 for case in report["cases"][:2])
     assert not {"torch", "onnxscript"} & {one["name"] for one in report["toolchain"]}
 
 
@@ -186,7 +186,7 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     assert 0 < (taken.context_bytes or 0) < (taken.program_bytes or 0)
     assert (taken.spill_bytes, taken.write_bytes, taken.vtcm_mb) == (0, 2048, 4)
     assert (taken.read_bytes or 0) > 4096
-    assert "Gemm" in {one.op for one in taken.operators}
+    assert "Gemm" in {operator.op for operator in taken.operators}
     assert first.controls
     assert all(control.rejected for control in first.controls)
     (kept,) = (tmp_path / "kept").iterdir()
@@ -244,7 +244,7 @@ def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
     assert "float_model" in warning
     (again,) = (tmp_path / "kept").glob("quantized*")
     nodes = [
-        [one.op_type for one in onnx.load(path).graph.node]
+        [node.op_type for node in onnx.load(path).graph.node]
         for path in (quantized, again / "artifact" / "quantized.onnx")
     ]
     assert nodes[0] == nodes[1]

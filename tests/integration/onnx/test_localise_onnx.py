@@ -43,10 +43,10 @@ def test_localise_finds_the_wrong_onnx_node_and_writes_a_reproducer(
     words = ["--model", "net.onnx", "--scheme", scheme, "--reproducer", "part.onnx", "--json"]
     assert main(["localise", *words]) == ExitCode.FAILED
     (found,) = json.loads(capsys.readouterr().out)["cases"]
-    wrong = [one["reached_db"] < 20 for one in found["outputs"]]
+    wrong = [output["reached_db"] < 20 for output in found["outputs"]]
     assert (wrong, [one["kind"] for one in found["part"]]) == ([False, True], ["ConvTranspose"])
     own = ["--scheme", scheme] if scheme == "fp16" else []
     assert main(["test-onnx", "--model", "part.onnx", *own, "--json"]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]
-    assert {one["id"] for one in case["findings"]} >= {"QNN2001"}
+    assert {finding["id"] for finding in case["findings"]} >= {"QNN2001"}
     assert case["scheme"] == (scheme if own else "asis")

@@ -73,7 +73,9 @@ def test_a_remedy_makes_a_red_onnx_model_green(tmp_path: Path) -> None:
         onnx.save(model, tmp_path / f"{name}.onnx")
     ids = {rule.id: rule.finding_id for rule in read_rules()}
     for scheme in ("asis", "fp16"):
-        own = [one for one in names if one.startswith("computed-condition") == (scheme == "fp16")]
+        own = [
+            name for name in names if name.startswith("computed-condition") == (scheme == "fp16")
+        ]
         words = [word for one in own for word in ("--model", str(tmp_path / f"{one}.onnx"))]
         argv = [sys.executable, "-m", "ci", "test-onnx", "--scheme", scheme, *words]
         argv += ["--reports", str(tmp_path / scheme)]

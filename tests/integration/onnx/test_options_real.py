@@ -203,8 +203,8 @@ def test_saver_refuses_what_htp_refuses_and_makes_no_context(tmp_path: Path) -> 
         ]
     requests.append({**requests[1], "entries": context})
     answers = ask(requests, cwd=tmp_path)
-    assert [one["session"] for one in answers] == [True, True, False, False, False]
-    assert all("with error code 3110" in one["log"] for one in answers[2:4])
+    assert [answer["session"] for answer in answers] == [True, True, False, False, False]
+    assert all("with error code 3110" in answer["log"] for answer in answers[2:4])
     assert "QNN error handle: 4950" in answers[4]["error"]
     assert (tmp_path / "saver_output" / "saver_output.c").is_file()
 

@@ -88,7 +88,7 @@ def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(
 ) -> None:
     show(browser, report, tmp_path)
     tables = {"#case-table tbody th": 4, ".figures tbody th": 4, "details.case": 4}
-    assert {one: len(browser.ask(SHOWN % one)) for one in tables} == tables
+    assert {table: len(browser.ask(SHOWN % table)) for table in tables} == tables
     assert browser.ask("filter.getBoundingClientRect().y < figures.getBoundingClientRect().y")
     browser.click('button[data-status="failed"]')
     for selector in (*tables, ".problem"):

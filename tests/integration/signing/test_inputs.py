@@ -22,7 +22,7 @@ def test_direct_mode_signs_six_libraries_and_the_op_package(
     ended = verb.run("sign", "--json", *words)
     assert ended.returncode == 0, ended.stderr
     record = json.loads(ended.stdout)["record"]
-    assert [(one["name"], one["source"]) for one in record["libraries"]] == [
+    assert [(library["name"], library["source"]) for library in record["libraries"]] == [
         ("libQnnLpai.so", "{qnn_sdk}/lib/lpai-v6/unsigned/libQnnLpai.so"),
         ("libQnnSystem.so", "{qnn_sdk}/lib/hexagon-v81/unsigned/libQnnSystem.so"),
         ("libc++abi.so.1", "{hexagon_tools}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"),

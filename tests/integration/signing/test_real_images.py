@@ -47,7 +47,7 @@ def test_each_real_image_has_its_known_verdict(
 ) -> None:
     for wanted, data in images:
         report = verify_bytes(memoryview(data))
-        found = (report.verdict.value, [one.scheme.value for one in report.signers])
+        found = (report.verdict.value, [signer.scheme.value for signer in report.signers])
         assert found == (wanted["verdict"], wanted["signatures"]), wanted["path"]
         assert report.header_version == wanted["header"]
         assert all(wanted["error"] in error for error in report.errors), wanted["path"]

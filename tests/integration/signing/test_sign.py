@@ -27,9 +27,9 @@ def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Pat
     ended = verb.run("sign", "--json", "--out", "signed", *skels.values())
     assert ended.returncode == 0, ended.stderr
     data = json.loads(ended.stdout)
-    versions = [one["hexagon_version"] for one in data["reports"].values()]
+    versions = [report["hexagon_version"] for report in data["reports"].values()]
     assert versions == ["V68", "V69", "V73", "V75", "V79", "V81"]
-    assert {one["verdict"] for one in data["reports"].values()} == {"proven"}
+    assert {report["verdict"] for report in data["reports"].values()} == {"proven"}
     assert data["record"]["qnn_sdk"] == "2.49.40"
     verified = verb.run("verify-signature", "--input", folder, "signed")
     assert verified.returncode == 0, verified.stdout

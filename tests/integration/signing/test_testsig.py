@@ -76,7 +76,7 @@ def test_sign_dry_run_checks_every_library_and_writes_nothing(
     ended = verb.run("sign", "--json", "--dry-run", "--testsig", "adb", *libraries)
     assert ended.returncode == 0, ended.stderr
     data = json.loads(ended.stdout)
-    assert [one["name"] for one in data["libraries"]] == ["libfirst.so", "libsecond.so"]
+    assert [library["name"] for library in data["libraries"]] == ["libfirst.so", "libsecond.so"]
     assert data["signer"].startswith("none")
     assert data["testsig"] is True
     assert take_snapshot(tmp_path) == before

@@ -118,8 +118,8 @@ def test_no_password_of_a_git_url_is_in_the_list_of_processes(
         seen.clear()
         assert run(*words).returncode == 4
         assert f"Basic {base64.b64encode(b'me:hunter22').decode()}" in seen
-    assert any(b"remote-http" in one for one in arguments)
-    assert not any(b"hunter" in one for one in arguments)
+    assert any(b"remote-http" in argument for argument in arguments)
+    assert not any(b"hunter" in argument for argument in arguments)
 
 
 def test_a_checkout_holds_no_credentials(

@@ -61,10 +61,10 @@ def test_a_fake_suite_has_every_outcome_and_is_resumed_and_repeated(
     with open_scratch_pool(IMPORTS) as scratch:
         pool = scratch.open(variables)
         tests = list_tests(pool, tmp_path)
-        assert {one.rpartition("test_")[2] for one in tests} == {*ENDS, "draws"}
-        (draws,) = (one for one in tests if one.endswith("draws"))
-        (hangs,) = (one for one in tests if one.endswith("hangs"))
-        rest = tuple(one for one in tests if one not in {draws, hangs})
+        assert {test.rpartition("test_")[2] for test in tests} == {*ENDS, "draws"}
+        (draws,) = (test for test in tests if test.endswith("draws"))
+        (hangs,) = (test for test in tests if test.endswith("hangs"))
+        rest = tuple(test for test in tests if test not in {draws, hangs})
         entries = run(pool, tmp_path / "all", tests, rest)
         hung = run(pool, tmp_path / "hangs", tests, (hangs,), timeout_s=SHORT_S)
         again = run(pool, tmp_path / "all", tests, rest, resume=True)

@@ -218,7 +218,7 @@ def read_workflow(name: str) -> Document:
 
 
 def collect_log(results: Mapping[str, JobResult]) -> str:
-    return "\n".join(run.heard.text for one in results.values() for run in one.runs)
+    return "\n".join(run.heard.text for result in results.values() for run in result.runs)
 
 
 def list_results(results: Mapping[str, JobResult]) -> dict[str, str]:

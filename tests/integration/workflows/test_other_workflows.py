@@ -260,14 +260,14 @@ def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branc
     caller.github = {"event_name": "push", "ref": "refs/heads/main"}
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
-    (key,) = [one.key for one in caller.services.caches if "base" in one.key]
+    (key,) = [cache.key for cache in caller.services.caches if "base" in cache.key]
     caller.github = pull_request
     caller.services.artifacts.clear()
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
     words = json.loads(next(caller.services.artifacts["qnn-ci"].rglob("words.json")).read_text())
     assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
-    assert [one.key for one in caller.services.caches if "base" in one.key] == [key]
+    assert [cache.key for cache in caller.services.caches if "base" in cache.key] == [key]
     results = caller.run(CALLER.replace("with: {", "with: { name: qnn,"))  # of another call
     assert list_results(results) == {"models": "success"}, collect_log(results)
     words = json.loads(next(caller.services.artifacts["qnn"].rglob("words.json")).read_text())

@@ -52,7 +52,7 @@ def write_workflow(command: str = "true", **inputs: str) -> str:
 
 
 def warnings(run: JobRun) -> list[str]:
-    return [one.text for one in run.heard.annotations if one.level != "notice"]
+    return [annotation.text for annotation in run.heard.annotations if annotation.level != "notice"]
 
 
 # -- a usable environment -----------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
     assert run.path == [f"{run.setting.temp}/setup-qnn/bin"]
     assert "qnn-runtime is not cached: its licence does not allow redistribution" in run.heard.text
     # On a machine without libatomic.so.1, only the library compiled there is cached.
-    kept = [one for one in github.services.caches if "/libatomic-" not in one.version]
+    kept = [cache for cache in github.services.caches if "/libatomic-" not in cache.version]
     assert (kept, run.heard.depth) == ([], 0)
 
 
@@ -146,7 +146,7 @@ def test_the_cache_key_depends_on_the_content_not_on_the_branch(tiny: GitHub, wo
     tiny.github = {}
     outputs, _, _ = run_tiny(tiny)
     assert outputs["hit"] == "false"  # the same version with another layout is another content
-    first, second = (one.key.rsplit("-", 2)[0] for one in tiny.services.caches)
+    first, second = (cache.key.rsplit("-", 2)[0] for cache in tiny.services.caches)
     assert first != second
 
 
@@ -236,7 +236,7 @@ def test_the_step_that_saves_the_cache_runs_only_for_trusted_events(
     event: str, ref: str, saves: bool
 ) -> None:
     steps = read_document(ROOT / ".github/actions/setup-qnn/action.yml").data["runs"]["steps"]
-    (condition,) = (one["if"] for one in steps if one.get("name") == "Save the cache")
+    (condition,) = (step["if"] for step in steps if step.get("name") == "Save the cache")
     repository = {"default_branch": "main"}
     values = {
         "steps": {"setup": {"outputs": {"changed": "true"}}},
@@ -297,8 +297,8 @@ def test_an_unfit_environment_ends_with_the_doctor_s_words_and_the_report(tiny: 
     outputs, run, result = run_tiny(tiny, profile="emulator")
     assert result == "failure"
     assert Path(outputs["report"]).is_file()
-    errors = [one for one in run.heard.annotations if one.level == "error"]
-    assert any(isinstance(one, Annotation) and "Fix: " in one.text for one in errors)
+    errors = [annotation for annotation in run.heard.annotations if annotation.level == "error"]
+    assert any(isinstance(error, Annotation) and "Fix: " in error.text for error in errors)
     assert "QNN_SDK_ROOT" not in run.env
 
 

@@ -41,8 +41,8 @@ def certify(
         .not_valid_before(now - dt.timedelta(days=400))
         .not_valid_after(now + dt.timedelta(days=days))
     )
-    for one in extensions:
-        unknown = isinstance(one, x509.UnrecognizedExtension)
-        builder = builder.add_extension(one, critical=unknown)
+    for extension in extensions:
+        unknown = isinstance(extension, x509.UnrecognizedExtension)
+        builder = builder.add_extension(extension, critical=unknown)
     certificate = builder.sign(signing_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.DER)

@@ -77,7 +77,7 @@ def sign_elf(
     struct.pack_into("<I", header, 32, 0)  # no section headers
     struct.pack_into("<H", header, 44, len(segments))
     struct.pack_into("<HH", header, 48, 0, 0)
-    head = bytes(header) + b"".join(PHDR.pack(*one) for one in segments)
+    head = bytes(header) + b"".join(PHDR.pack(*segment) for segment in segments)
     entries = [
         hashlib.new(algorithm, head[: len(head) - uncovered]).digest(),
         serial.to_bytes(4, "little"),

@@ -285,7 +285,7 @@ def test_scratch_directories_of_killed_processes_are_removed_and_others_stay(
 ) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path)]
     holders = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    killed, held = [Path(one.stdout.readline().strip()) for one in holders if one.stdout]
+    killed, held = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout]
     holders[0].kill()
     holders[0].wait()
     assert (killed / "file").exists()

@@ -257,8 +257,8 @@ def test_an_sdk_works_from_the_oldest_to_the_newest_and_not_only_if_pinned(
 def test_an_overlay_is_checked_by_its_headers_not_by_the_table_of_pairs() -> None:
     """The adaptor of an overlay is built for the QNN that it calls."""
     case = compose("emulator", sdk="2.51.0", name="qnn-runtime", headers="2.51")
-    assert "QNN505" in {one.id for one in find_pair_faults(case).findings}
+    assert "QNN505" in {finding.id for finding in find_pair_faults(case).findings}
     python = case.facts.python
     assert python
     case = replace(case, facts=replace(case.facts, python=replace(python, checkout="1.5.1")))
-    assert "QNN505" not in {one.id for one in find_pair_faults(case).findings}
+    assert "QNN505" not in {finding.id for finding in find_pair_faults(case).findings}

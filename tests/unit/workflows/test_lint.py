@@ -108,18 +108,22 @@ def test_each_workflow_rule_finds_its_planted_fault(
 @pytest.mark.parametrize("using", ["node20", "node16"])
 def test_an_action_of_an_old_node_is_refused(monkeypatch: pytest.MonkeyPatch, using: str) -> None:
     documents = read_all()
-    used = {name for one in documents for name, _ in list_uses(one) if PINNED.fullmatch(name)}
+    used = {
+        name for document in documents for name, _ in list_uses(document) if PINNED.fullmatch(name)
+    }
     assert used == ACTIONS.keys()
     old = next(one for one in used if "cache/save" in one)
     monkeypatch.setitem(ACTIONS, old, using)
-    found = [line.partition(": ")[2] for one in documents for line in judge_document(one)]
-    users = [one for one in documents if old in {name for name, _ in list_uses(one)}]
+    found = [line.partition(": ")[2] for document in documents for line in judge_document(document)]
+    users = [document for document in documents if old in {name for name, _ in list_uses(document)}]
     assert found == [f"{old} runs on {using}, which GitHub's runners no longer have"] * len(users)
 
 
 def test_every_rule_has_a_fault_that_it_finds(tmp_path: Path) -> None:
     documents = [read_document(plant(tmp_path, one, at)) for at, one in enumerate(OWN)]
-    quiet = [rule.__name__ for rule in RULES if not any(list(rule(one)) for one in documents)]
+    quiet = [
+        rule.__name__ for rule in RULES if not any(list(rule(document)) for document in documents)
+    ]
     assert quiet == []
 
 
@@ -139,7 +143,7 @@ def test_zizmors_strictest_persona_finds_each_planted_fault(tmp_path: Path) -> N
     text = "\n".join(found)
     for number, (name, _, _, said) in enumerate(ZIZMOR):
         blocks = [one for one in text.split("\n\n") if f"/{number}/.github/{name}" in one]
-        assert any(f"[{said}]" in one for one in blocks), (said, text)
+        assert any(f"[{said}]" in block for block in blocks), (said, text)
 
 
 def test_the_schemas_find_each_planted_workflow_fault(tmp_path: Path) -> None:

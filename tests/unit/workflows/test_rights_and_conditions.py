@@ -62,7 +62,7 @@ def test_a_job_that_may_write_runs_no_code_of_a_pull_request() -> None:
     assert list_writers()
     for name, job in list_writers():
         steps = job.get("steps", [])
-        checkouts = [one for one in steps if one.get("uses", "").startswith("actions/checkout@")]
-        runs = any("run" in one or one.get("uses", "").startswith("./") for one in steps)
-        refs = [one["with"].get("ref", "") for one in checkouts]
+        checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+        runs = any("run" in step or step.get("uses", "").startswith("./") for step in steps)
+        refs = [checkout["with"].get("ref", "") for checkout in checkouts]
         assert not (runs and checkouts) or all("base.sha" in ref for ref in refs), name

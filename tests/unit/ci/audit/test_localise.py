@@ -166,13 +166,13 @@ def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader(
     def joins(module: Any, node: Node) -> bool:
         end = next(one for one in module.graph.nodes if one.op == "output")
         sources = [one for one in node.all_input_nodes if one.op == "call_function"]
-        both = len(sources) == 2 and not any(end in one.users for one in sources)
+        both = len(sources) == 2 and not any(end in source.users for source in sources)
         return node.name == "stack" and both
 
     found, _ = search(open_pair(), joins)
     assert found.first is None
     assert [one.kind for one in found.part] == ["add", "mul", "stack"]
-    assert [one.kind for one in found.readers] == ["stack"]
+    assert [reader.kind for reader in found.readers] == ["stack"]
     assert {one.kind for one in found.cured_by} < {"add", "mul"}
 
 
@@ -335,7 +335,9 @@ def test_the_range_that_loses_most_is_the_first_row() -> None:
     assert worst.is_range
     assert worst.operator.name == "linear_1"
     assert worst.lost_db > 40
-    assert all(one.behind_db > 60 for one in others if one.operator.name in {"linear", "tanh"})
+    assert all(
+        other.behind_db > 60 for other in others if other.operator.name in {"linear", "tanh"}
+    )
 
 
 def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:

@@ -111,7 +111,7 @@ def test_localise_names_a_planted_faulty_onnx_node(
     graphs = open_graphs(tmp_path, scheme)
     found = search(graphs, kind, tmp_path)
     assert [str(one) for one in (found.first, *found.part)] == [label, label]
-    assert [one.wrong for one in found.outputs] == [kind == "Sigmoid", kind == "Mul"]
+    assert [output.wrong for output in found.outputs] == [kind == "Sigmoid", kind == "Mul"]
 
 
 def test_localise_names_no_node_of_a_right_onnx_program(tmp_path: Path) -> None:

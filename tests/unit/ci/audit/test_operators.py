@@ -124,7 +124,7 @@ def test_audit_verdicts_read_as_their_snapshot() -> None:
     for name, (found, policy, soc, choices) in rows.items():
         spec = CaseSpec("net", Scheme.FP16, soc, Source(choices=choices))
         case = judge_case(spec, policy, found)
-        places = [str(one) for each in case.findings for one in each.places]
+        places = [str(place) for each in case.findings for place in each.places]
         _, _, text = show(Audit(cases=(case,))).partition("\n\n")
         parts.append(f"--- {name}: {case.status.value}, {measure_extra(case)}, {places}\n{text}")
     check_snapshot(Path(__file__).parent / "snapshots" / "operators.txt", "".join(parts))
@@ -193,12 +193,12 @@ POSITIONS = (
 def audit_positions(*socs: str) -> Audit:
     found = msgspec.structs.replace(WHOLE, steps=POSITIONS)
     specs = [CaseSpec("net", Scheme.FP16, soc) for soc in socs]
-    return Audit(cases=tuple(judge_case(one, POLICY, found, 0.5, "2.49.40") for one in specs))
+    return Audit(cases=tuple(judge_case(spec, POLICY, found, 0.5, "2.49.40") for spec in specs))
 
 
 def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     audit = audit_positions("SM8650", "SM8750")
-    assert [one.status for one in audit.cases] == [Status.PASSED] * 2
+    assert [case.status for case in audit.cases] == [Status.PASSED] * 2
     text = show(audit)
     assert text.count("known fault  net: broadcast-add-before-norm [nets/net.py:31]") == 1
     assert "  | fp16 on SM8650, SM8750\n  | fix: expand the constant" in text
@@ -280,5 +280,7 @@ def test_an_audit_report_reads_as_its_snapshot() -> None:
     )
     tools = (Tool(name="qnn", version="2.1"), Tool(name="torch", version="2.3"))
     audit = Audit(cases=cases, toolchain=tools, command="qnn-ci audit")
-    told = "".join(f"{one.level.value} {one.plain()}\n" for one in make_annotations(audit))
+    told = "".join(
+        f"{annotation.level.value} {annotation.plain()}\n" for annotation in make_annotations(audit)
+    )
     check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", show(audit) + told)

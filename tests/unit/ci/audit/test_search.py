@@ -57,7 +57,7 @@ def search(
         return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.given))
 
     laboratory = Laboratory(try_cut, limit, told)
-    known = {one.name: one for one in operators}
+    known = {operator.name: operator for operator in operators}
     made = Search(known, tuple(outputs), laboratory, suspects)
     found = structs.asdict(made.run())
     own = {"exposed": made.exposed, "smallest": made.smallest}
@@ -109,7 +109,7 @@ def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
 
     found, _ = search(loses)
     assert [one.name for one in found.part] == ["b", "c"]
-    assert [(one.operator, one.excess_db) for one in found.part_outputs] == [("c", 40.0)]
+    assert [(output.operator, output.excess_db) for output in found.part_outputs] == [("c", 40.0)]
 
 
 def test_a_suspected_part_is_shrunk_within_itself() -> None:
@@ -159,7 +159,7 @@ def test_a_search_stops_exposing_results_after_three_refusals() -> None:
     )
     assert [len(one.given) - 1 for one in tried] == [0, 8, 4, 2]
     assert (found.exposed, found.first, found.ended) == ((), None, "")
-    assert [one.operator for one in found.outputs] == ["i"]
+    assert [output.operator for output in found.outputs] == ["i"]
 
 
 def test_a_model_without_a_program_has_no_outputs() -> None:
@@ -286,5 +286,5 @@ def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:
     found, _ = search(loses, operators, ("c", "d"))
     assert [one.name for one in found.part] == ["a", "b", "c", "d"]
     assert [one.name for one in found.cured_by] == ["a", "b"]
-    assert [one.name for one in found.readers] == ["c"]
-    assert [one.wrong for one in found.part_outputs] == [True, True]
+    assert [reader.name for reader in found.readers] == ["c"]
+    assert [output.wrong for output in found.part_outputs] == [True, True]

@@ -143,7 +143,7 @@ def test_differences_are_sorted_from_worst_to_best() -> None:
     ]
     olds = [replace(CASE, model=name) for name in (*(one.model for one in every), "gone")]
     found = make(make_report(olds), make_report(every))
-    assert [one.subject.split()[0] for one in found.differences] == [
+    assert [difference.subject.split()[0] for difference in found.differences] == [
         *("gone", "transformer", "mobile", "lstm", "mlp", "resnet")
     ]
     assert (found.same, found.is_worse) == (1, True)
@@ -187,7 +187,7 @@ def make_wide() -> UpgradeReport:
         old="a==1",
         new="a==2",
         differences=(
-            *(Difference(subject="mlp 8a8w SM8650", verdict="worse", **one) for one in rows),
+            *(Difference(subject="mlp 8a8w SM8650", verdict="worse", **row) for row in rows),
             Difference(verdict="better", **better),
             Difference(verdict="other", **mild),
         ),

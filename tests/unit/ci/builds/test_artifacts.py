@@ -34,8 +34,9 @@ def judge(path: Path, tag: str = "", pages: str = "", **row: Any) -> Judged:
 
 def describe(judged: Judged) -> Iterable[str]:
     for title, findings in (("", judged.findings), ("accepted: ", judged.accepted)):
-        for one in findings:
-            yield f"{title}{one}\n  where: {one.where}\n  why: {one.why}\n  fix: {one.fix}"
+        for finding in findings:
+            yield f"{title}{finding}\n  where: {finding.where}"
+            yield f"  why: {finding.why}\n  fix: {finding.fix}"
 
 
 def test_needs_size_python_and_page_size_of_an_artifact_are_checked(tmp_path: Path) -> None:
@@ -86,8 +87,8 @@ def collect(made: BuildPlan, extras: str = "", **defines: str) -> str:
     request = BuildRequest(extras=frozenset(extras.split()), defines=defines)
     return explain(
         lambda: [
-            f"{one.path.relative_to(made.place.root)} {one.size_bytes}"
-            for one in collect_artifacts(made, request)
+            f"{artifact.path.relative_to(made.place.root)} {artifact.size_bytes}"
+            for artifact in collect_artifacts(made, request)
         ]
     )
 

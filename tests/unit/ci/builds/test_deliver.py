@@ -140,8 +140,8 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     assert (proven, proof["cached"], proof["program_bytes"]) == (told, False, 12)
     assert proof["adaptor"] == f"{made.overlay}:/own b {made.overlay}"
     assert made.deliver(OVERLAY)["proof"] == {**proof, "cached": True}
-    for one in made.artifacts:  # an adaptor would be imported each time
-        one.path = Path("libqnn.so")
+    for artifact in made.artifacts:  # an adaptor would be imported each time
+        artifact.path = Path("libqnn.so")
     monkeypatch.setattr(deliver, "run_proof", lambda *_: Proof("another", 7, 1.5))
 
     def change(step: Any) -> bool:

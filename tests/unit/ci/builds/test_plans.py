@@ -135,8 +135,8 @@ def test_each_build_target_source_and_variant_has_its_own_directory(
     rows = (("a", "/s", "1"), ("a", "/s", "2"), ("a", "/t", "1"), ("b", "/s", "1"))
     places = [find_place(name, Path(source), variant).root for name, source, variant in rows]
     assert len({*places}) == 4
-    assert all(one.parent == tmp_path / "builds" for one in places)
-    assert [one.name[:2] for one in places] == ["a-", "a-", "a-", "b-"]
+    assert all(place.parent == tmp_path / "builds" for place in places)
+    assert [place.name[:2] for place in places] == ["a-", "a-", "a-", "b-"]
     (tmp_path / "link").symlink_to(tmp_path)
     assert find_place("a", tmp_path / "link", "1").root == find_place("a", tmp_path, "1").root
     for value, off in (("OFF", True), ("no", True), ("0", True), ("", True), ("ON", False)):

@@ -78,7 +78,7 @@ def test_the_record_of_a_build_reads_as_its_snapshot_as_data_and_text(
     assert len(data["settings_sha256"]) == 64
     other = describe_result(replace(result, published=False, cache=None))
     changed = {name: one for name, one in other.items() if one != data[name]}
-    changed["artifacts"] = [one["path"] for one in changed["artifacts"]]
+    changed["artifacts"] = [artifact["path"] for artifact in changed["artifacts"]]
     said = {
         "as data": json.dumps({**data, "settings_sha256": "settings"}, indent=1),
         "not published, as data": json.dumps(changed, indent=1),

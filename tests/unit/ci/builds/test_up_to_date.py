@@ -76,7 +76,7 @@ class Builds:
 
     def read_state(self) -> tuple[str, list[str]]:
         state = read_record(self.place.state, State)
-        return state.digest, [one.path for one in state.artifacts]
+        return state.digest, [artifact.path for artifact in state.artifacts]
 
 
 @pytest.fixture

@@ -56,8 +56,12 @@ def advise(
     return "\n".join(
         [
             *(f"seen: {one}" for one in found.seen),
-            *(f"possibly {one.text}" for one in found.causes if one.certainty is Certainty.GUESS),
-            *(f"{WORDS[one.proof]}: {one.text}" for one in found.remedies),
+            *(
+                f"possibly {cause.text}"
+                for cause in found.causes
+                if cause.certainty is Certainty.GUESS
+            ),
+            *(f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in found.remedies),
         ]
     )
 
@@ -118,7 +122,7 @@ def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int
 )
 def test_a_known_failure_reason_has_a_remedy(reason: str, words: str) -> None:
     advice = read_emulator_policy().advise(say(reason))
-    assert words in " ".join(one.text for one in (*advice.causes, *advice.remedies))
+    assert words in " ".join(cause.text for cause in (*advice.causes, *advice.remedies))
     assert bool(words) == bool(advice.remedies)
 
 

@@ -97,7 +97,7 @@ def test_a_report_with_cases_that_could_not_run_is_not_ok(
     report = report_of(*cases)
     assert (report.verdict, report.exit_code) == (verdict, code)
     errors = [one.attrib["message"] for one in ET.fromstring(render_junit(report)).iter("error")]  # noqa: S314 - our own
-    assert [LIBRARY in one for one in errors] == [True] * (LACKING in cases)
+    assert [LIBRARY in error for error in errors] == [True] * (LACKING in cases)
     document = make_document(report)
     assert f"{verdict}: " in html.unescape(render_markdown(document)).splitlines()[0]
     text = render_text(document, 120)

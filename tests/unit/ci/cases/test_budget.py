@@ -96,12 +96,12 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
         operators=[OperatorCount(op="b", npu=1), OperatorCount(op="a", cpu=2)],
         peak=Peak(77),
     )
-    assert [one.name for one in found.graphs] == ["prefill", "decode", "embed"]
-    assert {one.context_bytes for one in found.graphs} == {found.context_bytes} == {len(binary)}
+    assert [graph.name for graph in found.graphs] == ["prefill", "decode", "embed"]
+    assert {graph.context_bytes for graph in found.graphs} == {found.context_bytes} == {len(binary)}
     assert (found.vtcm_mb, found.partitions, found.lowering_memory_bytes) == (4, 3, 77)
     assert (found.program_bytes, found.spill_bytes) == (len(data), 15)
-    assert found.segment_align == min(one.align for one in program.segments)
-    assert [one.op for one in found.operators] == ["a", "b"]
+    assert found.segment_align == min(segment.align for segment in program.segments)
+    assert [operator.op for operator in found.operators] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -125,7 +125,7 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
         )
     )
     budget = Budget(operators={"conv*": 5, "mul": 8, "*1d": 3})
-    assert [one.headline for one in find_excesses(several, budget, NONE)] == [
+    assert [excess.headline for excess in find_excesses(several, budget, NONE)] == [
         "over its budget: the program has 6 conv* nodes, 1 more than the limit of 5",
         "over its budget: the program has 9 mul nodes, 1 more than the limit of 8",
     ]
@@ -135,7 +135,9 @@ def test_an_unknown_figure_exceeds_the_budget_only_if_the_model_sets_the_limit()
     budget = Budget(spill_bytes=9, context_bytes=9)
     for footprint in (None, Footprint(context_bytes=9)):
         assert not list(find_excesses(footprint, Budget(spill_bytes=9), NONE))
-        texts = [one.headline for one in find_excesses(footprint, budget, Budget(spill_bytes=9))]
+        texts = [
+            excess.headline for excess in find_excesses(footprint, budget, Budget(spill_bytes=9))
+        ]
         (text,) = texts
         assert text == "over its budget: spill_bytes = 9 cannot be checked"
 

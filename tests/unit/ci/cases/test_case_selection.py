@@ -25,7 +25,7 @@ SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
 def test_the_default_is_the_suite_on_sm8650_after_the_models_of_a_policy() -> None:
     def select(**given: Any) -> list[tuple[str, str, str, str]]:
         cases = select_cases(SUITE_SCHEMES, SOCS, **given)
-        return [(one.model, one.reference, one.scheme.value, one.soc) for one in cases]
+        return [(case.model, case.reference, case.scheme.value, case.soc) for case in cases]
 
     assert select() == [
         ("mlp", "mlp", "fp16", "SM8650"),
@@ -222,7 +222,7 @@ def test_the_command_line_overrides_the_policy_entry_which_overrides_the_default
 
     def select(**given: list[str]) -> list[tuple[str, str, str]]:
         cases = select_cases({}, SOCS, entries=entries, default_soc="SM8650", **given)
-        return [(one.model, one.scheme.value, one.soc) for one in cases]
+        return [(case.model, case.scheme.value, case.soc) for case in cases]
 
     usual = [("bare", one.value, "SM8650") for one in EXECUTORCH.default]
     assert select() == [("own", "16a8w", "SM8550"), ("own", "16a8w", "SM8750"), *usual]

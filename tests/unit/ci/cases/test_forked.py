@@ -93,7 +93,7 @@ def test_the_tail_of_a_log_skips_noise_and_keeps_the_error(tmp_path: Path) -> No
         (f"{trace}{own}{theirs}OSError: full\n", f"{trace}{theirs}OSError: full"),
         ("the cause\n" + "".join(f"{line}\n" for line in noise), "the cause"),
         ("x" * 3_000_000 + "\nthe end\n", "x" * 400 + "\nthe end"),
-        ("\n\n".join(lines), "\n".join(one[:400] for one in lines[-TAIL_LINES:])),
+        ("\n\n".join(lines), "\n".join(line[:400] for line in lines[-TAIL_LINES:])),
     ):
         log.write_text(text)
         assert read_tail(log) == wanted

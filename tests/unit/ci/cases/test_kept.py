@@ -449,12 +449,12 @@ def test_each_case_of_a_report_is_judged_again(kept: Path) -> None:
     ]
     write_report(replace(report, cases=(*report.cases, *others)).recounted, kept)
     judged = judge(kept)
-    assert [(one.model, one.status) for one in judged.cases] == [
+    assert [(case.model, case.status) for case in judged.cases] == [
         ("mlp", Status.PASSED),
         ("resnet", Status.FAILED),
         ("lstm", Status.FAILED),
     ]
     told = "the case passed in the run, but its outputs were not kept"
-    assert [one.headline for one in judged.cases] == ["", told, "as before"]
+    assert [case.headline for case in judged.cases] == ["", told, "as before"]
     assert (judged.summary.passed, judged.summary.failed) == (1, 2)
-    assert {one.model for one in judged.thresholds} <= {"*", "mlp", "resnet", "lstm"}
+    assert {threshold.model for threshold in judged.thresholds} <= {"*", "mlp", "resnet", "lstm"}

@@ -45,7 +45,7 @@ def run(work: Path, outputs: str) -> CaseResult:
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """The cases without a mistake."""
     cases = {one: run(tmp_path_factory.mktemp(one), one).case for one in OUTPUTS}
-    assert [one.status for one in cases.values()] == [Status.PASSED, Status.FAILED]
+    assert [case.status for case in cases.values()] == [Status.PASSED, Status.FAILED]
     return cases
 
 
@@ -62,7 +62,7 @@ def test_an_explanation_that_throws_changes_no_verdict(
             False,
         )
         assert case.headline == wanted.headline
-        warnings += [one for one in case.warnings if "KeyError" in one]
+        warnings += [warning for warning in case.warnings if "KeyError" in warning]
     assert warnings
 
 
@@ -72,7 +72,7 @@ def test_an_exception_in_code_that_the_verdict_needs_is_reported_as_our_defect(
 ) -> None:
     monkeypatch.setattr(place, name, throw)
     cases = [run(tmp_path / one, one).case for one in OUTPUTS]
-    ours = [one for one in cases if one.is_defect]
+    ours = [case for case in cases if case.is_defect]
     assert ours
     for case in ours:
         assert case.status is Status.FAILED

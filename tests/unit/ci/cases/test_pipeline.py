@@ -69,7 +69,7 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
     engine = make_engine(more={"retyped": lost, "types": types})
     case = run_case(tmp_path, engine, give(RIGHT)).case
-    assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, ["QNN2707"])
+    assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, ["QNN2707"])
     assert case.headline == f"a was requested in {asked}, but its result is 8 bit, and 1 more"
     assert len(case.findings[0].causes) == 1
     assert case.findings[0].places == place.places

@@ -92,7 +92,7 @@ def test_the_first_advice_that_fits_is_given() -> None:
 
     def ask(*findings: Finding) -> tuple[list[str], list[str]]:
         found = policy.advise(findings)
-        return [one.text for one in found.causes], [one.text for one in found.remedies]
+        return [cause.text for cause in found.causes], [remedy.text for remedy in found.remedies]
 
     assert ask(*say("a x")) == ([], ["one"])
     assert ask(*say("yaz")) == ask(*say("yz")) == (["for a reason"], ["two"])

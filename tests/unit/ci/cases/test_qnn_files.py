@@ -45,7 +45,7 @@ def test_operators_that_saver_only_validates_are_not_counted() -> None:
     asked = write_calls(("a", "Relu")).replace("c_0_0", "a_0")
     asked = asked.replace("graphAddNode(context_0,", "backendValidateOpConfig(backend_0,")
     counts = count_operators(asked + write_calls(("a", "Relu"), ("b", "Relu")))
-    assert [(one.op, one.count) for one in counts] == [("Relu", 2)]
+    assert [(count.op, count.count) for count in counts] == [("Relu", 2)]
     with pytest.raises(FailedError, match=r"adds 0 nodes, but describes 0"):
         count_operators(asked)
 

@@ -125,7 +125,7 @@ def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Pa
     script = write_script(tmp_path, f'echo "$PWD $*" >{seen}', speed)
     run_script(tmp_path, script)
     words = seen.read_text().split()
-    assert [one.partition("=")[0] for one in words] == [
+    assert [word.partition("=")[0] for word in words] == [
         *(f"{tmp_path}/work", "--model_path", "--input_list_path", "--output_folder_path")
     ]
     notes: list[RunNotes] = []

@@ -94,14 +94,14 @@ def show_case(case: Case, controls: tuple[Control, ...] = ()) -> list[str]:
     figures = {name: getattr(case, name) for name in FIGURES}
     known = [f"{name} {value:.4g}" for name, value in figures.items() if value is not None]
     first = case.status.value + (f", {case.question.value}" if case.question else "")
-    accepted = [one.kind.value for one in controls if not one.rejected]
-    made = [one.kind.value for one in controls]
+    accepted = [control.kind.value for control in controls if not control.rejected]
+    made = [control.kind.value for control in controls]
     return [
         first + " by a defect of this project" * case.is_defect + " from the cache" * case.cached,
         *(f"lacks: {one}" for one in [case.lacks] if one),
         *(line for finding in case.findings for line in finding.text.splitlines()),
-        *(f"warning: {one}" for one in case.warnings),
-        *(f"noted: {one.operator} {one.label}: {one.why}" for one in case.noise_notes),
+        *(f"warning: {warning}" for warning in case.warnings),
+        *(f"noted: {note.operator} {note.label}: {note.why}" for note in case.noise_notes),
         *(f"on the CPU: {one.op}: {one.reason}" for one in case.unlisted_ops),
         *([f"figures: {', '.join(known)}"] if known else []),
         *([f"controls: {', '.join(made)}"] if made else []),

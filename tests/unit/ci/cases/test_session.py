@@ -90,7 +90,9 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     assert "2 cases" in cut.verdict
     whole = make_report(options, TOOLS, [passed] * 3, phases)
     assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
-    assert [one.scheme for one in whole.thresholds] == [one.value for one in schemes]
+    assert [threshold.scheme for threshold in whole.thresholds] == [
+        scheme.value for scheme in schemes
+    ]
 
 
 def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_path: Path) -> None:
@@ -104,13 +106,13 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
         Case(
             model="mlp",
             scheme="fp16",
-            soc=one.soc,
+            soc=spec.soc,
             status=Status.UNSUPPORTED,
             findings=say("it needs AVX"),
             lacks="libc++",
             runner="cpp",
         )
-        for one in specs
+        for spec in specs
     )
     assert not beside.exists()
     clear_beside(replace(options, files_directory=None))  # nothing is removed

@@ -88,9 +88,9 @@ def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository:
         f"{repository}/data/make.py:inputs",
     )
     assert cases[:2] == [CaseSpec("net", Scheme.A8W8, soc, source) for soc in ("SM8650", "SM8750")]
-    assert [one.scheme.value for one in cases[4:]] == ["fp16", "8a8w", "16a8w"]
-    assert {one.soc for one in cases[4:]} == {"SM8650"}
-    assert len({one.slug for one in cases}) == len(cases) == 7
+    assert [case.scheme.value for case in cases[4:]] == ["fp16", "8a8w", "16a8w"]
+    assert {case.soc for case in cases[4:]} == {"SM8650"}
+    assert len({case.slug for case in cases}) == len(cases) == 7
     (one,) = select_cases(
         {}, SOCS, entries=policy.models, models=["n*"], schemes=["fp16"], soc_names=["SM8550"]
     )

@@ -49,7 +49,7 @@ def test_the_facts_of_a_device_are_read_from_its_answers() -> None:
     assert identify(answer_with("machine=x86_64", "soc=", "soc0_machine=sa8295")).soc == "SA8295"
     for lacks, told in ((("tar",), "no tar"), (("sha256sum", "tar"), "no sha256sum and no tar")):
         with pytest.raises(UnfitError, match=f"^adb:1 has {told}"):
-            identify(answer_with("machine=aarch64", *(f"lacks={one}" for one in lacks)))
+            identify(answer_with("machine=aarch64", *(f"lacks={lack}" for lack in lacks)))
 
 
 def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
@@ -163,7 +163,9 @@ def test_a_device_argument_becomes_the_command_line_of_adb_or_ssh(
     device = open_device(word, place)
     options = ("BatchMode=yes", "StrictHostKeyChecking=yes")
     options += ("ServerAliveInterval=10", "ServerAliveCountMax=6")
-    first = ("-T", *(text for one in options for text in ("-o", one))) if word[0] == "s" else ()
+    first = (
+        ("-T", *(text for option in options for text in ("-o", option))) if word[0] == "s" else ()
+    )
     assert (device.name, device.place) == (name, there)
     assert device.client == (word[:3], *first, *ends)
 
@@ -187,7 +189,7 @@ def test_the_figures_of_a_start_include_heat_before_and_after_it() -> None:
     program.note_start({**found, MEMORY: b"2"})
     program.unequal = [2, 4]
     notes = program.finish()
-    assert [one.split(" on ")[0] for one in notes.faults] == ["start 2", "start 4"]
+    assert [fault.split(" on ")[0] for fault in notes.faults] == ["start 2", "start 4"]
     assert notes.device is not None
     assert (notes.run_ms, notes.device.peak_memory_bytes) == (4.5, 2048)
     assert notes.device.before == Heat(hottest_c=1, zone="a")

@@ -39,7 +39,7 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     bom = json.loads((tmp_path / "one.json").read_text())
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
-    found = {one["name"]: one for one in bom["components"]}
+    found = {component["name"]: component for component in bom["components"]}
     assert {name: one["type"] for name, one in found.items()} == {
         "runner": "application",
         "libQnnHtp.so": "library",
@@ -53,7 +53,9 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     root = bom["metadata"]["component"]
     assert (root["name"], root["version"], root["type"]) == ("bundle", 64 * "d", "application")
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
-    needs = {one["ref"]: one.get("dependsOn", []) for one in bom["dependencies"]}
+    needs = {
+        dependency["ref"]: dependency.get("dependsOn", []) for dependency in bom["dependencies"]
+    }
     assert {name: sorted(needed) for name, needed in needs.items()} == {
         "bundle": sorted(found),
         "runner": ["libQnnHtp.so", "liba.so"],

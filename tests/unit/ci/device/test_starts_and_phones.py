@@ -112,7 +112,7 @@ def test_only_expected_files_of_a_device_archive_are_unpacked(
     assert program.unpack(stream.getvalue(), tmp_path) == (False, 0)
     held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert held == {OUTPUTS, f"{OUTPUTS}/most.raw"}, "and no log, because none was sent"
-    assert [one.memory_bytes for one in program.starts] == [2048]
+    assert [start.memory_bytes for start in program.starts] == [2048]
 
 
 def test_an_incomplete_device_archive_is_refused(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_the_manual_run_script_fails_if_one_case_fails(tmp_path: Path, android: 
     def run() -> tuple[int, str, dict[str, str]]:
         words = ["sh", bundle / RUN_CASES]
         ended = subprocess.run(words, check=False, capture_output=True, text=True)
-        found = {one: (bundle / "results" / one / "code.txt").read_text() for one in codes}
+        found = {code: (bundle / "results" / code / "code.txt").read_text() for code in codes}
         return ended.returncode, ended.stdout, found
 
     assert run() == (1, "a: 0\nb: 3\nc: 0\n", {one: f"{code}\n" for one, code in codes.items()})
@@ -336,7 +336,7 @@ def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
     bundle = stage(["sm8650", "SM8550", "SM8650"], runner, runtimes, out, progress=Progress())
     wanted = {"runner", "libQnnHtp.so", "libQnnSystem.so", SKEL75, STUB75}
     wanted |= {"libQnnHtpV73Stub.so", "libQnnHtpV73Skel.so"}
-    assert {one.name for one in bundle.files} == list_names(out / FILES) == wanted
+    assert {file.name for file in bundle.files} == list_names(out / FILES) == wanted
     assert (bundle.target, bundle.socs, bundle.runner) == (target, ("SM8650", "SM8550"), "runner")
     assert [one[:2] for one in staged] == [(profile, "SM8650"), (profile, "SM8550")]
     assert all(place.name == FILES for _, _, place in staged)
@@ -361,7 +361,7 @@ def test_bundle_for_the_emulator_is_staged_without_the_doctor(tmp_path: Path, st
     first = tmp_path / "bin/libQnnSystem.so"
     assert (tmp_path / "out" / FILES / first.name).read_bytes() == first.read_bytes()
     names = ["libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "runner"]
-    assert [one.name for one in bundle.files] == names
+    assert [file.name for file in bundle.files] == names
     assert (bundle.target, staged) == (Target.EMULATOR, [])
     assert "adb" not in (tmp_path / "out/by-hand.md").read_text()
 
@@ -420,7 +420,7 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
         progress=Progress(),
     )
     assert asked == [([program, artifact / "model.pte"], tmp_path / "evidence")]
-    names = {one.name for one in bundle.files}
+    names = {file.name for file in bundle.files}
     assert names >= {"mine.pte", "libQnnLpai.so", "libQnnLpaiStub.so", "libQnnLpaiSkel.so"}
     assert (out / "evidence" / statement.name).read_text() == "a pass"
     assert list_names(out / "signing") == {RECORD_NAME, STATEMENT_NAME}
@@ -527,7 +527,7 @@ def test_record_of_a_bundle_lists_every_file_with_its_build(tmp_path: Path, stag
     bundle = describe(Target.LINUX, ("SM8650",), "runner", tmp_path)
     assert (bundle.target, bundle.socs, bundle.runner) == (Target.LINUX, ("SM8650",), "runner")
     assert bundle.qnn == QNN
-    assert [(one.name, one.qnn) for one in bundle.files] == [
+    assert [(file.name, file.qnn) for file in bundle.files] == [
         ("libA.so", newer),
         ("libQnnHtp.so", QNN),
         ("m.pte", ""),
@@ -537,13 +537,13 @@ def test_record_of_a_bundle_lists_every_file_with_its_build(tmp_path: Path, stag
         path = tmp_path / one.name
         assert (one.sha256, one.size_bytes) == (hash_file(path), path.stat().st_size)
     parts = list_parts(bundle, tmp_path)
-    assert [(one.name, one.version, one.needs) for one in parts] == [
+    assert [(part.name, part.version, part.needs) for part in parts] == [
         ("libA.so", newer, ()),
         ("libQnnHtp.so", QNN, ("libb.so",)),
         ("m.pte", "", ()),
         ("runner", "", ("libQnnHtp.so",)),
     ]
-    assert [one.sha256 for one in parts] == [one.sha256 for one in bundle.files]
+    assert [part.sha256 for part in parts] == [file.sha256 for file in bundle.files]
     (tmp_path / "libQnnHtp.so").unlink()
     assert describe(Target.LINUX, (), "runner", tmp_path).qnn == ""
 
@@ -560,7 +560,7 @@ def test_a_bundle_includes_the_licences_next_to_its_libraries(tmp_path: Path) ->
 
     def copy(*folders: str) -> dict[str, str]:
         out = tmp_path / f"out {folders}"
-        copy_licences([tmp_path / one for one in folders], out)
+        copy_licences([tmp_path / folder for folder in folders], out)
         return {one.name: one.read_text() for one in out.glob("*")}
 
     alone = copy("first", "gone")

@@ -40,8 +40,8 @@ def describe(sdk: Path) -> dict[str, tuple[str, str | None]]:
     artifact = Provisioned("qnn-runtime", "2.49.40", sdk, Origin(sha256="a" * 64))
     environment = Environment("emulator", (artifact,), {"QNN_SDK_ROOT": str(sdk)})
     tools = list(toolchain.describe_toolchain(environment))
-    assert all(isinstance(one, Tool) for one in tools)
-    found = {one.name: (one.version, one.sha256) for one in tools}
+    assert all(isinstance(tool, Tool) for tool in tools)
+    found = {tool.name: (tool.version, tool.sha256) for tool in tools}
     assert len(found) == len(tools)
     return found
 

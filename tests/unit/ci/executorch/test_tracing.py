@@ -77,7 +77,7 @@ def test_a_trace_with_the_judged_outputs_gives_its_figures_and_files(tmp_path: P
     assert trace(tmp_path, pool).files == files  # once more, in a fresh process
     trace(tmp_path, pool, dumped=True)  # every tensor, of the first sample
     assert pool.jobs[-1] == (1, DEBUG_BYTES)
-    pool.outputs = [[one + 1 for one in tensors] for tensors in JUDGED]
+    pool.outputs = [[tensor + 1 for tensor in tensors] for tensors in JUDGED]
     assert len(trace(tmp_path, pool).faults) == 4
 
 

@@ -56,8 +56,8 @@ def test_a_run_that_succeeded_has_no_cause(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", THREADS, ids=lambda row: row["thread"])
 def test_each_log_of_a_public_thread_has_its_known_cause_and_remedy(row: dict[str, str]) -> None:
     told = explain("", [row["log"].lstrip("\n").encode()], read_rules())
-    assert [one.rule for one in told.causes][:1] == ([row["cause"]] if row["cause"] else [])
-    assert row.get("note", "") in ("", *(one.rule for one in told.notes))
+    assert [cause.rule for cause in told.causes][:1] == ([row["cause"]] if row["cause"] else [])
+    assert row.get("note", "") in ("", *(note.rule for note in told.notes))
     remedy = told.causes[0].fix if told.causes else ""
     assert row.get("says", "") in remedy
     assert "not" not in row or row["not"] not in remedy

@@ -39,7 +39,7 @@ def say(*lines: str) -> Explanation:
 
 
 def names(findings: tuple) -> list[str]:
-    return [one.rule for one in findings]
+    return [finding.rule for finding in findings]
 
 
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
@@ -48,9 +48,9 @@ def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
         assert names(told.causes) == ["stub-mismatch"]
         assert told.causes[0].line == 2 + lines.index(STUB)
         effects = {DEVICE: "device-config", INIT: "backend-not-initialized"}
-        assert [(one.rule, one.consequence_of) for one in told.consequences] == [
-            (effects[line], "stub-mismatch") for line in lines if line != STUB
-        ]
+        assert [
+            (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+        ] == [(effects[line], "stub-mismatch") for line in lines if line != STUB]
 
 
 def test_causes_are_listed_in_the_order_of_their_lines() -> None:
@@ -65,9 +65,9 @@ def test_a_symptom_is_reported_only_without_a_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
     told = say(INIT, "Segmentation fault (core dumped)")
     assert names(told.causes) == ["backend-not-initialized"]
-    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
-        ("crashed", "backend-not-initialized")
-    ]
+    assert [
+        (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+    ] == [("crashed", "backend-not-initialized")]
 
 
 def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
@@ -95,7 +95,9 @@ def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
     ]
     told = explain_text("a third\na second\na hint\na first\n", rules)
     assert (names(told.causes), names(told.notes)) == (["first"], ["hint"])
-    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
+    assert [
+        (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+    ] == [
         ("third", "second"),
         ("second", "first"),
     ]
@@ -236,7 +238,7 @@ def test_lines_of_a_log_stay_whole_at_chunk_borders() -> None:
     whole = f"fine\n{STUB}\n".encode()
     for cut in range(len(whole) + 1):
         told = explain("log", [whole[:cut], whole[cut:]], RULES)
-        assert (told.lines, [one.line for one in told.causes]) == (2, [2])
+        assert (told.lines, [cause.line for cause in told.causes]) == (2, [2])
     assert explain("log", [b"a\n", b" "], RULES).lines == 2
 
 

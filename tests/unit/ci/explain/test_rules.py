@@ -57,10 +57,10 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     found = find_all(rule.matches, RULES).get(rule.id)
     assert found, "another rule has its line"
     assert re.fullmatch(r"QNN1\d\d\d", found.id)
-    for headline in (found.headline, *(one.headline for one in rule.places.values())):
+    for headline in (found.headline, *(place.headline for place in rule.places.values())):
         assert len(headline) <= HEADLINE_CHARS
         assert "{" not in headline or not rule.family
-    assert all(one.text for one in found.remedies)
+    assert all(remedy.text for remedy in found.remedies)
     assert rule.source
     assert all(one == "experiment" or one.startswith("https://") for one in rule.source)
     assert rule.seen or "experiment" not in rule.source or rule.role is not Role.CAUSE

@@ -67,7 +67,7 @@ def test_explain_reads_every_log_of_a_directory(
     (tmp_path / "in" / "folder.log").mkdir()
     assert main(["explain", str(tmp_path), "--json"]) == 1
     logs = json.loads(capsys.readouterr().out)["logs"]
-    assert [Path(one["file"]).name for one in logs] == names
+    assert [Path(log["file"]).name for log in logs] == names
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
@@ -165,7 +165,7 @@ def test_advice_rows_of_a_users_policy_apply_and_slow_patterns_are_refused(
         capsys.readouterr()
         assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
         causes = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
-        assert [one["rule"] for one in causes] == found  # a team's row comes before ours
+        assert [cause["rule"] for cause in causes] == found  # a team's row comes before ours
     policy.write_text(f'extends = "default"\n{rows.replace("frob is", "(f+)+ is")}')
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 

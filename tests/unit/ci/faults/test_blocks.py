@@ -104,8 +104,8 @@ def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs()
     graph = parse_graph("x = input(2, 3)\ny = relu(x * 0.5 + abs(x)) / constant(3)\nreturn y")
     assert graph == parse_graph(str(graph))
     assert graph.operators == ("mul", "abs", "add", "relu", "div")
-    assert [one.value for one in graph.tensors.values()] == [None, 0.5, None]
-    assert [one.is_number for one in graph.tensors.values()] == [False, True, False]
+    assert [tensor.value for tensor in graph.tensors.values()] == [None, 0.5, None]
+    assert [tensor.is_number for tensor in graph.tensors.values()] == [False, True, False]
 
 
 def test_an_rms_norm_that_is_written_out_is_known_by_its_numbers() -> None:

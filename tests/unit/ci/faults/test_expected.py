@@ -23,13 +23,13 @@ PLANTED = replace(read_faults()[0], mended="x = input(2)\ny = relu(x)\nreturn y\
 
 def try_items(scheme: str, items: Iterable[Item]) -> Iterator[Result]:
     """The planted fault is there, and nothing else."""
-    for one in items:
-        bad = bool(find_pattern(PLANTED.pattern, describe(parse_graph(one.text))))
-        yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+    for item in items:
+        bad = bool(find_pattern(PLANTED.pattern, describe(parse_graph(item.text))))
+        yield Result(item.text, item.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
 
 
 def end_all(end: str) -> Callable[[str, Iterable[Item]], Iterator[Result]]:
-    return lambda _, items: (Result(one.text, one.seed, end, 2.0, 60.0) for one in items)
+    return lambda _, items: (Result(item.text, item.seed, end, 2.0, 60.0) for item in items)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_known_fault_with_an_unexpected_outcome_is_a_problem(
     attempt: Any, qnn: str, problems: list[str]
 ) -> None:
     runs = list(rerun([PLANTED], "onnx", qnn, attempt))
-    assert [one.form for one in runs] == [GRAPH, MENDED]
+    assert [run.form for run in runs] == [GRAPH, MENDED]
     for one, problem in zip(runs, problems, strict=True):
         assert one.problem.startswith(problem)
         assert bool(one.problem) == bool(problem)
@@ -93,12 +93,12 @@ def test_a_graph_is_mended_by_the_first_rewrite_that_makes_it_right(
     right: str, made: list[tuple[str, str, str]]
 ) -> None:
     def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
-        for one in items:
-            is_right = one.rewrite == right and (right or one.text != PLANTED.graph)
-            yield Result(one.text, one.seed, RIGHT if is_right else WRONG, 2.0, 60.0)
+        for item in items:
+            is_right = item.rewrite == right and (right or item.text != PLANTED.graph)
+            yield Result(item.text, item.seed, RIGHT if is_right else WRONG, 2.0, 60.0)
 
     runs = list(rerun([PLANTED], "onnx", "2.49.40", attempt, lambda *_: ["one", "two"]))
-    assert [(one.form, one.rewrite, one.end) for one in runs] == [(GRAPH, "", WRONG), *made]
+    assert [(run.form, run.rewrite, run.end) for run in runs] == [(GRAPH, "", WRONG), *made]
 
 
 @pytest.mark.parametrize(

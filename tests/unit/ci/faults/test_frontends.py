@@ -32,8 +32,10 @@ GRAPHS = 40
 
 
 def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Path) -> None:
-    faults = [one for one in read_faults() if any(row.frontend == "onnx" for row in one.tried)]
-    texts = [text for one in faults for text in (one.graph, one.mended) if text]
+    faults = [
+        fault for fault in read_faults() if any(row.frontend == "onnx" for row in fault.tried)
+    ]
+    texts = [text for fault in faults for text in (fault.graph, fault.mended) if text]
     graphs = [generate(1, number) for number in range(GRAPHS)] + list(map(parse_graph, texts))
     seeds = list(range(len(graphs)))
     write_model(graphs, seeds, tmp_path / "graphs.onnx")
@@ -44,7 +46,7 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
         for name, array in zip(graph.inputs, draw_sets(graph, number)[0], strict=True)
     }
     made = dict(
-        zip([one.name for one in session.get_outputs()], session.run(None, feed), strict=True)
+        zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True)
     )
     seen = set()
     for name, array in made.items():
@@ -158,7 +160,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
 
     def try_items() -> list[str]:
         found = onnx_graphs.run_items(items, scheme, {"soc_model": "57"})
-        assert [(one.text, one.seed) for one in found] == [(one.text, one.seed) for one in items]
+        assert [(one.text, one.seed) for one in found] == [(item.text, item.seed) for item in items]
         return [one.end for one in found]
 
     assert try_items() == [RIGHT, RIGHT]
@@ -267,7 +269,7 @@ def test_a_graph_that_torch_cannot_compute_is_refused_with_the_tensor_s_name(
 
 
 def test_every_known_and_generated_graph_can_be_computed() -> None:
-    for text in (text for one in read_faults() for text in (one.graph, one.mended) if text):
+    for text in (text for fault in read_faults() for text in (fault.graph, fault.mended) if text):
         find_shapes(parse_graph(text))
     for number in range(300):
         find_shapes(generate(7, number))

@@ -31,11 +31,11 @@ def describe_forms(graph: Graph) -> Iterator[str]:
     yield f"outputs: {len(graph.outputs)}"
     yield f"nodes: {len(graph.nodes)}"
     for name, made in graph.nodes.items():
-        own = [shapes[one] for one in made.reads]
+        own = [shapes[read] for read in made.reads]
         operator = "binary" if made.operator in BINARY else made.operator
         kinds = [
-            "node" if one not in graph.tensors else "input" if one in graph.inputs else "constant"
-            for one in made.reads
+            "node" if read not in graph.tensors else "input" if read in graph.inputs else "constant"
+            for read in made.reads
         ]
         yield f"{operator} of {', '.join(kinds)}"
         if operator == "binary" and own[0] != own[1]:

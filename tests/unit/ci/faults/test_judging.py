@@ -119,10 +119,10 @@ def test_outputs_are_judged_as_their_snapshot() -> None:
 
 def make_runs(*outputs: Output) -> Runs:
     return Runs(
-        [[one.right[n] for one in outputs] for n in range(2)],
-        [[one.made[n] for one in outputs] for n in range(2)],
-        [one.runs for one in outputs],
-        [one.step for one in outputs],
+        [[output.right[n] for output in outputs] for n in range(2)],
+        [[output.made[n] for output in outputs] for n in range(2)],
+        [output.runs for output in outputs],
+        [output.step for output in outputs],
     )
 
 
@@ -137,9 +137,9 @@ def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
         left = {1: "erf is left to the CPU"}
         results = judge_graphs(items, (1, 2, 1, 1, 1, 3), runs, left, Scheme.FP16)
         ends = [RIGHT, REFUSED, WRONG, RIGHT, RIGHT, WRONG]
-        assert [one.end for one in results] == ends
-        assert [(one.text, one.seed) for one in results] == [(str(n), n) for n in range(6)]
-        assert [one.stops for one in results] == [False] * 6
+        assert [result.end for result in results] == ends
+        assert [(result.text, result.seed) for result in results] == [(str(n), n) for n in range(6)]
+        assert [result.stops for result in results] == [False] * 6
         place = next(n for n, one in enumerate(last) if one is bad)
         assert results[-1].place.startswith(f"output {place}")
 

@@ -112,11 +112,11 @@ def test_graph_text_is_parsed_and_printed_without_loss() -> None:
 
 def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
     faults = read_faults()
-    assert {"broadcast-add-before-norm", "batch-norm-alone"} <= {one.name for one in faults}
+    assert {"broadcast-add-before-norm", "batch-norm-alone"} <= {fault.name for fault in faults}
     first = faults[0]
     assert first.applies("fp16", "2.49.40.1")
     assert not first.applies("8a8w")
-    times = next(one for one in faults if one.name == "broadcast-mul-before-norm")
+    times = next(fault for fault in faults if fault.name == "broadcast-mul-before-norm")
     assert not times.applies("fp16", "2.48.40")
     assert times.applies("fp16", "2.49.40")
     assert times.applies("fp16", "3.0.0")  # not tried: it may be there

@@ -88,7 +88,7 @@ def test_each_known_fault_is_reported_once_per_line() -> None:
     found = match_faults(steps, "fp16", "2.49.40")
     names = ["broadcast-add-before-norm", "broadcast-mul-before-norm"]
     assert sorted(one.fault for one in found) == names
-    unplaced = [structs.replace(one, origin=NOWHERE) for one in steps]
+    unplaced = [structs.replace(step, origin=NOWHERE) for step in steps]
     found = match_faults(unplaced, "fp16", "2.49.40")
     assert {one.place for one in found} == {"node add0", "node mul1", "node add2"}
 
@@ -189,7 +189,7 @@ def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
             return nn.functional.layer_norm(moved, (16,))
 
     steps = describe_steps(Cache(), (X,))
-    assert next(one.operands[1].constant for one in steps if one.operator == "add") is (
+    assert next(step.operands[1].constant for step in steps if step.operator == "add") is (
         when in {"in part of a copy", "never"}
     )
     assert bool(match_faults(steps, "fp16", "")) is (when == "never")
@@ -402,8 +402,8 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
 
     steps = {one.operator: one for one in describe_steps(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
     joined = steps["cat"]
-    assert [one.shape for one in joined.operands] == [(2, 3), (2, 3), (2, 1)]
-    assert [one.constant for one in joined.operands] == [False, False, True]
+    assert [operand.shape for operand in joined.operands] == [(2, 3), (2, 3), (2, 1)]
+    assert [operand.constant for operand in joined.operands] == [False, False, True]
     assert joined.sources == ("relu", "tanh", "")
     assert (joined.shape, joined.numbers["dim"]) == ((2, 7), (1.0,))
     (split,) = (one for name, one in steps.items() if name.startswith("split"))

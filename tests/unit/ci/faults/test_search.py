@@ -174,7 +174,7 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
     for known in (True, False):
         finder = make_search(find_planted, known=known)
         assert finder.examine([(7, Result(text, 0, WRONG, 2.0, 60.0))]) == []
-        found = [(one.operators, one.known) for one in finder.findings]
+        found = [(finding.operators, finding.known) for finding in finder.findings]
         assert found == ([] if known else [(("add", "layer_norm"), PLANTED.name)])
         assert dict(finder.known) == ({PLANTED.name: 1} if known else {})
         # A second suspect with these operators is counted, not shrunk.
@@ -223,11 +223,11 @@ def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -
     finder = make_search(tell)
     refused, wrong = suspect("tanh", end=REFUSED), suspect("gelu")
     assert finder.examine([(0, refused), (1, wrong)]) == []
-    assert [one.end for one in finder.findings] == [WRONG, REFUSED]
+    assert [finding.end for finding in finder.findings] == [WRONG, REFUSED]
     other = replace(wrong, end=REFUSED)
     finder.trial.ends = always(REFUSED)  # type: ignore[attr-defined]
     finder.examine([(1, wrong), (2, other), (3, wrong), (4, other)])
-    assert [one.end for one in finder.findings] == [WRONG, REFUSED, REFUSED]
+    assert [finding.end for finding in finder.findings] == [WRONG, REFUSED, REFUSED]
     assert dict(finder.covered) == {0: 2, 2: 1}
 
 
@@ -250,8 +250,8 @@ def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
     monkeypatch.setattr("ci.faults.search.find_unfit", lambda _, seed: "why" * (seed in unfit))
     finder = make_search(lambda one, _: WRONG if one.seed <= last else RIGHT)
     assert finder.examine([(0, suspect("relu"))]) == []
-    assert [one.failed for one in finder.findings] == failed
-    assert {one.repeats for one in finder.findings} <= {10 - len(unfit)}
+    assert [finding.failed for finding in finder.findings] == failed
+    assert {finding.repeats for finding in finder.findings} <= {10 - len(unfit)}
     assert finder.unconfirmed == 1 - len(failed)
 
 
@@ -282,7 +282,7 @@ def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
         assert finder.examine([wrong, refused]) == left
     finder.examining_s[True] = 1e18
     assert finder.examine([wrong, refused], all_of_them=True) == []
-    assert [one.operators for one in finder.findings] == [("tanh",), ("gelu",)]
+    assert [finding.operators for finding in finder.findings] == [("tanh",), ("gelu",)]
 
 
 def test_a_suspect_with_an_operator_that_was_not_examined_comes_before_smaller_ones() -> None:
@@ -292,7 +292,7 @@ def test_a_suspect_with_an_operator_that_was_not_examined_comes_before_smaller_o
     texts = {one.text for one in (first, again, new)}
     finder = make_search(lambda one, _: WRONG if one.text in texts else RIGHT)
     assert finder.examine([*enumerate((first, again, new))]) == []
-    assert [one.graph for one in finder.findings] == [first.text, new.text, again.text]
+    assert [finding.graph for finding in finder.findings] == [first.text, new.text, again.text]
 
 
 TWO_OF_EACH = """\
@@ -382,14 +382,14 @@ class Dying:
     def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
         log.write_text("noise")
         assert max_bytes < 1 << 33
-        texts = " ".join(one.text for one in job.items)
+        texts = " ".join(item.text for item in job.items)
         if "tanh" in texts:
             return Ended(None, "its process was ended by SIGSEGV", "")
         if "sin" in texts or self.slow_s > timeout_s:
             time.sleep(min(timeout_s, self.slow_s))
             return Ended(None, f"did not end within {timeout_s:g} s", "")
         time.sleep(self.slow_s)
-        return Ended([Result(one.text, one.seed, RIGHT) for one in job.items], "", "")
+        return Ended([Result(item.text, item.seed, RIGHT) for item in job.items], "", "")
 
 
 UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
@@ -402,20 +402,28 @@ ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
 def test_an_error_before_qnn_is_not_counted_as_a_refusal_by_qnn(stage: str, end: str) -> None:
     class Raises(TrialJob):
         def run_together(self, items: Any) -> list[Result]:
-            if any("tanh" in one.text for one in items):
+            if any("tanh" in item.text for item in items):
                 raise StageError(stage) from ValueError("no")
-            return [Result(one.text, one.seed, RIGHT) for one in items]
+            return [Result(item.text, item.seed, RIGHT) for item in items]
 
     results = Raises(ITEMS[:4], "onnx", Scheme.FP16, "SM8650", {})()
-    assert [one.end for one in results] == [RIGHT, RIGHT, end, RIGHT]
+    assert [result.end for result in results] == [RIGHT, RIGHT, end, RIGHT]
 
 
 def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path: Path) -> None:
     trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))
-        assert [one.text for one in results] == [one.text for one in ITEMS]
-        assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, RIGHT, LATE, RIGHT, RIGHT]
+        assert [result.text for result in results] == [one.text for one in ITEMS]
+        assert [result.end for result in results] == [
+            RIGHT,
+            RIGHT,
+            CRASHED,
+            RIGHT,
+            LATE,
+            RIGHT,
+            RIGHT,
+        ]
     assert not list(tmp_path.iterdir())
 
 
@@ -423,7 +431,7 @@ def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None
     trial = Trial(Dying(slow_s=0.05), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
     start = time.monotonic()
     results = list(trial.run([*ITEMS[:2], *ITEMS[5:]], 1, start + 0.12))
-    assert [one.end for one in results] == [RIGHT, RIGHT, UNTRIED, UNTRIED]
+    assert [result.end for result in results] == [RIGHT, RIGHT, UNTRIED, UNTRIED]
     results = list(trial.run([ITEMS[4]] * 2, 2, time.monotonic() + 0.05))
-    assert [one.end for one in results] == [UNTRIED] * 2
+    assert [result.end for result in results] == [UNTRIED] * 2
     assert not list(tmp_path.iterdir())

@@ -18,9 +18,11 @@ from tests.unit.ci.faults.test_search import FIRST, has_planted
 
 
 def test_a_graph_shrinks_to_the_operators_and_ranks_that_the_fault_needs() -> None:
-    small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs], 4, 16)
+    small = shrink(
+        parse_graph(FIRST), lambda graphs: [has_planted(graph) for graph in graphs], 4, 16
+    )
     assert small.operators == ("add", "layer_norm")
-    shapes = [one.shape for one in small.tensors.values()]
+    shapes = [tensor.shape for tensor in small.tensors.values()]
     assert sorted(map(len, shapes)) == [2, 3]
     assert max(shapes, key=len)[0] == 2
 
@@ -40,9 +42,9 @@ def test_variations_of_the_last_operator_include_norms_with_a_suitable_axis() ->
 
 def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:
     graphs = [generate(3, number) for number in range(30)]
-    assert [str(one) for one in graphs] == [str(generate(3, number)) for number in range(30)]
-    assert len({str(one) for one in graphs}) > 25
-    assert not any(find_unfit(one, 0) for one in graphs)
+    assert [str(graph) for graph in graphs] == [str(generate(3, number)) for number in range(30)]
+    assert len({str(graph) for graph in graphs}) > 25
+    assert not any(find_unfit(graph, 0) for graph in graphs)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ class StandIn(Bench):
 
     def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
         del bundle, late
-        for one in items:
-            bad = self.is_wrong(parse_graph(one.text)) and not one.rewrite
-            yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+        for item in items:
+            bad = self.is_wrong(parse_graph(item.text)) and not item.rewrite
+            yield Result(item.text, item.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
 
 
 def open_stand_in(is_wrong: IsWrong) -> Any:
@@ -147,7 +147,7 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
 
     class Recorder(StandIn):
         def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
-            names = tuple(one.name for one in faults)
+            names = tuple(fault.name for fault in faults)
             asked.append((self.frontend, names, soc, *self.own))
             return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
 
@@ -163,7 +163,7 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     own = tmp_path / "faults.toml"
     known = (manifests_root() / "policies/faults.toml").read_text("utf-8")
     own.write_text(known.replace(f'name = "{read_faults()[2].name}"', 'name = "own"'), "utf-8")
-    names = [one.name for one in read_faults(own)]
+    names = [fault.name for fault in read_faults(own)]
     words = ["test-emulator", "--suite", "faults", "--soc", "SM8750", "--reports", str(tmp_path)]
     words += ["--policy", str(own), "--filter"]
     both = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
@@ -179,13 +179,15 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     if not installed:
         return
     report = read_report(tmp_path / faults.SUITE / "report.json")
-    assert [one.status for one in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
+    assert [case.status for case in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
     assert [(one.name, one.version) for one in report.toolchain] == [
         (f"QNN of {one}", "2.49.40") for one in installed
     ]
     for name in faults.NEEDS:
-        assert any(f"{name}: not run" in one for one in report.remarks) == (name not in installed)
-    assert [one.name for one in report.summary.phases] == list(installed)
+        assert any(f"{name}: not run" in remark for remark in report.remarks) == (
+            name not in installed
+        )
+    assert [phase.name for phase in report.summary.phases] == list(installed)
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
     assert report.command.endswith(" --adaptor wheel --suite faults --soc SM8750")
     assert main([*words, "zzz"]) == ExitCode.USAGE
@@ -288,7 +290,7 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     words += ("--soc", "SM8750", "--sdk", "wheel", "--adaptor", "wheel")
     outcome = call(fuzz, *words)
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
-    assert [one["seed"] for one in outcome.data["results"]] == [*range(10)]
+    assert [result["seed"] for result in outcome.data["results"]] == [*range(10)]
     assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
     assert bench.made == (Scheme.FP16, "SM8750")
     assert len([*tmp_path.rglob("fp16-01-*.md")]) == code
@@ -305,10 +307,12 @@ def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> 
     once: Any = Once()
     right: Any = StandIn(lambda _: False)
     for trials, code in (([once, right], 1), ([right, once], 1), ([right], 0)):
-        pairs = [(Scheme.FP16, one) for one in trials]
+        pairs = [(Scheme.FP16, trial) for trial in trials]
         outcome, findings = fuzz.try_graph(PLANTED.graph, pairs, frontend="onnx", soc="SM8650")
         assert outcome.exit_code == code
-        assert [(one.failed, one.repeats, one.end) for one in findings] == [(1, 10, WRONG)] * code
+        assert [(finding.failed, finding.repeats, finding.end) for finding in findings] == [
+            (1, 10, WRONG)
+        ] * code
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,14 @@ def test_a_pass_is_doubted_if_its_own_row_misses_a_limit_or_figure() -> None:
         assert len(found) == (doubted != NEVER), (limits, fields)
         assert len(doubt(None, **fields)) == (doubted == ALWAYS), (limits, fields)
         lines += found
-    check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{one}\n" for one in lines))
+    check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{line}\n" for line in lines))
 
 
 def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
     kind = {"kind": ControlKind.ZEROS, "rejected": True}
     made = [
-        Control(model=one.model, scheme=one.scheme, soc=one.soc, **kind) for one in cases[:controls]
+        Control(model=case.model, scheme=case.scheme, soc=case.soc, **kind)
+        for case in cases[:controls]
     ]
     return make_report(cases, made, thresholds=(RULE,), **more)
 
@@ -153,7 +154,7 @@ def test_a_report_of_another_job_than_planned_is_a_fault() -> None:
         found = [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
         assert len(found) == (not planned), (report, job)
         lines += found
-    check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{one}\n" for one in lines))
+    check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{line}\n" for line in lines))
 
 
 def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evidence:
@@ -275,7 +276,7 @@ def test_junit_counts_must_agree_with_its_test_cases() -> None:
         found = weigh_junit(suite(rows, counts))
         assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty), rows
         lines += found.faults
-    check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{one}\n" for one in lines))
+    check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{line}\n" for line in lines))
 
 
 @pytest.mark.parametrize(

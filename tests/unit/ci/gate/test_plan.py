@@ -219,12 +219,16 @@ def plan_edits(edits: Edits, rules: GateRules = RULES) -> Plan:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_each_change_plans_its_sessions_and_cases(row: Row) -> None:
     plan = plan_edits(row.edits)
-    run = [one.name for one in plan.sessions if one.run and one.name in SESSIONS.split()]
+    run = [
+        session.name
+        for session in plan.sessions
+        if session.run and session.name in SESSIONS.split()
+    ]
     assert sorted(run) == sorted(row.sessions.split())
     assert sorted(map(str, plan.cases)) == sorted(row.cases)
     assert bool(row.everything) == bool(plan.everything)
     assert row.everything in plan.everything
-    assert {one.name for one in plan.sessions} == {*SESSIONS.split(), *RULES.sessions}
+    assert {session.name for session in plan.sessions} == {*SESSIONS.split(), *RULES.sessions}
     for one in plan.sessions:
         assert one.reason
         if plan.everything or not one.run:
@@ -246,7 +250,9 @@ def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> 
         (replace(found, head=head), RULES, True),
         (found, always, True),
     ):
-        (bench,) = [one for one in make_plan(difference, rules).sessions if one.name == "bench"]
+        (bench,) = [
+            session for session in make_plan(difference, rules).sessions if session.name == "bench"
+        ]
         assert (bench.run, bench.files) == (runs, ("ci/models/model.py",) * runs)
 
 
@@ -260,7 +266,7 @@ def test_a_sessions_own_suite_is_that_of_the_head() -> None:
     )
     plan = make_plan(replace(found, base=base, head=head), rules)
     (job,) = (one for one in plan.jobs if one.session == "bench")
-    assert {one.model for one in job.cases} == {"mlp", "new"}
+    assert {case.model for case in job.cases} == {"mlp", "new"}
 
 
 def test_a_session_runs_if_something_that_it_used_before_changes() -> None:

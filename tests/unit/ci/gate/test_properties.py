@@ -38,14 +38,14 @@ def compare_all() -> Difference:
 
 
 def plan_some(changes: frozenset[Change]) -> Plan:
-    whole, paths = compare_all(), {one.path for one in changes}
+    whole, paths = compare_all(), {change.path for change in changes}
     keys = {path: found for path, found in whole.keys.items() if path in paths}
     difference = replace(whole, changes=tuple(sorted(changes)), keys=keys)
     return make_plan(difference, RULES)
 
 
 def list_running(plan: Plan) -> set[str]:
-    return {one.name for one in plan.sessions if one.run}
+    return {session.name for session in plan.sessions if session.run}
 
 
 @settings(max_examples=150, deadline=None)
@@ -67,7 +67,7 @@ def test_a_plan_has_a_job_for_each_session_that_runs_and_for_no_other(
     changes: frozenset[Change],
 ) -> None:
     plan = plan_some(changes)
-    planned = {one.name for one in plan.sessions if one.run and not one.by_hand}
+    planned = {session.name for session in plan.sessions if session.run and not session.by_hand}
     if not plan.cases:
         planned -= {"test_emulator"}
     assert {job.session for job in plan.jobs} == planned

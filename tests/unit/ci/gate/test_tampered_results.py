@@ -42,7 +42,7 @@ PASSED = '<testcase classname="a" name="{}"/>'
 
 
 def name_cases(specs: list[CaseSpec]) -> tuple[CaseName, ...]:
-    return tuple(CaseName(one.model, one.scheme.value, one.soc) for one in specs)
+    return tuple(CaseName(spec.model, spec.scheme.value, spec.soc) for spec in specs)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def in_case(job: str = ONNX, **fields: Any) -> Tamper:
 
 
 def in_all(**fields: Any) -> Tamper:
-    return in_report(lambda data: [one.update(fields) for one in data["cases"]])
+    return in_report(lambda data: [case.update(fields) for case in data["cases"]])
 
 
 def in_field(**fields: Any) -> Tamper:
@@ -143,7 +143,7 @@ def in_summary(**fields: Any) -> Tamper:
 
 
 def in_limits(**fields: Any) -> Tamper:
-    return in_report(lambda data: [one.update(fields) for one in data["thresholds"]])
+    return in_report(lambda data: [threshold.update(fields) for threshold in data["thresholds"]])
 
 
 def in_mark(**fields: Any) -> Tamper:
@@ -229,7 +229,7 @@ def copy_other_lane(results: Results) -> None:
 
 
 def both(*tampers: Tamper) -> Tamper:
-    return lambda results: void([one(results) for one in tampers])
+    return lambda results: void([tamper(results) for tamper in tampers])
 
 
 FAILURE = '<testcase classname="a" name="x"><failure/></testcase>'
@@ -341,7 +341,7 @@ def test_untampered_job_results_give_a_green_verdict(results: Results) -> None:
     verdict = results.judge()
     assert verdict.is_green, verdict
     assert results.run_verb() == 0
-    assert [one.why for one in verdict.jobs if one.job == ONNX] == ["29 cases"]
+    assert [job.why for job in verdict.jobs if job.job == ONNX] == ["29 cases"]
 
 
 @pytest.mark.parametrize("name", [*TAMPERED, *MACHINES])
@@ -387,8 +387,8 @@ def test_a_fault_that_belongs_to_no_job_is_in_json_and_markdown(
     if not markdown:
         told = json.loads(printed)
         assert (told["green"], len(told["notes"])) == (False, 1)
-        assert {one["verdict"] for one in told["jobs"]} == {"passed"}
-        assert [one["why"] for one in told["jobs"] if one["job"] == ONNX] == ["29 cases"]
+        assert {job["verdict"] for job in told["jobs"]} == {"passed"}
+        assert [job["why"] for job in told["jobs"] if job["job"] == ONNX] == ["29 cases"]
 
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
@@ -397,6 +397,6 @@ def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
     assert found
     tools = [{"name": found[at], "version": found[at + 1]} for at in (1, 3)]
     in_report(lambda data: data.update(toolchain=tools))(results)
-    (line,) = (one for one in results.judge().jobs if one.job == ONNX)
+    (line,) = (job for job in results.judge().jobs if job.job == ONNX)
     assert line.verdict is JobVerdict.FAILED
     assert "recorded for this toolchain" in line.why

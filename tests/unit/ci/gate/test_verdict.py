@@ -140,7 +140,7 @@ def test_a_verdict_is_green_only_if_all_passed_and_nothing_else_is_wrong(
     notes: int,
 ) -> None:
     verdict = judge(plan, needs, results, faults)
-    assert [one.verdict for one in verdict.jobs] == kinds
+    assert [job.verdict for job in verdict.jobs] == kinds
     assert len(verdict.notes) == notes
     assert verdict.is_green == (not notes and {*kinds} <= {PASSED})
     assert verdict.is_infrastructure == (not notes and {*kinds} == {PASSED, MACHINE})

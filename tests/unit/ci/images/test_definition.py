@@ -159,7 +159,9 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
         modes = {member.name: member.mode for member in archive}
         sent = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}  # type: ignore[union-attr]
     files = {name: ROOT / name for name in modes}
-    files |= {f"wheels/{one.name}": one for one in wheels} | {"locks/apt.lock": plan().apt_lock}
+    files |= {f"wheels/{wheel.name}": wheel for wheel in wheels} | {
+        "locks/apt.lock": plan().apt_lock
+    }
     assert sent == {name: files[name].read_bytes() for name in sent}
     assert modes == {
         "locks": 0o755,
@@ -179,9 +181,9 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
     child = io.BytesIO()
     write_context(child, plan(), [])  # as for an image with a parent
     with tarfile.open(fileobj=io.BytesIO(child.getvalue())) as archive:
-        assert {*archive.getnames()} == {one for one in modes if not one.startswith("wheels/")} | {
-            "wheels"
-        }
+        assert {*archive.getnames()} == {
+            mode for mode in modes if not mode.startswith("wheels/")
+        } | {"wheels"}
 
 
 def test_a_missing_container_engine_and_a_denied_socket_have_different_fixes(

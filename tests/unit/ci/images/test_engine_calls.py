@@ -127,7 +127,7 @@ def request_(engine: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Sh
 
     def open_closed(*_: Any) -> socket.socket:
         mounts = engine.called("container")[-1]["host_config"]["mounts"]
-        (pipe,) = [one["Source"] for one in mounts if one["Target"] == shell.CALLER]
+        (pipe,) = [mount["Source"] for mount in mounts if mount["Target"] == shell.CALLER]
         engine.note("attach", pipe=filemode(Path(pipe).stat().st_mode))
         ours, theirs = socket.socketpair()
         theirs.close()
@@ -198,7 +198,7 @@ def test_checkouts_of_one_name_share_a_home_and_no_environments(
         checkout.mkdir(parents=True)
         run_shell(engine, replace(request_, plan=replace(request_.plan, checkout=checkout)))
         mounts = engine.called("container")[-1]["host_config"]["mounts"]
-        named = {one["Target"]: one["Source"] for one in mounts}
+        named = {mount["Target"]: mount["Source"] for mount in mounts}
         volumes.append((named[HOME], named[f"{checkout}/.nox"]))
     (home, first), (same, second) = volumes
     assert (home == same, first == second) == (True, False)
@@ -223,7 +223,7 @@ def test_the_git_directory_of_a_linked_work_tree_is_mounted_too(tmp_path: Path, 
     request = ShellRequest(plan, Built("", "", 0, fresh=False), ())
     mounts = shell._mounts(request, tmp_path / "pipe", {})
     home = shell.store_home()
-    assert [(one["Source"], one["Target"], one["ReadOnly"]) for one in mounts] == [
+    assert [(mount["Source"], mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
         *((str(path), str(path), False) for path in (checkout, *outer, home)),
         (str(tmp_path / "pipe"), shell.CALLER, False),
     ]
@@ -237,7 +237,7 @@ def test_a_frozen_store_is_read_only_and_podman_keeps_the_user_id(
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     run_shell(engine, replace(request_, read_only_store=True))
     host = engine.called("container")[-1]["host_config"]
-    frozen = [one["Target"] for one in host["mounts"] if one["ReadOnly"]]
+    frozen = [mount["Target"] for mount in host["mounts"] if mount["ReadOnly"]]
     assert frozen == [f"{home}/store"]
     assert host["userns_mode"] == "keep-id"
     monkeypatch.setattr(os, "getuid", lambda: 0)

@@ -44,7 +44,7 @@ def describe(unit: AppUnit) -> str:
     for name in ("libraries", "assets"):
         lines += [f"  {name}: {one.shown}" for one in getattr(unit, name)]
     lines += ["  twice: " + ", ".join(one.shown for one in group) for group in unit.duplicates]
-    lines += [f"  pointers: {one}" for one in unit.pointers]
+    lines += [f"  pointers: {pointer}" for pointer in unit.pointers]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -106,7 +106,7 @@ def test_each_app_of_a_directory_has_its_own_files(tmp_path: Path) -> None:
     for number, (name, files) in enumerate(TREES.items()):
         units = read(write_files(tmp_path / str(number) / "ROOT", files), tmp_path / "scratch")
         shown += f"# {name}\n{''.join(map(describe, units))}"
-        examined = [one.relative for unit in units for one in unit.tree.files]
+        examined = [file.relative for unit in units for file in unit.tree.files]
         assert not [one for one in examined if not one.startswith((f"lib/{ABI}/", "assets/"))]
     check_snapshot(SNAPSHOTS / "app_trees.txt", shown)
 
@@ -131,7 +131,7 @@ def test_sources_are_refused_because_gradle_decides_what_is_packaged(
     with pytest.raises(UsageError, match="contains sources, so nothing was checked"):
         read(root, tmp_path / "scratch")
     (unit,) = read(root / "app/src/main/jniLibs", tmp_path / "scratch")
-    assert [one.name for one in unit.libraries] == ["liba.so"]
+    assert [library.name for library in unit.libraries] == ["liba.so"]
 
 
 def test_only_libraries_for_a_phone_are_examined_in_assets(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_only_libraries_for_a_phone_are_examined_in_assets(tmp_path: Path) -> No
         path = (root / "assets" / name).with_suffix(".so")
         path.write_bytes((ELF / name).read_bytes())
     (unit,) = read(root, tmp_path / "scratch")
-    assert [one.name for one in unit.tree.files] == ["a.so", "libaarch64.so", "libhexagon.so"]
+    assert [file.name for file in unit.tree.files] == ["a.so", "libaarch64.so", "libhexagon.so"]
     names = ["libaarch64.so", "libhexagon.so", "libx86.so", "make.so"]
-    assert [one.name for one in unit.assets] == names
+    assert [asset.name for asset in unit.assets] == names
     assert unit.pointers == ("assets/a.so",)
 
 
@@ -322,7 +322,7 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
     ],
 )  # fmt: skip
 def test_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
-    assert [one.name for one in choose_splits([Member(name, 1) for name in names])] == chosen
+    assert [split.name for split in choose_splits([Member(name, 1) for name in names])] == chosen
 
 
 def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_package_has_its_libraries_and_programs(
 ) -> None:
     found = inspect_file(package)
     assert (found.kind, found.damage) == ("package", "")
-    assert {one.file: one.kind for one in found.entries} == {
+    assert {entry.file: entry.kind for entry in found.entries} == {
         "assets/model.pte": "program",
         "assets/context.bin": "context",
         f"{LIB}/libone.so": "library",
@@ -68,7 +68,7 @@ def test_damaged_files_of_a_package_are_named(
         archive.writestr(f"{LIB}/libcut.so", b"\x7fELF")
         archive.writestr(f"{LIB}/libpointer.so", b"version https://git-lfs.github.com/spec/v1")
     found = inspect_file(package)
-    bad = [one for one in found.entries if one.damage]
+    bad = [entry for entry in found.entries if entry.damage]
     assert [(one.file, one.kind) for one in bad] == [
         (f"{LIB}/libcut.so", "library"),
         (f"{LIB}/libpointer.so", "unknown"),
@@ -188,7 +188,7 @@ def test_inspect_seal_refuses_a_truncated_context(
     words = ["inspect", *map(str, models.values()), "--seal", "--json"]
     assert main(words) == ExitCode.FAILED
     files = json.loads(capsys.readouterr().out)["files"]
-    assert [bool(one["damage"]) for one in files] == [True, False]
+    assert [bool(file["damage"]) for file in files] == [True, False]
     assert models["cut"].read_bytes() == before
     assert read_context(models["whole"]).seal
     assert main(["inspect", str(models["whole"])]) == ExitCode.OK

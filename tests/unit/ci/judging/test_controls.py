@@ -115,8 +115,8 @@ def test_equal_answers_of_all_input_sets_are_a_warning_and_of_some_are_not(
     verdict = judge_outputs(references, [right], (), [info], LIMITS)
     assert not verdict.findings
     assert (verdict.inconclusive, bool(verdict.warnings)) == ("", warned)
-    assert all(one.rejected for one in verdict.controls)  # else the run would fail
-    assert (ControlKind.OTHER_INPUT in {one.kind for one in verdict.controls}) != warned
+    assert all(control.rejected for control in verdict.controls)  # else the run would fail
+    assert (ControlKind.OTHER_INPUT in {control.kind for control in verdict.controls}) != warned
 
 
 def test_a_gate_that_accepts_a_control_proves_nothing() -> None:

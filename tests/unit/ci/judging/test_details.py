@@ -11,7 +11,7 @@ from ci.judging.gate import Expected, References
 
 
 def expect(*outputs: Array) -> list[Expected]:
-    return [Expected(one, one, one) for one in outputs]
+    return [Expected(output, output, output) for output in outputs]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_details_of_an_output_have_sqnr_per_set_and_worst_elements(right: Array)
     assert [one for one in found.sqnr_db if one is not None] == pytest.approx([40, 9.5], abs=1.0)
     assert len(found.sqnr_db_quantized) == 4
     assert found.sqnr_db_quantized[0] == pytest.approx(60, abs=1.0)  # not the float32 one's
-    assert {(one.axis, one.index) for one in found.channels[:2]} <= {(1, 7), (2, 5)}
+    assert {(channel.axis, channel.index) for channel in found.channels[:2]} <= {(1, 7), (2, 5)}
     assert len(found.channels) == CHANNELS
     assert found.worst
     assert (found.worst.input_set, found.worst.index) == (2, (0, 7, 5))

@@ -309,7 +309,7 @@ def test_the_share_of_equal_elements_is_measured_against_each_model_separately()
     ).outputs
     shares = [found.equal, found.equal_quantized, found.equal_exact]
     assert shares == pytest.approx([6 / 9, 1.0, 8 / 9])
-    assert [one.question for one in found.findings] == [Question.QUANTIZED]
+    assert [finding.question for finding in found.findings] == [Question.QUANTIZED]
 
 
 def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
@@ -322,7 +322,7 @@ def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
         "output 0: all zero",
         "output 2: 2 times the right values",
     ]
-    assert [one.subject for one in verdict.findings] == ["output 0", "output 2"]
+    assert [finding.subject for finding in verdict.findings] == ["output 0", "output 2"]
     (only,) = judge_outputs(
         References([expect(right[0])]), outputs[:1], infos[:1], infos[:1], OPEN
     ).advice.seen
@@ -347,12 +347,12 @@ def test_a_scheme_that_is_poor_for_an_output_or_part_is_advised_on(
     joined: tuple[int, ...], tried: str
 ) -> None:
     rights, coarse = [draw(1), draw(2)], [draw(1), draw(2) + 0.5 * draw(3)]
-    references = References([expect(one) for one in rights], [expect(one) for one in coarse])
+    references = References([expect(right) for right in rights], [expect(one) for one in coarse])
     infos = [TensorInfo("float64", SHAPE[1:], 1, parts) for parts in ((), joined)]
     verdict = judge_outputs(
         references, coarse, [], infos, msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
     )
-    assert {(one.question, one.subject) for one in verdict.findings} == {
+    assert {(finding.question, finding.subject) for finding in verdict.findings} == {
         (Question.QUANTIZED, "output 1")
     }
     assert verdict.advice.remedies[0].text.startswith(tried)

@@ -118,8 +118,8 @@ def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
     prediction = predict(right, scale * draw((8, 4, 1, 50), 2), joined_axis=1, joined=(30, 20))
     wrong = right + scale * draw((4, 1, 50), 3) * np.array([1.0] * 30 + [8.0] * 20)
     assert any(
-        one.place == "part 1 of 2" and one.over_db > 0
-        for one in prediction.find_excesses(wrong, 6.0)
+        excess.place == "part 1 of 2" and excess.over_db > 0
+        for excess in prediction.find_excesses(wrong, 6.0)
     )
 
 
@@ -130,7 +130,7 @@ def test_error_below_a_fifth_of_a_quantization_step_is_allowed(step: float, allo
     prediction = predict(right, np.zeros((2, 4, 10)), step=step)
     for error, over in ((0.99 * allowed, False), (1.01 * allowed, True)):
         output = right + error * np.resize([1, 1, -1, -1], (4, 10))
-        found = {one.place: one for one in prediction.find_excesses(output, 0.0)}
+        found = {excess.place: excess for excess in prediction.find_excesses(output, 0.0)}
         assert (found[WHOLE].over_db > 0) is over
 
 

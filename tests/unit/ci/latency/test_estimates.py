@@ -63,11 +63,11 @@ def test_the_committed_latency_lines_are_refitted_from_the_committed_data() -> N
     devices, figures = read_rows(DEVICES, Device), read_rows(FIGURES, Figure)
     programs = read_rows(PROGRAMS, SimulatedProgram)
     assert tuple(fit_lines(devices, figures, programs)) == read_lines()
-    jobs = {one.job for one in figures}
+    jobs = {figure.job for figure in figures}
     for line in read_lines():
         assert line.low <= 1 <= line.high
         assert set(line.jobs) <= jobs
-        assert not {one.model for one in programs if one.held_out} & {*line.models}
+        assert not {program.model for program in programs if program.held_out} & {*line.models}
     for one in programs:
         assert 0 < one.lower_cycles <= one.cycles <= one.upper_cycles < 1e9, one.model
         assert 0.05 < one.simulated_ms < 500, one.model
@@ -88,13 +88,13 @@ def ignoring_missing_ops(one: SimulatedProgram) -> SimulatedProgram:
 
 @pytest.mark.parametrize("fault", [off_by_a_thousand, of_the_other_soc, ignoring_missing_ops])
 def test_a_fault_in_the_latency_data_changes_the_fitted_lines(fault: Any) -> None:
-    (device,) = (one for one in read_rows(DEVICES, Device) if one.soc == "SM8650")
+    (device,) = (row for row in read_rows(DEVICES, Device) if row.soc == "SM8650")
     figures, programs = read_rows(FIGURES, Figure), read_rows(PROGRAMS, SimulatedProgram)
     if fault is off_by_a_thousand:
         figures = tuple(map(fault, figures))
     else:
         programs = tuple(map(fault, programs))
-    right = [one for one in read_lines() if one.device == device.device]
+    right = [line for line in read_lines() if line.device == device.device]
     assert [*fit_lines([device], figures, programs)] != right
 
 
@@ -216,7 +216,7 @@ def test_one_outlier_does_not_move_the_fitted_line() -> None:
 @given(some.lists(some.floats(0.2, 5), min_size=9, max_size=60))
 def test_an_interval_contains_at_least_80_percent_of_the_ratios(ratios: list[float]) -> None:
     low, high = find_interval(ratios)
-    assert sum(low <= one <= high for one in ratios) >= 0.8 * len(ratios)
+    assert sum(low <= ratio <= high for ratio in ratios) >= 0.8 * len(ratios)
 
 
 def make_cases(number: int, **device: Any) -> list[Case]:
@@ -238,8 +238,8 @@ def make_cases(number: int, **device: Any) -> list[Case]:
 
 def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> None:
     cases = make_cases(6)
-    estimates = [msgspec.structs.replace(one, device=None) for one in cases]
-    times = [msgspec.structs.replace(one, estimate=None) for one in cases]
+    estimates = [msgspec.structs.replace(case, device=None) for case in cases]
+    times = [msgspec.structs.replace(case, estimate=None) for case in cases]
     (line,) = calibrate([make_report(estimates), make_report(times)])
     assert (line.device, line.base_ms, line.factor) == ("SM8450", 0, pytest.approx(3))
     path = write_own((line,), tmp_path / "qnn.toml")

@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[Callable[[], Observed], str]] = {
     ),
     "no cycles": (lambda: Observed(make_events(cycles=0, lower=0), make_trace()), "outside of"),
     "no Missing Ops": (
-        lambda: Observed([one for one in make_events() if one[1] != MISSING], make_trace()),
+        lambda: Observed([event for event in make_events() if event[1] != MISSING], make_trace()),
         "0 times for 1 graphs",
     ),
     "one graph of two": (lambda: Observed(make_events() * 2, make_trace()), "2 times for 1 graphs"),
@@ -150,7 +150,9 @@ def test_figures_that_contradict_each_other_are_refused(name: str) -> None:
 
 def test_a_trace_for_perfetto_has_microseconds_and_a_process_per_graph() -> None:
     events = convert_trace(make_trace() * 2)["traceEvents"]
-    assert [(one["pid"], one["ts"], one["dur"]) for one in events if one["name"] == "relu"] == [
+    assert [
+        (event["pid"], event["ts"], event["dur"]) for event in events if event["name"] == "relu"
+    ] == [
         (0, 1.2, 0.8),
         (1, 1.2, 0.8),
     ]

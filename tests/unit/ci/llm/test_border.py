@@ -137,7 +137,7 @@ def test_the_decode_loop_gives_masks_positions_and_caches_as_upstreams_runner() 
     calls: list[list[Array]] = []
 
     def step(arrays: Sequence[Array]) -> list[Array]:
-        calls.append([one.copy() for one in arrays])
+        calls.append([array.copy() for array in arrays])
         size, number = arrays[0].shape[1], len(calls)
         ids = number * 10 + np.arange(size, dtype=np.float32)
         logits = np.zeros((1, size, 9), np.float64) + ids[None, :, None]
@@ -147,16 +147,16 @@ def test_the_decode_loop_gives_masks_positions_and_caches_as_upstreams_runner() 
     assert loop.feed([5, 6])[:, 0].tolist() == [10, 11]
     assert loop.feed([7])[:, 0].tolist() == [20]
     assert loop.position == 3
-    assert [row[0].tolist() for row in (one[0] for one in calls)] == [[5, 6, 0], [7]]
-    assert [one[2].tolist() for one in calls] == [[[0, 1, 2]], [[2]]]
-    assert [[part.dtype.name for part in one[:3]] for one in calls] == [
+    assert [row[0].tolist() for row in (call[0] for call in calls)] == [[5, 6, 0], [7]]
+    assert [call[2].tolist() for call in calls] == [[[0, 1, 2]], [[2]]]
+    assert [[part.dtype.name for part in call[:3]] for call in calls] == [
         ["int32", "float32", "int32"]
     ] * 2
     assert calls[0][1].tolist() == [
         [[[-9, -9, -9, 0, -9, -9], [-9, -9, -9, 0, 0, -9], [-9, -9, -9, 0, 0, 0]]]
     ]
     assert calls[1][1].tolist() == [[[[0, 0, -9, -9, -9, 0]]]]
-    assert [one[3].shape for one in calls] == [(1, 1, 4, 3), (1, 1, 4, 5)]
+    assert [call[3].shape for call in calls] == [(1, 1, 4, 3), (1, 1, 4, 5)]
     assert calls[1][3][0, 0, 1].tolist() == [10, 11, 0, 0, 0]
     assert calls[1][4][0, 0, :, 2].tolist() == [10, 11, 0, 0, 0]
     loop.feed([1, 2, 3])

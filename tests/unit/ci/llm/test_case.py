@@ -17,7 +17,7 @@ from ci.cases.judged import CaseResult
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
-from ci.facts.kinds import ON_CPU, OVER_BUDGET, INCONCLUSIVE, QUANTIZED_BADLY, RETYPED, TOKENS
+from ci.facts.kinds import INCONCLUSIVE, ON_CPU, OVER_BUDGET, QUANTIZED_BADLY, RETYPED, TOKENS
 from ci.judging.figures import Array
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun
@@ -86,9 +86,9 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert (case.status, case.reason) == (Status.PASSED, "")
     assert (case.equal, case.equal_quantized, case.metric) == (1, 1, 1)
     assert case.metric_name == "top-1 agreement with float32"
-    assert {one.kind for one in result.controls} == set(llm_case.MAKERS)
-    assert all(one.rejected for one in result.controls)
-    sqnrs = {one.kind: one.sqnr_db for one in result.controls}
+    assert {control.kind for control in result.controls} == set(llm_case.MAKERS)
+    assert all(control.rejected for control in result.controls)
+    sqnrs = {control.kind: control.sqnr_db for control in result.controls}
     assert sqnrs[ControlKind.TOKEN_ZERO] is None  # its logits are right
     assert math.isfinite(sqnrs[ControlKind.PREVIOUS_LOGITS] or math.nan)
     assert "Ben has a blue boat." in result.noted
@@ -116,7 +116,7 @@ def test_wrong_keys_that_change_no_token_are_red(judge: Judge, right: Step, own:
 def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, right: Step) -> None:
     lost = Retyped("output", "result", "u16", "u8")
     case = judge(right, retyped=[lost]).case
-    assert (case.status, [one.id for one in case.findings]) == (Status.FAILED, [RETYPED.id])
+    assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, [RETYPED.id])
 
 
 def test_the_token_at_which_the_text_departs_from_float32_is_noted(
@@ -153,7 +153,9 @@ def test_an_explanation_that_throws_is_a_warning(
     for step, status in ((right, Status.PASSED), (swap_best(right, 6), Status.FAILED)):
         case = judge(step).case
         assert (case.status, case.is_defect) == (status, False)
-        assert [one for one in case.warnings if "could not be computed: KeyError" in one]
+        assert [
+            warning for warning in case.warnings if "could not be computed: KeyError" in warning
+        ]
 
 
 @pytest.mark.parametrize(("place", "name"), NEEDED)
@@ -208,7 +210,7 @@ def test_a_wrong_program_of_a_poor_model_is_not_faithful(
 ) -> None:
     case = judge(swap_best(right, 6), make_quantized(own, 0.5), Scheme.A8W8).case
     assert case.question is Question.FAITHFUL
-    assert {one.id for one in case.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
+    assert {finding.id for finding in case.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_poor_quantized_model_fails_by_itself(
     result = judge(right, make_quantized(own, noise), scheme)
     assert result.case.status is status, result.case.reason
     failed = status is Status.FAILED
-    assert [one.id for one in result.case.findings] == [QUANTIZED_BADLY.id] * failed
+    assert [finding.id for finding in result.case.findings] == [QUANTIZED_BADLY.id] * failed
     assert ("SQNR of 7.0 dB" in result.case.headline) is failed
 
 
@@ -258,7 +260,7 @@ def test_the_perplexity_of_a_text_has_a_limit(
     most = most if most != 0.0 else subject.perplexity(own.interface, right)
     runs = replace(own.runs, perplexity=(model, 1.004))
     result = judge(right, runs, scheme, text=text, max_perplexity=most)
-    assert [one.id for one in result.case.findings] == blamed
+    assert [finding.id for finding in result.case.findings] == blamed
     assert (result.case.status is Status.FAILED) is bool(blamed)
     quantized = f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
     assert quantized is scheme.quantized
@@ -290,7 +292,7 @@ def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
     left = Delegation(8, 1, 2, (Fallback("aten.sin", "refused"),))
     result = judge(right, delegation=left)
-    assert [one.id for one in result.case.findings] == [ON_CPU.id]
+    assert [finding.id for finding in result.case.findings] == [ON_CPU.id]
     assert "aten.sin: refused" in result.case.reason
 
 
@@ -310,7 +312,7 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     assert "more shards" in found.remedies[0].text
     both = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
     assert both.question is Question.FAITHFUL
-    assert {one.id for one in both.findings} == {TOKENS.id, OVER_BUDGET.id}
+    assert {finding.id for finding in both.findings} == {TOKENS.id, OVER_BUDGET.id}
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, kind: ControlKind) -> None:
@@ -326,8 +328,8 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     assert result.case.status is Status.FAILED
     (found,) = result.case.findings
     assert (found.id, kind.value in found.headline) == (INCONCLUSIVE.id, True)
-    assert [one.text for one in found.remedies] == [llm_case.LOUDER]
-    assert [one.kind for one in result.controls if not one.rejected] == [kind]
+    assert [remedy.text for remedy in found.remedies] == [llm_case.LOUDER]
+    assert [control.kind for control in result.controls if not control.rejected] == [kind]
 
 
 def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
@@ -336,8 +338,10 @@ def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     result = judge(right, replace(own.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
-    assert [one.id for one in result.case.findings] == [INCONCLUSIVE.id]
-    assert {one.kind for one in result.controls if not one.rejected} == {*llm_case.MAKERS}
+    assert [finding.id for finding in result.case.findings] == [INCONCLUSIVE.id]
+    assert {control.kind for control in result.controls if not control.rejected} == {
+        *llm_case.MAKERS
+    }
 
 
 def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: Judge) -> None:

@@ -130,7 +130,7 @@ LOGITS = np.eye(6, dtype=np.float32)
 def test_constant_or_non_finite_logits_and_tokens_are_faults(
     tokens: Any, logits: Any, faults: list[str]
 ) -> None:
-    assert [one.partition(" (")[0] for one in find_faults(tokens, logits)] == faults
+    assert [fault.partition(" (")[0] for fault in find_faults(tokens, logits)] == faults
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     assert ("the first 2 equal those of float32" in result.noted) is (agreement is not None)
     if agreement is not None:
         case = judge_program(SPEC, replace(foreign, where=("layer 1",)), "a story", 0.75).case
-        wheres = [one.where for one in case.findings][:1] or [case.warnings]
+        wheres = [finding.where for finding in case.findings][:1] or [case.warnings]
         assert wheres == [("layer 1",)]
 
 
@@ -358,7 +358,7 @@ TOOL = Tool(name="QNN", version="2.49")
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a session is given, with a pool that is known by the environment of its processes."""
     monkeypatch.setattr(verb, "describe_toolchain", lambda _: iter([TOOL]))
-    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: tuple(one.name for one in parts))
+    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: tuple(part.name for part in parts))
     pool = SimpleNamespace(variables=None, calls=[])
 
     def open_pool(variables: Any) -> Any:
@@ -396,7 +396,7 @@ def test_a_foreign_program_gets_a_report_with_its_verdict(given: dict[str, Any])
     assert (report.session, case.status, case.equal) == ("test_llm", Status.PASSED, 0.99)
     assert case.runner == "python"
     assert report.toolchain[0] == TOOL
-    assert [one.name for one in report.summary.phases] == ["cases"]
+    assert [phase.name for phase in report.summary.phases] == ["cases"]
     assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 equal")
     poor = replace(made, likeness=Likeness(0.1, 3.0))
     given["scratch"].pool.calls.clear()

@@ -81,7 +81,7 @@ def test_a_run_that_is_fed_the_reference_s_tokens_is_compared_at_each_step(
     assert (verdict.steps, verdict.equal, verdict.tied) == (4, equal, tied)
     assert len(verdict.faults) == len(faults)
     assert [*map(str.startswith, verdict.faults, faults)] == [True] * len(faults)
-    steps = {int(one[5]) for one in faults if one.startswith("step")}
+    steps = {int(fault[5]) for fault in faults if fault.startswith("step")}
     assert verdict.rejected == (steps | {3} if equal == 0 else steps)
 
 

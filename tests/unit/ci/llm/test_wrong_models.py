@@ -131,7 +131,7 @@ def test_the_first_departing_layer_of_a_wrong_model_is_named(case: str, own: Tin
     wrong = make(own)
     spoil(wrong)
     texts = locate_first(own, {1: wrong, PREFILL: wrong})
-    assert all(told in one for one in texts), texts
+    assert all(told in text for text in texts), texts
     assert len(texts) == (1 if told == LAST else 3)
 
 

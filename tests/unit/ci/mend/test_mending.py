@@ -46,11 +46,11 @@ def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Me
         pool=SimpleNamespace(close=None),
     )
     made = Mending(setup, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
-    for one in cases:
-        name = made.name(one.spec, ("r",))
+    for case in cases:
+        name = made.name(case.spec, ("r",))
         made.attempts[name] = Attempt(names=("r",), fault=fault)
-        if one.recipe == Recipe():
-            made.verdicts[one.spec, REWRITTEN] = judged(one.spec.scheme.value, sqnr_db)
+        if case.recipe == Recipe():
+            made.verdicts[case.spec, REWRITTEN] = judged(case.spec.scheme.value, sqnr_db)
     return made
 
 
@@ -63,7 +63,7 @@ def test_a_passing_scheme_takes_over_the_recipe_unless_it_becomes_worse(
 ) -> None:
     cases = [mended("fp16", 40), mended("8a8w", 30, REWRITTEN)]
     mending(tmp_path, cases, sqnr_db, fault).unify(cases)
-    assert [one.recipe for one in cases] == [recipe, REWRITTEN]
+    assert [case.recipe for case in cases] == [recipe, REWRITTEN]
     assert cases[0].is_green
 
 
@@ -85,7 +85,7 @@ def test_a_scheme_and_the_one_that_falls_back_to_it_get_one_recipe(
     cases = [mended("8a8w", *first), mended("16a8w", *second)]
     cases.append(replace(cases[1], spec=replace(cases[1].spec, soc="SM8550")))
     mending(tmp_path, cases, 0, "").join_schemes(cases)
-    assert [one.recipe for one in cases] == [*recipes, second[1]]
+    assert [case.recipe for case in cases] == [*recipes, second[1]]
 
 
 @pytest.mark.parametrize(

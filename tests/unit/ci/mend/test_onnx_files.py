@@ -208,4 +208,4 @@ def test_rewrites_handle_if_branches_functions_and_computed_constants(tmp_path: 
     <domain: "own", opset_import: ["" : 17]> Twice (a) => (b) { b = Add(a, a) }"""
     write_model(path, body, "float[1,4,6] x", "1,4,6", more=', "own" : 1')
     (attempt,) = Trials(str(path), Source(str(path)), (("scale-batch-norm",),))()
-    assert (attempt.fault, [one.nodes for one in attempt.changes]) == ("", [("n",)])
+    assert (attempt.fault, [change.nodes for change in attempt.changes]) == ("", [("n",)])

@@ -79,12 +79,12 @@ def test_an_onnx_rewrite_computes_the_same_function(row: Row, tmp_path: Any) -> 
     shape = [*map(int, row.shape.split(","))]
     inputs = [np.random.default_rng(9).standard_normal(shape) * size for size in (1, 0, 5)]
     feeds = [one.astype(np.float32) for one in inputs]
-    right = [run(model, tmp_path / "model.onnx", one) for one in feeds]
-    ports = [one.SerializeToString() for one in model.graph.output]
+    right = [run(model, tmp_path / "model.onnx", feed) for feed in feeds]
+    ports = [output.SerializeToString() for output in model.graph.output]
     changes = REWRITES[row.rewrite](model)
 
     assert " ".join(node.op_type for node in model.graph.node) == row.left
-    assert [one.SerializeToString() for one in model.graph.output] == ports
+    assert [output.SerializeToString() for output in model.graph.output] == ports
     assert len(changes) == 1
     for wanted, one in zip(right, feeds, strict=True):
         for value, made in zip(wanted, run(model, tmp_path / "new.onnx", one), strict=True):
@@ -115,7 +115,7 @@ def test_a_rewritten_attention_mask_has_size_30_and_still_masks(
     (wanted,) = run(model, tmp_path / "model.onnx", x)
     (change,) = REWRITES["mask-of-30"](model)
 
-    held = [numpy_helper.to_array(one) for one in model.graph.initializer]
+    held = [numpy_helper.to_array(initializer) for initializer in model.graph.initializer]
     assert max(np.abs(one).max() for one in held if one.dtype == np.float32) == 30.0
     (made,) = run(model, tmp_path / "new.onnx", x)
     np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
@@ -135,9 +135,12 @@ def test_a_shared_constant_keeps_its_value_for_others() -> None:
     model = make_model(Row("", "1,12,12", {"c": "triangle -1e4 0", "v": "12,8"}, body))
     assert REWRITES["mask-of-30"](model)
     sums = [node.input[1] for node in model.graph.node if node.op_type == "Add"]
-    held = {one.name: numpy_helper.to_array(one).min() for one in model.graph.initializer}
+    held = {
+        initializer.name: numpy_helper.to_array(initializer).min()
+        for initializer in model.graph.initializer
+    }
     assert [held[name] for name in sums if name in held] == [-30.0, -1e4]
 
 
 def test_each_row_has_a_function_and_each_function_a_row() -> None:
-    assert {one.name for one in read_rewrites("onnx")} == {*REWRITES}
+    assert {rewrite.name for rewrite in read_rewrites("onnx")} == {*REWRITES}

@@ -198,7 +198,7 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
         Mended(CaseSpec("b", Scheme.FP16, "SM8650"), judged("b", "fp16", Status.FAILED)),
     ]
     cases = [describe_case(one) for one in found]
-    assert [one.result for one in cases] == ["mended", "green", "no remedy found"]
+    assert [case.result for case in cases] == ["mended", "green", "no remedy found"]
     assert choose_exit(found) is ExitCode.FAILED
     assert choose_exit(found[:2]) is ExitCode.OK
     text = render_text(make_document(cases), 100)
@@ -206,7 +206,7 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
     assert "still red: output 0 is wrong" in text
     silu = AppliedChange(rewrite="r", nodes=("n",), place=None, before="F.silu(x)", after="x * g")
     places = [Place(file="a.py", line=line) for line in (1, 1, 2, 3, 4, 5, 6)]
-    changed = tuple(structs.replace(silu, place=one) for one in places)
+    changed = tuple(structs.replace(silu, place=place) for place in places)
     many = [structs.replace(cases[0], changes=changed)]
     shown = render_text(make_document(many), 100)
     assert "a.py:1, a.py:2, a.py:3 and 3 more: r, 7 times" in shown
@@ -225,6 +225,6 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     assert first.findings[0].remedies[-1].text.startswith(again)
     assert second == other
     texts = ("aten.gru.input is not quantized", "ElementWiseAdd failed 3110")
-    refused = [structs.replace(other, findings=(NOT_LOWERED.find(one),)) for one in texts]
+    refused = [structs.replace(other, findings=(NOT_LOWERED.find(text),)) for text in texts]
     cases = suggest_mending(make_report(refused), "torch", "mend").cases
-    assert [len(one.findings[0].remedies) for one in cases] == [1, 0]
+    assert [len(case.findings[0].remedies) for case in cases] == [1, 0]

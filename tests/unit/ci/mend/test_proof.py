@@ -93,14 +93,14 @@ def constant(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def swap_outputs(graph: Any) -> Any:
-    end = next(one for one in graph.graph.nodes if one.op == "output")
+    end = next(node for node in graph.graph.nodes if node.op == "output")
     end.args = (end.args[0][::-1],)
     graph.recompile()
     return ("output",)
 
 
 def drop_output(graph: Any) -> Any:
-    end = next(one for one in graph.graph.nodes if one.op == "output")
+    end = next(node for node in graph.graph.nodes if node.op == "output")
     codegen = graph.graph._codegen
     leaves = end.args[0][:1]
     end.args = (leaves,)
@@ -160,7 +160,7 @@ def test_a_wrong_rewrite_is_rejected(proof: RewriteProof, name: str) -> None:
 def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -> None:
     assert proof.measure(export_module(Block(), proof.sets[0]), 0.0, ()) == 0
     graph, (changes,) = proof.rewrite(["scale-batch-norm"])
-    assert [one.nodes for one in changes] == [("batch_norm",)]
+    assert [change.nodes for change in changes] == [("batch_norm",)]
     assert proof.measure(graph, 1e-5, ["batch_norm"]) == 0  # up to rounding
 
 
@@ -184,7 +184,7 @@ class Alibi(nn.Module):
 def test_constants_keep_their_values_while_a_rewrite_is_proven() -> None:
     proof = RewriteProof(Alibi(), [(torch.randn(2, 4, 4),)])
     graph, (changes,) = proof.rewrite(["mask-after-softmax"])
-    assert proof.measure(graph, 1e-5, [name for one in changes for name in one.nodes]) < 1e-6
+    assert proof.measure(graph, 1e-5, [name for change in changes for name in change.nodes]) < 1e-6
 
 
 def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> None:
@@ -200,8 +200,12 @@ def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> No
 
 def list_globals(code: CodeType) -> set[str]:
     """The names that code and the functions in it read from its module."""
-    own = {one.argval for one in dis.get_instructions(code) if one.opname in READS}
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    own = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in READS
+    }
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
     return own.union(*map(list_globals, inner))
 
 
@@ -227,5 +231,5 @@ def test_a_standalone_file_contains_every_rewrite_and_needs_nothing_of_this_proj
     assert "import ci" not in text
     assert "from ci" not in text
     module, x = made["net"]()
-    assert torch.ops.aten.batch_norm.default not in {one.target for one in module.graph.nodes}
+    assert torch.ops.aten.batch_norm.default not in {node.target for node in module.graph.nodes}
     torch.testing.assert_close(module(x), nn.BatchNorm1d(4).eval()(x))

@@ -48,8 +48,12 @@ def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str]
     while question := advance(running, answer):
         if isinstance(question, Survey):
             answer = [
-                Attempt(names=one, fault="differs" * ("breaks" in one), applies="absent" not in one)
-                for one in question.recipes
+                Attempt(
+                    names=recipe,
+                    fault="differs" * ("breaks" in recipe),
+                    applies="absent" not in recipe,
+                )
+                for recipe in question.recipes
             ]
         elif isinstance(question, Mix):
             answer = Mixtures((PARTS,))

@@ -43,7 +43,7 @@ class Together(nn.Module):
 
     def __init__(self, bodies: Sequence[Callable[..., Any]], counts: Sequence[int]) -> None:
         super().__init__()
-        layers = [one if isinstance(one, nn.Module) else Body(one) for one in bodies]
+        layers = [body if isinstance(body, nn.Module) else Body(body) for body in bodies]
         self.bodies, self.counts = nn.ModuleList(layers), counts
 
     def forward(self, *inputs: Tensor) -> list[Any]:
@@ -431,7 +431,11 @@ ROWS: dict[str, list[Row]] = {
 
 
 def test_the_table_and_the_functions_have_the_same_names() -> None:
-    assert sorted(one.name for one in read_rewrites("torch")) == sorted(REWRITES) == sorted(ROWS)
+    assert (
+        sorted(rewrite.name for rewrite in read_rewrites("torch"))
+        == sorted(REWRITES)
+        == sorted(ROWS)
+    )
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -511,7 +515,7 @@ def test_a_graph_with_a_dynamic_batch_is_not_rewritten(name: str, of_any_batch: 
 def test_rewritten_nodes_keep_source_line_and_module_of_the_old_ones() -> None:
     graph = export_module(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softplus()), [randn(1, 3, 8, 8)])
     before = {node.name for node in graph.graph.nodes}
-    old = next(one for one in graph.graph.nodes if "softplus" in str(one.target)).meta
+    old = next(node for node in graph.graph.nodes if "softplus" in str(node.target)).meta
     (change,) = REWRITES["softplus-by-series"](graph)
     assert change.nodes == ("softplus",)
     new = [node.meta for node in graph.graph.nodes if node.name not in before]

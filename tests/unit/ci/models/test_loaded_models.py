@@ -223,7 +223,7 @@ MODELS: dict[str, tuple[int, list[float], list[float]]] = {
 def test_suite_models_have_the_size_and_outputs_of_the_recorded_figures(name: str) -> None:
     module, example, calibration = unpack(name, call_function(name))
     outputs = run_eager(module, [example, calibration[-1]])
-    found = [[float(one.square().mean().sqrt()) for one in tensors] for tensors in outputs]
+    found = [[float(tensor.square().mean().sqrt()) for tensor in tensors] for tensors in outputs]
     weights, *wanted = MODELS[name]
     assert sum(one.numel() for one in module.parameters()) == weights
     assert found == [pytest.approx(one, rel=1e-3) for one in wanted]
@@ -243,7 +243,7 @@ def test_the_digest_of_a_model_contains_how_its_inputs_were_generated() -> None:
         loading.Model("net", nn.ReLU(), sets, sets, sets, *notes)
         for notes in (("", ""), (SHUFFLED, ""), ("", SHUFFLED), (RANDOM, ""))
     ]
-    assert len({loading.digest_model(one) for one in (*models, *models)}) == len(models)
+    assert len({loading.digest_model(model) for model in (*models, *models)}) == len(models)
 
 
 def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> None:
@@ -256,7 +256,7 @@ def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> N
     for tensor in made:
         digests.append(hashlib.sha256())
         loading.update_tensor(digests[-1], tensor)
-    assert len({one.digest() for one in digests}) == len(made)
+    assert len({digest.digest() for digest in digests}) == len(made)
 
 
 def test_derived_input_sets_vary_each_input_of_the_example() -> None:
@@ -275,7 +275,7 @@ def test_derived_input_sets_vary_each_input_of_the_example() -> None:
             )
         assert float(one[2].std()) > 0
         assert torch.equal(one[3], example[3])
-    assert len({tuple(one[0].flatten().tolist()) for one in others}) == len(others)
+    assert len({tuple(other[0].flatten().tolist()) for other in others}) == len(others)
 
 
 def test_a_file_is_imported_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,5 +319,5 @@ def test_copied_inputs_are_nested_like_the_inputs() -> None:
     given = (torch.ones(2), (torch.ones(1), [torch.ones(3)]), 4)
     copied = copy_inputs(given)
     copied[1][1][0].zero_()
-    assert [one.tolist() for one in list_tensors(given)] == [[1, 1], [1], [1, 1, 1]]
+    assert [tensor.tolist() for tensor in list_tensors(given)] == [[1, 1], [1], [1, 1, 1]]
     assert (copied[0].tolist(), copied[2]) == ([1, 1], 4)

@@ -246,7 +246,7 @@ def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path)
     assert {*vars_of(exchanged)} == {0.0, None}
     metric, *models = make_job(f"{own}:writes", f"{own}:labels")
     assert {*vars_of(user_data.run_metric(metric, *models))} == {14.0}  # each has its own copy
-    assert all(one[0].any() for one in models)
+    assert all(model[0].any() for model in models)
     assert user_data.run_metric(metric, *models[:2], None).quantized is None
     (place / "in_c.py").write_text("best = max  # which has no signature")
     for function in (f"{own}:score", f"{place}/in_c.py:best"):

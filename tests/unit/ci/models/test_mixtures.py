@@ -42,7 +42,7 @@ def select(policy: EmulatorPolicy, **given: Any) -> list[CaseSpec]:
 
 
 def name(specs: list[CaseSpec]) -> list[str]:
-    return [f"{one.model} {one.scheme.value}" for one in specs]
+    return [f"{spec.model} {spec.scheme.value}" for spec in specs]
 
 
 def test_a_mixed_precision_scheme_is_selected_like_any_scheme(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_mixed_precision_scheme_is_selected_like_any_scheme(tmp_path: Path) ->
     assert str(spec.source.choices) == "parts layers.0 16a8w"
     limits = {one: policy.limits_of("net", policy.find_scheme("net", one)) for one in
               ("8a8w", "first16", "last16")}  # fmt: skip
-    assert [one.min_sqnr_db_all for one in limits.values()] == [21, 31, 21]
-    assert [one.scheme for one in limits.values()] == [*limits]
+    assert [limit.min_sqnr_db_all for limit in limits.values()] == [21, 31, 21]
+    assert [limit.scheme for limit in limits.values()] == [*limits]
     assert limits["first16"].min_equal == limits["8a8w"].min_equal
     assert limits["first16"].budget.program_bytes == 9
 

@@ -38,7 +38,7 @@ OTHERS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_any_difference_between_input_sets_changes_their_digest(other: list[list[Any]]) -> None:
-    same = [[one.copy() for one in tensors] for tensors in SETS]
+    same = [[tensor.copy() for tensor in tensors] for tensors in SETS]
     assert digest_sets(other) != digest_sets(SETS) == digest_sets(same)
 
 
@@ -115,8 +115,8 @@ def test_a_qnn_version_uses_the_noise_terms_of_the_nearest_measured_version(
 def test_the_committed_noise_terms_have_known_types_and_positive_power() -> None:
     for path in list_files():
         terms = read_terms(path.stem)
-        assert {one.numbers for one in terms.values()} == {FLOAT16, "8", "16"}
-        assert all(one.power(1.0) > 0 and one.graphs for one in terms.values())
+        assert {term.numbers for term in terms.values()} == {FLOAT16, "8", "16"}
+        assert all(term.power(1.0) > 0 and term.graphs for term in terms.values())
         assert take_term(terms, "gelu", "16").steps > take_term(terms, "neg", "16").steps
         assert take_term(terms, "gelu", "16", "layer") == take_term(terms, "gelu", "16")
         assert take_term(terms, "unknown", "16") == NO_TERM

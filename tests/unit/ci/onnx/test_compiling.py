@@ -271,7 +271,7 @@ def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_pa
     others = [constant("c", [3, 4]), constant("b", [[3, 4]]), constant("b", [3, 5])]
     others.append(constant("b", np.float32([3, 4]).view(np.int32), np.int32))
     digests = [digest(a, b), digest(a), digest(b), digest(a, b, inner=(1, 0, 1))]
-    digests += [digest(a, one) for one in others]
+    digests += [digest(a, other) for other in others]
     assert len({*digests}) == 8
     assert digest(b, a) == digests[0]
 
@@ -372,7 +372,9 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
         save(model, path)
         assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
         made = load(write_normal_form(path, tmp_path / "other.onnx", [("x", (1, 3))]))
-        assert {one.domain: one.version for one in made.opset_import}[""] == min(max(opset, 13), 21)
+        assert {opset.domain: opset.version for opset in made.opset_import}[""] == min(
+            max(opset, 13), 21
+        )
         assert made.ir_version == model.ir_version > OLDEST_IR
 
 
@@ -416,7 +418,7 @@ def test_constants_whose_names_the_quantizer_would_create_are_renamed() -> None:
     graph = build_model(nodes, [tensor("x", (1, 3))], [tensor("b22", (1, 3))], weights).graph
     mend_names(graph)
     renamed = ["a_weight", "b_weight", "c", "d1_weight"]
-    assert [one.name for one in graph.initializer] == renamed
+    assert [initializer.name for initializer in graph.initializer] == renamed
     read = [[*node.input] for node in graph.node]
     assert read == [["x", *renamed], ["x"], ["x", "w", "b_weight"]]
 
@@ -443,10 +445,13 @@ def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path
         model.metadata_props.add(key="licence", value="y")
         save(model, tmp_path / "m.onnx")
         made = prepare_file(tmp_path / "m.onnx")
-        assert [one.op_type for one in made.graph.node] == ["Gemm", kind]
-        told = {one.key: one.value for one in made.metadata_props}
+        assert [node.op_type for node in made.graph.node] == ["Gemm", kind]
+        told = {prop.key: prop.value for prop in made.metadata_props}
         assert (told["author"], told["licence"]) == ("x", "y")
-        held = {one.name: to_array(one).tolist() for one in made.graph.initializer}
+        held = {
+            initializer.name: to_array(initializer).tolist()
+            for initializer in made.graph.initializer
+        }
         assert held["bias_weight"] == [1.0, 65504.0, 2.0]
 
 
@@ -473,7 +478,10 @@ def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_s
     model = write_model(tmp_path / "m.onnx", nodes, inputs, outputs, kept)
     sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
     quantize_file(model, tmp_path / "q.onnx", scheme, sets)
-    made = {one.name: to_array(one) for one in load(tmp_path / "q.onnx").graph.initializer}
+    made = {
+        initializer.name: to_array(initializer)
+        for initializer in load(tmp_path / "q.onnx").graph.initializer
+    }
     assert (made["w_scale"].size, made["w_quantized"].dtype.name) == (scales, weights)
     levels = 255 if activations == "uint8" else 65535
     for name, top in (("x", 4), ("u", 20)):

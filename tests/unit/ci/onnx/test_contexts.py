@@ -96,7 +96,7 @@ ASKED = ("SM8750", "SM8650", "SM8550", "QCM6490")
 
 def make_changed(**changes: Any) -> Any:
     node = make_node(**{name: one for name, one in changes.items() if one is not None})
-    kept = [one for one in node.attribute if changes.get(one.name, 0) is not None]
+    kept = [attribute for attribute in node.attribute if changes.get(attribute.name, 0) is not None]
     del node.attribute[:]
     node.attribute.extend(kept)
     return node
@@ -195,7 +195,7 @@ def test_inspect_names_the_missing_onnx_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_context(tmp_path)
-    for name in [one for one in sys.modules if one.startswith(("ci.onnx.", "onnx"))]:
+    for name in [module for module in sys.modules if module.startswith(("ci.onnx.", "onnx"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["inspect", str(path)]) == 3

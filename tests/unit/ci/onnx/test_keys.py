@@ -32,7 +32,7 @@ def test_the_content_of_each_package_that_compiles_is_in_the_key(
     monkeypatch.setattr(lane, "digest_packages", lambda names: digested.extend(names) or "d")
     lane.name_toolchain((), exports=True)
     nodes = [node for path in ROOM.rglob("*.py") for node in ast.walk(ast.parse(path.read_bytes()))]
-    modules = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    modules = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     imported = {name.partition(".")[0] for name in modules}
     assert "onnxruntime" in imported

@@ -239,7 +239,7 @@ def test_invalid_onnx_models_are_refused_with_the_reason(write: Write, tmp_path:
 
 
 def test_valid_onnx_models_are_accepted(write: Write) -> None:
-    assert [one.op_type for one in read_model(write(GOOD)).graph.node] == ["Relu"]
+    assert [node.op_type for node in read_model(write(GOOD)).graph.node] == ["Relu"]
     for name in ("small.bin", "inside.bin"):
         path = write(external(name).SerializeToString())
         assert external_files(read_model(path), path) == [path.parent / name]

@@ -58,8 +58,10 @@ def test_an_option_is_for_each_of_its_backends_and_for_no_other(option: Option) 
     told = "has no effect on the backend"
     for backend in (*option.backends, "quux"):
         given = {**take(option), "backend_path": f"libQnn{backend.capitalize()}.so"}
-        conflicts = [one for one in find_conflicts(given, {}) if one.startswith(option.name)]
-        assert any(told in one for one in conflicts) is (backend == "quux"), conflicts
+        conflicts = [
+            conflict for conflict in find_conflicts(given, {}) if conflict.startswith(option.name)
+        ]
+        assert any(told in conflict for conflict in conflicts) is (backend == "quux"), conflicts
 
 
 # Provider options and session entries that are wrong.

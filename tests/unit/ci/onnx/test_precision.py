@@ -125,7 +125,7 @@ def test_noise_is_the_same_whether_a_weight_is_stored_in_float_or_as_integers(
         for node in nodes[2:4]:
             node.input[1] = "ws"
         nodes[-1].output[0] = "y"
-        kept = [one for one in nodes if weight.name == "w" or one.name != "w_q"]
+        kept = [node for node in nodes if weight.name == "w" or node.name != "w_q"]
         path = tmp_path / f"{weight.name}.onnx"
         write_model(path, kept, *ENDS, [*own, constant("ws", 0.01), weight])
         right = run_reference(path, SETS)
@@ -158,14 +158,14 @@ def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: P
     )
     model = load(target)
     made = {
-        one.input[0].removesuffix("_QuantizeLinear_Input"): one.output[0]
-        for one in model.graph.node
-        if one.op_type == "QuantizeLinear"
+        node.input[0].removesuffix("_QuantizeLinear_Input"): node.output[0]
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
     }
     weight = next(
-        one.input[0]
-        for one in model.graph.node
-        if one.op_type == "DequantizeLinear" and one.input[0].startswith("w")
+        node.input[0]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0].startswith("w")
     )
     for softmax, told in ((0x0416, []), (0x0408, ["end: 16 bit requested, 8 bit compiled"])):
         tensors = {

@@ -313,9 +313,10 @@ def test_a_graph_with_inserted_noise_reads_as_its_snapshot(
     model = build_model(made, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)
     graph = noise.disturb(model, TERMS).graph
     drawn = (
-        f"{one.name} = {numpy_helper.to_array(one).dtype} {numpy_helper.to_array(one)}"
-        for one in graph.initializer
-        if one.name.startswith("noise/")
+        f"{initializer.name} = {value.dtype} {value}"
+        for initializer in graph.initializer
+        if initializer.name.startswith("noise/")
+        for value in [numpy_helper.to_array(initializer)]
     )
-    lines = [printer.to_text(one).strip() for one in graph.node] + sorted(drawn)
-    check_snapshot(SNAPSHOTS / f"disturbed {name}.txt", "".join(f"{one}\n" for one in lines))
+    lines = [printer.to_text(node).strip() for node in graph.node] + sorted(drawn)
+    check_snapshot(SNAPSHOTS / f"disturbed {name}.txt", "".join(f"{line}\n" for line in lines))

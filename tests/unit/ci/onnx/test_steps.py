@@ -68,7 +68,10 @@ def test_an_onnx_shape_with_an_unknown_size_is_empty(tmp_path: Path) -> None:
     make = onnx.helper.make_node
     nodes = [make("Compress", ["x", "keep"], ["a"], axis=1), make("Add", ["a", "one"], ["y"])]
     save(tmp_path / "m.onnx", nodes, keep=np.array([True] * 4), one=np.ones((4, 4), np.float32))
-    assert [one.shape for one in describe_steps(tmp_path / "m.onnx")[1].operands] == [(), (4, 4)]
+    assert [operand.shape for operand in describe_steps(tmp_path / "m.onnx")[1].operands] == [
+        (),
+        (4, 4),
+    ]
 
 
 def test_a_large_mask_is_matched_through_identity_and_cast_nodes(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def fit_all(
 
 
 def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
-    specs = [CaseSpec(path.name, one, "SM8650", Source(str(path))) for one in schemes]
+    specs = [CaseSpec(path.name, scheme, "SM8650", Source(str(path))) for scheme in schemes]
     words = [*schemes] if asked else []
     return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
 

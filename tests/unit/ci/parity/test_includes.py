@@ -228,7 +228,9 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
         CMakeFacts(Configuration.ANDROID, include_directories=("inc/two", "inc/one")),
     ]
     found = find_includes(TextTree(texts, LAYOUT), BuckFacts(rules), sides)
-    assert [(one.text, str(one.place), one.directory) for one in found["includes"]] == [
+    assert [
+        (include.text, str(include.place), include.directory) for include in found["includes"]
+    ] == [
         ("c.h", "p/a.cpp:3", "inc/one"),
         ("d.h", "p/a.cpp:4", "inc/two"),
         ("c.h", "p/a.cpp:13", "inc/one"),

@@ -151,7 +151,7 @@ def test_a_file_that_only_gives_runtime_or_a_stub_may_be_elsewhere(load: str) ->
     text = f'load({load})\nruntime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'
     found = read_buck(TextTree({"p/BUCK": text, "p/a.cpp": ""}, LAYOUT))
     assert found.not_evaluated == ()
-    assert [[one.path for one in target.srcs] for target in found.targets] == [["p/a.cpp"]]
+    assert [[src.path for src in target.srcs] for target in found.targets] == [["p/a.cpp"]]
 
 
 def test_targets_of_an_unloaded_file_have_the_lines_of_that_file() -> None:
@@ -162,8 +162,8 @@ def test_targets_of_an_unloaded_file_have_the_lines_of_that_file() -> None:
     texts = {"p/targets.bzl": f"{LOAD}def define_common_targets():\n{rules}", "q/BUCK": ""}
     found = read_buck(TextTree(texts, LAYOUT))
     assert [
-        (one.label, str(one.place), [(e.path, str(e.place)) for e in one.srcs])
-        for one in found.targets
+        (target.label, str(target.place), [(e.path, str(e.place)) for e in target.srcs])
+        for target in found.targets
     ] == [
         ("//p:one", "p/targets.bzl:4", [("p/one.cpp", "p/targets.bzl:5")]),
         ("//p:two", "p/targets.bzl:8", [("p/two.cpp", "p/targets.bzl:9")]),
@@ -180,10 +180,10 @@ def test_an_unloaded_file_whose_names_are_computed_has_the_files_of_its_folder()
     text = f'{LOAD}def define_common_targets():\n    for x in ["a"]:\n        {rule}\n'
     files = {"k/BUCK": "", "k/t/targets.bzl": text, "k/t/a_test.cpp": "", "h/targets.bzl": "X = 1"}
     found = read_buck(TextTree(files, LAYOUT))
-    assert [(one.label, [e.path for e in one.srcs]) for one in found.targets] == [
+    assert [(target.label, [e.path for e in target.srcs]) for target in found.targets] == [
         ("//k/t:op_a", ["k/t/a_test.cpp"])
     ]
-    assert [one.empty for one in found.globs] == [()]
+    assert [glob.empty for glob in found.globs] == [()]
     assert [row.place.path for row in found.not_evaluated] == ["k/t/targets.bzl"]
 
 
@@ -263,7 +263,7 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
         f"executorch/space/{name}" for name in ("named.h", "out/e.h", "f.h")
     )
     assert library.include_directories == ("p/dirs", "p/top", "inc")
-    assert [one.path for one in made.srcs] == ["//p:src.txt", "//q:x.py"]
+    assert [src.path for src in made.srcs] == ["//p:src.txt", "//q:x.py"]
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_bucks_functions_give_the_expected_sources(expression: str, sources: lis
     assert found.not_evaluated == ()
     (rule,) = (target for target in found.targets if target.name == "p")
     shown = [
-        one.path.removeprefix("p/") + (f" if {one.condition}" if one.condition else "")
-        for one in rule.srcs
+        src.path.removeprefix("p/") + (f" if {src.condition}" if src.condition else "")
+        for src in rule.srcs
     ]
     assert shown == sources
 
@@ -471,15 +471,15 @@ def test_objects_that_git_lacks_have_no_content() -> None:
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
     (command,) = parse_commands("\ufeffset(A b)\n")
-    assert (command.name, [one.text for one in command.arguments]) == ("set", ["A", "b"])
+    assert (command.name, [argument.text for argument in command.arguments]) == ("set", ["A", "b"])
 
 
 def test_cmake_arguments_and_comments_may_span_lines() -> None:
     text = '#[=[\nnot(here)\n]]\n]=]\na([[\nb\nc]] "d\ne" "f\\\ng") # h(i) #[[\n\nj(k)\n'
     commands = parse_commands(text)
 
-    assert [(one.name, one.line) for one in commands] == [("a", 5), ("j", 11)]
-    assert [(one.text, one.line) for one in commands[0].arguments] == [
+    assert [(command.name, command.line) for command in commands] == [("a", 5), ("j", 11)]
+    assert [(argument.text, argument.line) for argument in commands[0].arguments] == [
         ("b\nc", 5), ("d\ne", 7), ("f\\\ng", 8),
     ]  # fmt: skip
     assert expand(commands[0].arguments[2].text, lambda *_: ()) == ("fg",)
@@ -741,7 +741,7 @@ def test_compare_folders_ignores_expired_allowances_and_folders_without_buck(
     found = compare_folders(tmp_path, ["p", "s", "t", "gone"], policy, tmp_path / "cache")
     assert found
     assert found.scope == ("p",)
-    assert [(one.kind.value, one.path) for one in found.findings] == [
+    assert [(finding.kind.value, finding.path) for finding in found.findings] == [
         ("buck-only-source", "p/b.cpp")
     ]
     assert compare_folders(tmp_path, ["s", "gone"], policy, tmp_path / "cache") is None

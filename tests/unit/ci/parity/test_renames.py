@@ -66,12 +66,14 @@ def test_a_folder_is_reported_as_left_out_only_if_all_of_cmake_was_read() -> Non
     files = {**BASE, "CMakeLists.txt": "add_subdirectory(s)\n", "s/CMakeLists.txt": ""}
     for root, found in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
         report = change({**files, "CMakeLists.txt": root}, files)
-        paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
+        paths = {finding.path for finding in report.findings if finding.kind is Kind.UNREAD}
         assert paths == {found}
     new = {**files, "t/CMakeLists.txt": ""}  # no file ever added it
-    assert [one.path for one in change(new, files).findings if one.kind is Kind.UNREAD] == []
+    assert [
+        finding.path for finding in change(new, files).findings if finding.kind is Kind.UNREAD
+    ] == []
     report = change({**files, "CMakeLists.txt": "", "q/BUCK": "def (\n"}, files)
-    paths = {one.path for one in report.findings if one.kind is Kind.UNREAD}
+    paths = {finding.path for finding in report.findings if finding.kind is Kind.UNREAD}
     assert paths == {"s/CMakeLists.txt", "q/BUCK"}
 
 
@@ -139,7 +141,9 @@ def test_a_scope_limits_findings_to_its_folders() -> None:
     base = {**files, "CMakeLists.txt": "add_subdirectory(p)\nadd_subdirectory(q)\n"}
     for scope, folders in (((), ["p", "q"]), (("q",), ["q"]), (("p", "q"), ["p", "q"])):
         report = change(files, base, scope=scope)  # the root no longer adds the folders
-        assert [one.path for one in report.findings] == [f"{one}/CMakeLists.txt" for one in folders]
+        assert [finding.path for finding in report.findings] == [
+            f"{folder}/CMakeLists.txt" for folder in folders
+        ]
         assert report.scope == scope
         places = {row.place.path for row in report.not_evaluated}
         assert places == {f"{folder}/CMakeLists.txt" for folder in folders}

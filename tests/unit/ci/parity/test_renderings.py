@@ -81,7 +81,7 @@ def test_sarif_fits_the_oasis_schema(
     jsonschema.validate(log, json.loads(path.read_text("utf-8")))
     (run,) = log["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
-    assert {one["ruleId"] for one in run["results"]} == {
+    assert {result["ruleId"] for result in run["results"]} == {
         *("cmake-only-source", "missing-file", "empty-glob")
     }
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
@@ -167,7 +167,7 @@ def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
     parts = [
         *(show(one, notes=notes) for one in (report, plain) for notes in (False, True)),
         *(json.dumps(render_document(one), indent=1) for one in (report, plain)),
-        *(json.dumps(one, indent=1) for one in results),
+        *(json.dumps(result, indent=1) for result in results),
         render_annotations(report, report.changed),
         render_annotations(plain),
     ]

@@ -116,7 +116,7 @@ READINGS: dict[str, tuple[Files, list[tuple[str, list[str]]]]] = {
 def test_each_target_has_its_sources(read: Callable[[Files], CMakeFacts], name: str) -> None:
     files, wanted = READINGS[name]
     facts = read(files)
-    found = [(one.directory, sorted(e.path for e in one.srcs)) for one in facts.targets]
+    found = [(target.directory, sorted(e.path for e in target.srcs)) for target in facts.targets]
     assert sorted(found) == wanted
     assert facts.repeated == facts.not_evaluated == ()
 
@@ -153,7 +153,13 @@ def test_a_target_is_known_by_its_name_and_its_aliases(
     )
     first = "add_library(lib a.cpp)\nadd_library(own::lib ALIAS lib)\n"
     facts = read({"CMakeLists.txt": first + text})
-    assert [one.name for one in facts.targets] == ["lib", "with_0", "with_1", "with_2", "no_2"]
+    assert [target.name for target in facts.targets] == [
+        "lib",
+        "with_0",
+        "with_1",
+        "with_2",
+        "no_2",
+    ]
 
 
 def test_generated_files_are_neither_missing_nor_part_of_the_tree(
@@ -335,14 +341,14 @@ add_library(inner ${inner})
         ("", "tripled"): {"p/1.cpp"},
         ("", "inner"): {"p/q/3.cpp"},
     }
-    targets = {one.name: one for one in facts.targets}
-    assert [one.text for one in targets["all"].links] == ["objects"]
-    assert [one.place.line for one in targets["deep"].srcs] == [24]  # file(GLOB)
-    lib = next(one for one in facts.targets if one.name == "lib")
-    assert [(one.text, one.exported) for one in lib.defines] == [
+    targets = {target.name: target for target in facts.targets}
+    assert [link.text for link in targets["all"].links] == ["objects"]
+    assert [src.place.line for src in targets["deep"].srcs] == [24]  # file(GLOB)
+    lib = next(target for target in facts.targets if target.name == "lib")
+    assert [(define.text, define.exported) for define in lib.defines] == [
         ("ONE", True), ("TWO=2", False), ("SIX", True), ("THREE", False),
     ]  # fmt: skip
-    assert [one.text for one in lib.directory_defines] == ["FOUR", "SEVEN", "FIVE", "EIGHT"]
+    assert [define.text for define in lib.directory_defines] == ["FOUR", "SEVEN", "FIVE", "EIGHT"]
     assert facts.include_directories == ("", "g/a", "g/b", "inc", "inc/deep", "top")
     assert facts.aliases == {"other": "lib"}
     assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 6)]
@@ -377,17 +383,17 @@ include_directories(AFTER inc SYSTEM)
     )
     (lib,) = facts.targets
 
-    assert [(one.text, one.condition, one.exported) for one in lib.links] == [
+    assert [(link.text, link.condition, link.exported) for link in lib.links] == [
         ("one", "", False), ("two", "", True), ("three", "", False), ("four", "", True),
         ("five", "", False), ("six", "", False), ("seven", "", False), ("eight", "", False),
         ("nine", "", False), ("log", "", False), ("dl", "", False), ("one", "", False),
         ("ten", "option", False), ("eleven", "option", False), ("twelve", "option", False),
         ("thirteen", "", False), ("14th", "option", False),
     ]  # fmt: skip
-    assert [(one.text, one.exported) for one in lib.defines] == [
+    assert [(define.text, define.exported) for define in lib.defines] == [
         ("A", False), ("B", True), ("C", False),
     ]  # fmt: skip
-    assert [one.text for one in lib.directory_defines] == ["D"]
+    assert [define.text for define in lib.directory_defines] == ["D"]
     assert facts.include_directories == ("inc",)
 
 
@@ -401,8 +407,8 @@ def test_file_sets_of_a_target_are_its_files(read: Callable[[Files], CMakeFacts]
     )
     (lib,) = facts.targets
 
-    assert [one.path for one in lib.headers] == ["a.h", "b.h"]
-    assert [one.path for one in lib.srcs] == ["c.cpp", "d.cpp"]
+    assert [header.path for header in lib.headers] == ["a.h", "b.h"]
+    assert [src.path for src in lib.srcs] == ["c.cpp", "d.cpp"]
 
 
 def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
@@ -505,7 +511,7 @@ def test_source_from_bucks_list_has_its_line_in_it(read: Callable[[Files], CMake
         }
     )
     (target,) = facts.targets
-    assert [(one.path, str(one.place)) for one in target.srcs] == [
+    assert [(src.path, str(src.place)) for src in target.srcs] == [
         ("p/1.cpp", "p/lists.bzl:4"),
         ("p/2.cpp", "p/lists.bzl:5"),
         ("a.cpp", "CMakeLists.txt:2"),

@@ -139,7 +139,7 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
     assert compare_base(report, None) is report
     first, *rest = report.cases
     sources = [replace(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
-    now, base = (replace(report, cases=(one, *rest)) for one in sources[::-1])
+    now, base = (replace(report, cases=(source, *rest)) for source in sources[::-1])
     base = replace(base, cases=base.cases[:-1])
     write_report(base, tmp_path)
     told = "warning: the weights differ from the base: mlp fp16 SM8650"

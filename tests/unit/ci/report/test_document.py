@@ -45,7 +45,7 @@ def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() ->
     page = render_html(replace(DOCUMENT, parts=(TABLE, replace(TABLE, title="More"), *CARDS)))
     assert "<script>alert" not in page
     parts = ("chip failed", '<td class="n">81</td>', "<del>- old</del>", "Known fault</h2>")
-    assert [one for one in parts if one not in page] == []
+    assert [part for part in parts if part not in page] == []
     assert (page.count('data-i="'), page.count('id="case-table"')) == (2, 1)
 
 

@@ -158,7 +158,7 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
     found = [parse_statement(one.read_bytes()) for one in paths]
     assert [[(one.name, one.digest) for one in each.subject] for each in found] == [
         [("program.pte", {"sha256": SHA256})],
-        [(one.name, {"sha256": one.sha256}) for one in files],
+        [(file.name, {"sha256": file.sha256}) for file in files],
     ]
     assert [one.predicate.result for one in found] == ["PASSED", "WARNED"]
     assert [one.predicate.describe(CASE)["soc"] for one in found] == [first.soc, "SM8750"]
@@ -190,7 +190,7 @@ def of(name: str, change: Callable[[dict[str, Any]], None]) -> Tamper:
 
     def tamper(statement: dict[str, Any]) -> None:
         rows = statement["predicate"]["configuration"]
-        change(next(one for one in rows if one["name"] == name))
+        change(next(row for row in rows if row["name"] == name))
 
     return tamper
 
@@ -198,7 +198,7 @@ def of(name: str, change: Callable[[dict[str, Any]], None]) -> Tamper:
 def without(name: str) -> Tamper:
     def tamper(statement: dict[str, Any]) -> None:
         rows = statement["predicate"]["configuration"]
-        rows[:] = [one for one in rows if one["name"] != name]
+        rows[:] = [row for row in rows if row["name"] != name]
 
     return tamper
 
@@ -234,7 +234,7 @@ def test_a_statement_written_before_a_limit_existed_is_accepted(judge: Judge) ->
 def repeat_limits(statement: dict[str, Any]) -> None:
     """Strict limits first, for a reader that takes the first, and weak ones after them."""
     rows = statement["predicate"]["configuration"]
-    rows.append(next(one for one in rows if one["name"] == LIMITS))
+    rows.append(next(row for row in rows if row["name"] == LIMITS))
 
 
 PREDICATE = "predicate"

@@ -93,11 +93,13 @@ def test_only_its_own_script_and_style_may_run(report: Report) -> None:
         digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
         assert f"{directive} 'sha256-{digest}'" in policy.attributes["content"]
     directives = [one.split() for one in policy.attributes["content"].split("; ")]
-    assert [one[0] for one in directives] == [
+    assert [directive[0] for directive in directives] == [
         *("default-src", "style-src", "script-src", "base-uri", "form-action")
     ]
-    assert all(len(one) == 2 for one in directives)
-    assert [one[1] for one in directives if "sha256" not in one[1]] == ["'none'"] * 3
+    assert all(len(directive) == 2 for directive in directives)
+    assert [directive[1] for directive in directives if "sha256" not in directive[1]] == [
+        "'none'"
+    ] * 3
 
 
 def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:
@@ -161,8 +163,8 @@ def test_failures_of_one_cause_are_one_card_and_the_most_frequent_is_the_first(
     cases = [fail(*pair) for pair in zip(report.cases[:9], every, strict=True)]
     cases[4] = replace(cases[4], soc="SA8295")
     red = replace(report, cases=(*cases, *report.cases[9:])).recounted
-    cards = [one for one in make_document(red).cards if one.kind == "failed"]
-    causes = [[index for index, _ in one.about] for one in cards]
+    cards = [card for card in make_document(red).cards if card.kind == "failed"]
+    causes = [[index for index, _ in card.about] for card in cards]
     assert causes == [[3, 4, 5, 6, 7], [0], [1], [2], [8]]
     page = read_page(replace(red, command="run"))
     assert len(page.find("div", "problem")) == 5
@@ -187,7 +189,7 @@ def test_a_large_report_shows_bars_of_the_worst_cases_and_a_map_of_all(report: R
     assert (len(shown), shown[0][0]) == (20, 333)
     assert len(page.find("div", "figure")) == 20 * 5
     cells = page.find("td", "heat")
-    assert [one.attributes["data-i"] for one in cells] == [str(n) for n in range(500)]
+    assert [cell.attributes["data-i"] for cell in cells] == [str(n) for n in range(500)]
     assert [n for n, one in enumerate(cells) if "failed" in one.attributes["class"]] == [333]
     assert [len(row) for row in make_map(large).values()] == [5] * 100
     names = {one.text for one in page.find("a") if "make_066" in one.text}

@@ -52,7 +52,7 @@ def test_merged_shards_keep_failures_controls_limits_and_times() -> None:
     shards = []
     for number, part in enumerate(make_shards(cases, 3)):
         own = {case.name for case in part.cases}
-        kept = tuple(one for one in controls if one.name in own)
+        kept = tuple(control for control in controls if control.name in own)
         kept = (NOWHERE, *kept) if number == 0 else kept
         used = [whole.threshold_for(case) for case in part.cases]
         seconds = {"cases": [1.0, 2.0, 0.5][number], f"own{number}": 1.0}
@@ -71,11 +71,11 @@ def test_merged_shards_keep_failures_controls_limits_and_times() -> None:
     assert merged.cases == whole.cases
     assert merged.controls == (*whole.controls, NOWHERE)
     assert len(merged.thresholds) == len(whole.thresholds)
-    assert all(one in whole.thresholds for one in merged.thresholds)
+    assert all(threshold in whole.thresholds for threshold in merged.thresholds)
     assert (merged.summary.failed, merged.ok, merged.summary.wall_s) == (1, False, 9.0)
     assert merged.started == "2026-11-20T08:00:07Z"
     assert merged.remarks == ("of all shards", *(f"of shard {number}" for number in range(3)))
-    phases = [(one.name, one.seconds) for one in merged.summary.phases]
+    phases = [(phase.name, phase.seconds) for phase in merged.summary.phases]
     assert phases == [("cases", 2.0), *((f"own{number}", 1.0) for number in range(3))]
 
 

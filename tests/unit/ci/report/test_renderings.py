@@ -179,9 +179,9 @@ def test_a_report_with_two_of_everything_reads_like_its_snapshot(
 ) -> None:
     full = make_full(troubled)
     changed = [
-        replace(one, sqnr_db=(one.sqnr_db or 40.0) - 10, pte_bytes=1 << 20, digests=digests)
+        replace(case, sqnr_db=(case.sqnr_db or 40.0) - 10, pte_bytes=1 << 20, digests=digests)
         for digests in (Digests(weights="a" * 64, inputs="a" * 64),)
-        for one in full.cases[:3]
+        for case in full.cases[:3]
     ]
     tools = tuple(replace(one, version=f"{one.version}.1") for one in full.toolchain[:2])
     gone = [replace(full.cases[0], model=one) for one in ("gone", "lost")]
@@ -193,7 +193,7 @@ def test_a_report_with_two_of_everything_reads_like_its_snapshot(
         source=Source(commit="b" * 40, branch="main"),
     )
     now = tuple(
-        replace(one, digests=Digests(weights="c" * 64, inputs="d" * 64)) for one in full.cases
+        replace(case, digests=Digests(weights="c" * 64, inputs="d" * 64)) for case in full.cases
     )
     full = replace(full, cases=now)
     full = replace(full, comparison=compare_reports(base, full))
@@ -268,7 +268,7 @@ def test_junit_names_are_unique_and_counts_add_up(report: Report, tmp_path: Path
     assert len(names) == len(set(names)) == 48
     assert names[0] == ("test_emulator.my_py:mlp", "fp16 SM8650")
     assert (suites.tests, suites.failures, suites.errors) == (48, 1, 0)
-    assert [(one.tests, one.failures) for one in suites] == [(40, 0), (8, 1)]
+    assert [(suite.tests, suite.failures) for suite in suites] == [(40, 0), (8, 1)]
 
 
 # -- hostile text ----------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ PROVES = "passed (random inputs, zeros: proves arithmetic, not accuracy)"
 def test_a_verdict_states_why_a_run_did_not_pass_and_what_a_pass_proves(
     report: Report, cases: list[dict[str, Any]], unjudged: int, verdict: str, code: ExitCode
 ) -> None:
-    changed = tuple(replace(report.cases[0], **one) for one in cases)
+    changed = tuple(replace(report.cases[0], **case) for case in cases)
     run = replace(report, cases=changed, unjudged=unjudged).recounted
     assert (run.verdict, run.exit_code) == (verdict, code)
     assert run.ok is (code is ExitCode.OK)

@@ -57,10 +57,10 @@ def test_trend_data_have_the_figures_of_each_run(
     words = ["report", "--trend", str(runs), "--to", str(tmp_path), "--json"]
     assert main(words) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
-    assert [one["commit"][0] for one in found["runs"]] == ["0", "1", "2"]
+    assert [run["commit"][0] for run in found["runs"]] == ["0", "1", "2"]
     jsonschema.validate(found, SCHEMA)
     assert {*SCHEMA["$defs"]["case"]["properties"]["status"]["items"]["enum"]} == {*Status, None}
-    rows = {one["case"]: one for one in found["cases"]}
+    rows = {case["case"]: case for case in found["cases"]}
     assert rows["mlp fp16 SM8650"]["figures"]["SQNR, dB"] == [62.0, 62.0, 50.0]
     assert rows["mlp 8a8w SM8650"]["status"] == ["passed", "failed", "passed"]
     assert rows["mlp 16a16w SM8650"]["status"] == [None, None, "passed"]

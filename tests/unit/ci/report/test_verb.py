@@ -66,8 +66,8 @@ def test_several_reports_are_the_shards_of_one_run(
         words.append(str(tmp_path / str(index)))
     assert main(["report", *words, "--json", "--to", str(tmp_path / "whole")]) == code
     data = json.loads(capsys.readouterr().out)
-    assert [(one["model"], one["scheme"]) for one in data["cases"]] == [
-        (one.model, one.scheme) for one in cases
+    assert [(case["model"], case["scheme"]) for case in data["cases"]] == [
+        (case.model, case.scheme) for case in cases
     ]
     assert json.loads((tmp_path / "whole/report.json").read_text()) == data
     assert main(["report", *words[:2]]) == ExitCode.USAGE
@@ -150,7 +150,7 @@ def test_changed_weights_against_the_base_are_in_every_output(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def make(name: str, digest: str) -> str:
-        cases = [replace(one, digests=Digests(weights=digest * 64)) for one in report.cases]
+        cases = [replace(case, digests=Digests(weights=digest * 64)) for case in report.cases]
         write_report(replace(report, cases=tuple(cases)), tmp_path / name)
         return str(tmp_path / name)
 

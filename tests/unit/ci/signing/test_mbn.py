@@ -90,9 +90,9 @@ def describe(data: bytes) -> Iterable[str]:
         + place(found.header, found.metadata, found.table)
         + f" {found.named_algorithm}".rstrip(),
         *(
-            f"{one.name}: {place(one.signature, one.chain)}"
-            + (f", of others: {place(*one.others)}" if one.others else "")
-            for one in found.authorities
+            f"{authority.name}: {place(authority.signature, authority.chain)}"
+            + (f", of others: {place(*authority.others)}" if authority.others else "")
+            for authority in found.authorities
         ),
         *(f"fault: {fault}" for fault in found.faults),
     ]
@@ -111,7 +111,7 @@ def test_hash_segments_are_parsed_and_judged_as_their_snapshot() -> None:
 def list_signed(*words: int, size: int) -> list[list[bytes]]:
     data = memoryview(pack(*words, body=b"\1" * size))
     found = parse_hash_segment(data)
-    return [list(found.list_signed(data, one)) for one in found.authorities]
+    return [list(found.list_signed(data, authority)) for authority in found.authorities]
 
 
 def test_a_single_signature_covers_everything_and_each_of_two_its_own_parts() -> None:

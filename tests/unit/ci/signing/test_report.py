@@ -113,7 +113,7 @@ def test_one_bad_file_fails_the_verification_and_each_bad_one_is_named(
     for name in (*names, "notes.txt"):
         (tmp_path / name).write_bytes(library if name == "d.so" else signed)
     assert check(tmp_path, "--json") == ExitCode.FAILED
-    told = [Path(one["path"]).name for one in json.loads(capsys.readouterr().out)["files"]]
+    told = [Path(file["path"]).name for file in json.loads(capsys.readouterr().out)["files"]]
     assert told == sorted(names)
     (tmp_path / "d.so").unlink()
     assert check(tmp_path) == ExitCode.OK

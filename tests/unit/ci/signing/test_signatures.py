@@ -59,7 +59,9 @@ def sign_pss(
 def sign_by_another_key() -> bytes:
     """A signature of another key, as a number that the leaf's key could have made."""
     signatures = (sign_pss(SIGNED, key=make_known_key()) for _ in itertools.count())
-    return next(one for one in signatures if int.from_bytes(one, "big") < modulus())
+    return next(
+        signature for signature in signatures if int.from_bytes(signature, "big") < modulus()
+    )
 
 
 def sign_payload(payload: bytes) -> bytes:

@@ -62,7 +62,7 @@ def place_segments(library: bytes, kind: int) -> list[int]:
 
 def first_offset(data: bytes, kind: int = PT_LOAD) -> int:
     segments = parse_image(memoryview(data)).segments
-    return next(one.offset for one in segments if one.header.type == kind)
+    return next(segment.offset for segment in segments if segment.header.type == kind)
 
 
 # What is accepted
@@ -77,7 +77,7 @@ def test_a_correct_signature_of_every_version_and_algorithm_is_proven(
     assert (report.verdict, report.errors, report.notes) == (Verdict.PROVEN, [], [])
     assert (report.header_version, report.algorithm) == (version, algorithm)
     expected = Scheme.PSS if version >= 6 else Scheme.PKCS1
-    assert [one.scheme for one in report.signers] == [expected]
+    assert [signer.scheme for signer in report.signers] == [expected]
     assert report.hashed_segments == 9  # all but the empty one and the hash segment itself
     assert (report.encrypted, report.as_data()["encrypted"]) == (False, False)
 
@@ -258,7 +258,7 @@ def test_the_layout_of_a_signed_file_is_checked(
 ) -> None:
     for less in (0, 1, 32):  # the first hash covers the headers and no less
         report = verify(sign_elf(library, key, uncovered=less))
-        assert [one.kind for one in report.faults] == [Kind.LAYOUT] * bool(less)
+        assert [fault.kind for fault in report.faults] == [Kind.LAYOUT] * bool(less)
     with monkeypatch.context() as patch:
         patch.setattr(mbn_writer, "PF_HEADERS", 0x06000000)
         assert kinds(verify(sign_elf(library, key))) == {Kind.LAYOUT}
@@ -302,7 +302,7 @@ def test_the_hash_of_an_empty_segment_is_zero_or_right(key: Key, library: bytes)
     assert data[entry] == bytes(48)
     for place in (0, 20, 47):
         report = verify(flip(data, entry.start + place))
-        hashed = [one.text for one in report.faults if one.kind is Kind.HASH]
+        hashed = [fault.text for fault in report.faults if fault.kind is Kind.HASH]
         assert [text.partition(" (")[0] for text in hashed] == [f"the hash of segment {empty}"]
     right = data[: entry.start] + hashlib.sha384().digest() + data[entry.stop :]
     assert Kind.HASH not in kinds(verify(right))
@@ -426,7 +426,7 @@ def test_two_signatures_are_proven_over_their_own_parts_or_over_all(
         data[place : place + signer.size] = signer.sign(signed, 6)
     report = verify(bytes(data))
     assert (report.verdict, report.errors) == (Verdict.PROVEN, [])
-    assert [one.authority for one in report.signers] == ["Qualcomm", "OEM"]
+    assert [signer.authority for signer in report.signers] == ["Qualcomm", "OEM"]
 
 
 def test_two_signatures_cover_every_byte_before_the_hashes(
@@ -469,7 +469,7 @@ def test_metadata_without_a_signature_is_not_ignored(key: Key, vendor: Key, libr
     data[place : place + 0x4000] = data[second : place + 0x4000] + b"\xff" * gone
     data[PLACE + 8 : PLACE + 16] = bytes(8)
     report = verify(bytes(data))
-    assert [one.authority for one in report.signers] == ["OEM"]
+    assert [signer.authority for signer in report.signers] == ["OEM"]
     assert Kind.SIGNATURE in kinds(report)
 
 

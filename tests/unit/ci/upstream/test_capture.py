@@ -20,7 +20,7 @@ EXECUTED = SimpleNamespace(buffer=bytes(7))
 
 
 def describe(seen: Seen) -> tuple[Any, ...]:
-    values = ([float(one) for one in values] for values in (seen.outputs, seen.wanted))
+    values = ([float(value) for value in values] for values in (seen.outputs, seen.wanted))
     return (seen.program, seen.float_model, seen.inputs, seen.is_own, seen.pte_bytes, *values)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.facts.kinds import LOST, NOISE, INCONCLUSIVE, Kind
+from ci.facts.kinds import INCONCLUSIVE, LOST, NOISE, Kind
 from ci.report.schema import Status
 from ci.upstream.expectations import (
     Cause,
@@ -38,7 +38,7 @@ def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
 
 
 def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
-    found = tuple(one.find("19 dB above") for one in kinds)
+    found = tuple(kind.find("19 dB above") for kind in kinds)
     return Judged(test, outcome, reason, found, entry=Entry(test=test, ran=Ran.PASSED))
 
 
@@ -51,8 +51,8 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     case = make_case(checked, "SM8650")
     assert case.status is Status.UNSUPPORTED
     assert case.outcome == "theirs only"
-    assert [one.text for one in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
-    assert [one.id for one in case.findings] == [NOISE.id, INCONCLUSIVE.id]
+    assert [cause.text for cause in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
+    assert [finding.id for finding in case.findings] == [NOISE.id, INCONCLUSIVE.id]
     assert case.findings[0].details == ("passed by theirs, failed by ours",)
     both, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
     assert (both, faults) == ([checked, checked], [])
@@ -133,7 +133,7 @@ def test_a_row_that_would_cover_anything_is_refused(changes: dict[str, Any], wor
     (fault,) = find_row_faults(Row(**given), {"upstream": Ratchet(0, 0, 1.0)})
     assert words in fault
     if changes.get("tests"):
-        assert repr(next(one for one in changes["tests"] if one[0] in "?*[")) in fault
+        assert repr(next(test for test in changes["tests"] if test[0] in "?*[")) in fault
 
 
 HEAD = "[suites.upstream]\nrun = 0\nunsupported = 0\ntimeout_s = 1.0\n"

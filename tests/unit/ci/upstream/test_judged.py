@@ -103,7 +103,7 @@ def test_booleans_are_compared_element_by_element() -> None:
     yes = RIGHT > 0
     record = Comparison(scheme="8a8w", outputs=(TensorInfo("bool", yes.shape),), inputs=())
     members = (Member.OUTPUT, Member.UPSTREAM, Member.QUANTIZED, Member.FLOAT)
-    arrays = {one: [yes] for one in members}
+    arrays = {member: [yes] for member in members}
     assert judge((record, arrays)).outcome is Ending.PASSED
     assert judge((record, {**arrays, Member.OUTPUT: [~yes]})).outcome is Ending.ONE_SIDED
 
@@ -147,7 +147,7 @@ def test_a_test_that_ended_without_outputs_keeps_its_reason(
 ) -> None:
     judged = judge(entry=entry)
     assert (judged.outcome, judged.reason) == (outcome, reason)
-    assert [one.id for one in judged.findings] == ([] if reason else [INCONCLUSIVE.id])
+    assert [finding.id for finding in judged.findings] == ([] if reason else [INCONCLUSIVE.id])
 
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
@@ -223,7 +223,7 @@ def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
     outputs[bad] = np.zeros_like(GRID)
     judged = judge((record, {**both, Member.OUTPUT: outputs}))
     assert judged.outcome is Ending.ONE_SIDED
-    assert {one.subject for one in judged.findings} == {f"output {bad}"}
+    assert {finding.subject for finding in judged.findings} == {f"output {bad}"}
     references = make_references(record, both, record.outputs)
     for index, sign in enumerate((1, -1)):
         np.testing.assert_array_equal(references.float32[index].values[0], sign * RIGHT)

@@ -65,7 +65,7 @@ def run(
         directory=place, header=header, ratchet=RATCHET, timeout_s=7.0, resume=resume, jobs=jobs
     )
     entries = made.run(pool, progress or Progress())
-    return {(one.test, one.repeat): one for one in entries}, pool
+    return {(entry.test, entry.repeat): entry for entry in entries}, pool
 
 
 def test_slow_tests_start_first_and_have_a_longer_limit(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_every_option_of_audit_reaches_the_audit(
     words += ["--timeout-s", "7", "--offline", "--reports", "out", "--adaptor", "wheel"]
     assert run(*words) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
-    assert [(one["model"], one["soc"]) for one in data["cases"]] == [
+    assert [(case["model"], case["soc"]) for case in data["cases"]] == [
         *(("mlp", "SM8750"), ("lstm", "SM8750"))
     ]
     assert Path("out/audit/audit.json").is_file()

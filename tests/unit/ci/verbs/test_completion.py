@@ -86,9 +86,9 @@ def test_the_help_of_a_verb_with_many_options_has_groups_and_examples() -> None:
     caller = Caller("qnn-ci", dict.fromkeys(VERBS, ""))
     for name, verb in VERBS.items():
         parser = make_parser(caller, VERBS, name)
-        for one in verb.examples:
-            parser.parse_args(shlex.split(one))
-            assert f"  qnn-ci {name} {one}\n" in parser.format_help()
+        for example in verb.examples:
+            parser.parse_args(shlex.split(example))
+            assert f"  qnn-ci {name} {example}\n" in parser.format_help()
         titles = [group.title for group in parser._action_groups if group._group_actions]
         many = len(parser._actions) > 24
         assert not many or (len(titles) > 4 and len(verb.examples) > 1), name

@@ -103,7 +103,7 @@ def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: P
     policy = read_emulator_policy(tmp_path / "qnn.toml")
     assert options.policy == policy.for_backend(Backend.HTP)
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
-    assert {one.source.choices.log_level for one in steps.options.specs} == {"debug"}
+    assert {spec.source.choices.log_level for spec in steps.options.specs} == {"debug"}
     assert (given["offline"], given["tolerated"]) == (True, ("QNN505",))
     assert given["choice"].sdk == str(tmp_path / "an sdk")
     assert given["profile"] == given["choice"].profile != "emulator"
@@ -118,7 +118,7 @@ def test_the_backend_option_reaches_the_run_and_the_command_that_repeats_it(step
     assert steps.options.backend is steps.given["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
     assert steps.options.find_faults is not match_faults  # they are known of HTP alone
-    assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.options.specs}
+    assert steps.options.policy.schemes.keys() == {spec.scheme for spec in steps.options.specs}
 
 
 @pytest.mark.parametrize("word", ["--model", "--scheme", "--soc"])
@@ -205,7 +205,7 @@ def test_baselines_are_recorded_for_models_that_a_policy_lists(
     Path("qnn.toml").write_text('extends = "default"\n[models.m]\npath = "net.py:factory"\n')
     record = ["test-emulator", "--scheme", "fp16", "--record", "--policy", "qnn.toml"]
     assert main([*record, "--model", "m", "--model", "mlp"]) == ExitCode.OK
-    assert {Path(one.model).name for one in steps.options.specs} == {"m", "mlp"}
+    assert {Path(spec.model).name for spec in steps.options.specs} == {"m", "mlp"}
     assert steps.options.record
     steps.given.clear()
     assert main([*record, "--model", "net.py:factory"]) == ExitCode.USAGE
@@ -243,7 +243,7 @@ def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
         mark = read_report(Path("reports/test_emulator")).shard
         assert mark
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
-        found += [one.model for one in steps.options.specs]
+        found += [spec.model for spec in steps.options.specs]
     assert sorted(found) == ["lstm", "mlp"]
 
 
@@ -252,7 +252,7 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
     policies = [read_emulator_policy(one) for one in (None, tmp_path / "own.toml", None)]
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     other = emulate.set_log_level(spec, "debug")
-    rows = [(one, [spec], "") for one in policies]
+    rows = [(policy, [spec], "") for policy in policies]
     rows += [(policies[0], two, "") for two in ([other], [spec, other], [other, spec])]
     words = [
         "--runner cpp",
@@ -262,12 +262,12 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
         "--estimate",
         "--starts 5",
     ]
-    rows += [(policies[0], [spec], one) for one in words]
+    rows += [(policies[0], [spec], word) for word in words]
     same = ["--sdk 2.37.0", "--jobs 2", "--no-cache", "--offline", "--reports other"]
     rows += [(policies[0], [spec], one) for one in same]
     parser = argparse.ArgumentParser()
     emulate.add_arguments(parser)
-    options = [list_digested(parser.parse_args(one[2].split())) for one in rows]
+    options = [list_digested(parser.parse_args(row[2].split())) for row in rows]
     digests = [emulate.digest_policy(*one[:2], two) for one, two in zip(rows, options, strict=True)]
     assert {digests[at] for at in (2, *range(-len(same), 0))} == {digests[0]}
     assert len({*digests}) == len(digests) - 1 - len(same)
@@ -347,7 +347,7 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
     assert run("--bundle", "a bundle", *words) == ExitCode.OK
-    assert {one.soc for one in steps.options.specs} == {soc or "SM8650"}
+    assert {spec.soc for spec in steps.options.specs} == {soc or "SM8650"}
     assert steps.ran["runner"] == "the device's runner"
     assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
     command = shlex.split(steps.options.command)

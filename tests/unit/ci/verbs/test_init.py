@@ -199,7 +199,7 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     (root / "qnn_model.py").write_text("def factory(): ...")
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
-    (told,) = (one for one in json.loads(capsys.readouterr().out)["notes"] if "--uses" in one)
+    (told,) = (note for note in json.loads(capsys.readouterr().out)["notes"] if "--uses" in note)
     assert "init --workflow-only --uses" in told
     policy = (root / "qnn.toml").read_text()
     assert not (root / WRITTEN[2]).exists()

@@ -79,7 +79,7 @@ def read_outputs(text: str) -> dict[str, Any]:
 def list_annotations(text: str, level: str) -> list[str]:
     heard = Heard()
     heard.hear(text)
-    return [one.text for one in heard.annotations if one.level == level]
+    return [annotation.text for annotation in heard.annotations if annotation.level == level]
 
 
 def test_setup_on_github_writes_variables_and_outputs(
@@ -207,7 +207,7 @@ def test_setup_detects_a_restored_cache_that_is_damaged_or_incomplete(
 
     world.while_provisioning = fetch
     paths = ("another", "a.whl", "a third")
-    assert main(["setup", *(f"--cached={one}" for one in paths)]) == ExitCode.OK
+    assert main(["setup", *(f"--cached={path}" for path in paths)]) == ExitCode.OK
     outputs = read_outputs(github("OUTPUT"))
     assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
 

@@ -32,9 +32,11 @@ def test_a_damaged_file_before_a_whole_one_fails_the_inspection(
     names = ["cut.pte", "right.pte"]
     assert main(["inspect", *names, "--json"]) == ExitCode.FAILED
     files = json.loads(capsys.readouterr().out)["files"]
-    assert [Path(one["file"]).name for one in files] == names
-    assert [one["size_bytes"] for one in files] == [(place / one).stat().st_size for one in names]
-    assert [bool(one["damage"]) for one in files] == [True, False]
+    assert [Path(file["file"]).name for file in files] == names
+    assert [file["size_bytes"] for file in files] == [
+        (place / name).stat().st_size for name in names
+    ]
+    assert [bool(file["damage"]) for file in files] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -45,4 +47,4 @@ def test_a_log_with_a_cause_before_or_after_others_fails_the_explanation(
 ) -> None:
     assert main(["explain", *names, "--json"]) == ExitCode.FAILED
     logs = json.loads(capsys.readouterr().out)["logs"]
-    assert [len(one["causes"]) for one in logs] == found
+    assert [len(log["causes"]) for log in logs] == found

@@ -117,7 +117,10 @@ def test_a_sign_dry_run_lists_every_library_and_masks_secrets(
     ):
         assert main([*words, *more, "--json"]) == ExitCode.OK
         data = json.loads(capsys.readouterr().out)
-        assert [(one["name"], one["source"], one["sha256"][0]) for one in data["libraries"]] == [
+        assert [
+            (library["name"], library["source"], library["sha256"][0])
+            for library in data["libraries"]
+        ] == [
             ("a.so", "{sdk}/a.so", "a"),
             ("b.so", "{sdk}/b.so", "b"),
         ]

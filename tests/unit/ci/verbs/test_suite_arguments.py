@@ -42,7 +42,7 @@ class Suite:
         scratch = SimpleNamespace(open=self.open, scratch=Path("scratch"))
         environment = SimpleNamespace(apply=lambda variables: {**variables, "APPLIED": "1"})
         report: Report = run(environment, scratch)
-        assert [one.name for one in phases.rows] == ["collect", "tests", "judge"]
+        assert [row.name for row in phases.rows] == ["collect", "tests", "judge"]
         return report
 
     def open(self, variables: dict[str, str]) -> str:
@@ -53,7 +53,7 @@ class Suite:
         self.runs.append(SimpleNamespace(**given))
         tests = given["header"].tests
         entries = self.entries or [
-            Entry(test=one, ran=Ran.SKIPPED, message="no phone") for one in tests
+            Entry(test=test, ran=Ran.SKIPPED, message="no phone") for test in tests
         ]
         return SimpleNamespace(run=lambda *_: entries)
 
@@ -72,7 +72,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
         "take_steps": made.take,
         "require_packages": lambda *_: None,
         "describe_toolchain": lambda _: TOOLS,
-        "name_toolchain": lambda parts, _: [one.name for one in parts],
+        "name_toolchain": lambda parts, _: [part.name for part in parts],
         "list_tests": lambda *_: [*TESTS],
         "SuiteRun": made.make,
         "read_comparisons": lambda _: [],
@@ -105,15 +105,15 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     assert report.remarks[0].startswith("4 tests of 4: 0 passed by both; ")
     first, *rows = report.cases  # far fewer tests ran than this suite has
     assert first.status is Status.FAILED
-    assert [(one.model, one.status) for one in rows] == [(one, Status.FAILED) for one in TESTS]
-    assert all("no phone" in one.reason for one in rows)  # and no row expects that
+    assert [(row.model, row.status) for row in rows] == [(one, Status.FAILED) for one in TESTS]
+    assert all("no phone" in row.reason for row in rows)  # and no row expects that
 
 
 def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path: Path) -> None:
     source = tmp_path / "tree"
-    for one in SUITES["upstream"].places:
-        (source / one).parent.mkdir(parents=True, exist_ok=True)
-        (source / one).touch()
+    for place in SUITES["upstream"].places:
+        (source / place).parent.mkdir(parents=True, exist_ok=True)
+        (source / place).touch()
     (tmp_path / "sdk").mkdir()
     words = ["--soc", "sm8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
     more = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
@@ -130,7 +130,7 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
     assert os.environ[SOURCE] == str(source)
     assert suite.opened["QNN_SOC_MODEL"] == "SM8750"
     report = read_report(tmp_path / "out" / "upstream")
-    assert [one.model for one in report.cases] == ["C::test_b", "C::test_c"]
+    assert [case.model for case in report.cases] == ["C::test_b", "C::test_c"]
     assert report.remarks[0].startswith("2 tests of 4: ")
     own = ["--suite", "upstream", "--soc", "SM8750", "--source", "tree", "--sdk"]
     assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
@@ -141,9 +141,9 @@ def test_the_identity_of_a_suite_run_depends_on_its_tools_and_source(
 ) -> None:
     places = []
     for name in ("", "one", "two"):
-        for one in SUITES["upstream"].places:
-            (tmp_path / name / one).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / one).touch()
+        for place in SUITES["upstream"].places:
+            (tmp_path / name / place).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / place).touch()
         places.append(["--source", str(tmp_path / name)] if name else [])
     for words in (*places, places[0]):
         run(*words)
@@ -175,7 +175,7 @@ def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suit
     assert run("--repeat", "2") == ExitCode.INTERRUPTED
     report = read_report(Path("reports/upstream"))
     assert report.unjudged == 2
-    assert [one.model for one in report.cases] == ["C::test_a", "C::test_b"]
+    assert [case.model for case in report.cases] == ["C::test_a", "C::test_b"]
 
 
 def test_judge_again_is_refused_before_a_run_of_the_suite(

@@ -37,7 +37,7 @@ def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             return "workers"
 
         names = ("other", *RUNTIMES)
-        artifacts = [SimpleNamespace(name=one, root=tmp_path / one) for one in names]
+        artifacts = [SimpleNamespace(name=name, root=tmp_path / name) for name in names]
         environment = SimpleNamespace(
             apply=lambda variables: {**variables, "APPLIED": "1"}, artifacts=artifacts
         )
@@ -95,7 +95,7 @@ def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
 def test_the_schemes_of_a_trial_depend_on_the_front_end(
     frontend: Any, asked: list[str], chosen: list[str]
 ) -> None:
-    assert [one.value for one in trials.choose_schemes(frontend, asked)] == chosen
+    assert [scheme.value for scheme in trials.choose_schemes(frontend, asked)] == chosen
     for word in ("8a8w", "asis"):
         told = rf"--scheme {word} is not supported by onnx(.|\n)*u16a8w"
         with pytest.raises(UsageError, match=told):

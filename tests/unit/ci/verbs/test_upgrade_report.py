@@ -238,7 +238,11 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     )
     outcome = upgrade_report.execute(args_of("old", "new", reports=place / "out"), Progress())
     assert ends == ([*zip(("old", "new"), builds, strict=True)] if compared else [])
-    told = [one["subject"] for one in outcome.data["differences"] if one["what"] == "fault"]
+    told = [
+        difference["subject"]
+        for difference in outcome.data["differences"]
+        if difference["what"] == "fault"
+    ]
     assert told == ["a fault"] * compared
     assert (outcome.exit_code, bool(outcome.text)) == (code, True)
     assert (place / "out/index.html").is_file()

@@ -82,11 +82,13 @@ class Trickle(io.BytesIO):
 def write_tar(members: list[Given], form: int) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as archive:
-        for one in members:
-            made = tarfile.TarInfo(one.name)
-            made.type, made.mode = KINDS[one.kind], one.mode
-            made.size, made.linkname = (one.size, "") if one.kind == "file" else (0, one.link)
-            archive.addfile(made, io.BytesIO(one.data))
+        for member in members:
+            made = tarfile.TarInfo(member.name)
+            made.type, made.mode = KINDS[member.kind], member.mode
+            made.size, made.linkname = (
+                (member.size, "") if member.kind == "file" else (0, member.link)
+            )
+            archive.addfile(made, io.BytesIO(member.data))
     return out.getvalue()
 
 
@@ -101,11 +103,11 @@ def test_a_tarball_is_read_as_tarfile_wrote_it(
         assume(False)
     wanted = [
         {
-            "file": (Member(one.name, one.size, one.mode), one.data),
-            "dir": (Member(f"{one.name}/", 0, one.mode, "dir"), b""),
-            "symlink": (Member(one.name, 0, one.mode, "symlink", one.link), b""),
-        }[one.kind]
-        for one in members
+            "file": (Member(member.name, member.size, member.mode), member.data),
+            "dir": (Member(f"{member.name}/", 0, member.mode, "dir"), b""),
+            "symlink": (Member(member.name, 0, member.mode, "symlink", member.link), b""),
+        }[member.kind]
+        for member in members
     ]
 
     def read(source: io.BytesIO) -> Iterator[tuple[Member, bytes]]:

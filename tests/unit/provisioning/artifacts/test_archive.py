@@ -52,7 +52,7 @@ def lock(sdk: Workspace, server: BadServer) -> None:
 
 def asked(server: BadServer) -> list[str]:
     """The files that were asked for whole, in order."""
-    return [one.name for one in server.requests if not one.range]
+    return [request.name for request in server.requests if not request.range]
 
 
 def check_tree(sdk: Workspace, wanted: Mapping[str, bytes], *components: str) -> None:
@@ -74,7 +74,7 @@ def check_tree(sdk: Workspace, wanted: Mapping[str, bytes], *components: str) ->
 def test_whole_archive_is_requested_once(sdk: Workspace, server: BadServer) -> None:
     serve(sdk, server, "good")
     check_tree(sdk, FILES)
-    assert [(one.name, one.range) for one in server.requests] == [("good", "")]
+    assert [(request.name, request.range) for request in server.requests] == [("good", "")]
 
 
 def test_locked_parts_are_fetched_alone_and_never_offline(
@@ -86,7 +86,7 @@ def test_locked_parts_are_fetched_alone_and_never_offline(
         sdk.provision("one", offline=True)
     assert server.requests == []
     check_tree(sdk, {"lib/one": FILES["lib/one"]}, "one")
-    assert sum(one.sent for one in server.requests) < len(server.files["good"])
+    assert sum(request.sent for request in server.requests) < len(server.files["good"])
     check_tree(sdk, LIBRARIES, "libraries")
     check_tree(sdk, FILES)  # the rest comes in parts, too
     assert asked(server) == []
@@ -155,10 +155,10 @@ def test_no_file_of_a_misbehaving_host_gets_into_the_tree(
     serve(sdk, server, "bad", "good")
     monkeypatch.setattr(Store, "check_space", refuse_gigabytes)
     check_tree(sdk, LIBRARIES, "libraries")
-    assert {one.name for one in server.requests} == {"bad", "good"}
+    assert {request.name for request in server.requests} == {"bad", "good"}
     assert (asked(server) == []) is is_part
     if (kind, is_part) == ("another size", True):  # only the directory of the other is read
-        assert [one.range for one in server.requests if one.name == "bad"] == [
+        assert [request.range for request in server.requests if request.name == "bad"] == [
             f"bytes=-{TAIL_BYTES}"
         ]
 
@@ -306,7 +306,7 @@ def test_download_reads_no_more_than_the_archive_or_the_disk_may_hold(
         server.faults["first"] = [fault] * 9
         assert read_tree(sdk.provision(trust=True).root) == FILES
         shutil.rmtree(sdk.store.home)
-    assert max(one.sent for one in server.requests) < 40 * MOST_BYTES
+    assert max(request.sent for request in server.requests) < 40 * MOST_BYTES
     usage = shutil.disk_usage("/")._replace(free=(64 << 20) + 100_000)
     monkeypatch.setattr(files.shutil, "disk_usage", lambda place: usage)
     for fault in (bad.serve, endless):  # nor than the disk has room for

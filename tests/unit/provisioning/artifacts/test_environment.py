@@ -143,7 +143,11 @@ def test_profiles_that_push_qnn_state_the_version_for_the_device(
         monkeypatch.setenv("QNN_CI_SDK", chosen)
         assert dict(list_device_runtimes(wanted)) == found
     monkeypatch.setenv("QNN_CI_SDK", "")
-    (own,) = (one.version for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk")
+    (own,) = (
+        artifact.version
+        for artifact in read_profiles()["lpai"].artifacts
+        if artifact.name == "qnn-sdk"
+    )
     assert dict(list_device_runtimes([*read_profiles()]))["lpai"] == own != qnn
     with pytest.raises(UsageError, match="'gone' is neither") as caught:
         list(list_device_runtimes(["android", "gone"]))

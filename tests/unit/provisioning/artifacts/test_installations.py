@@ -227,7 +227,7 @@ def test_sdk_that_contains_libcxx_needs_no_other(
 ) -> None:
     def needs_libcxx() -> bool:
         requests = profile_requests(read_profile("emulator-sdk"), Options())
-        return "libcxx" in [one.name for one in requests]
+        return "libcxx" in [request.name for request in requests]
 
     qnn = make_qnn(real.root / "sdk", PIN, HOST)
     monkeypatch.setenv("QNN_CI_SDK", str(qnn))

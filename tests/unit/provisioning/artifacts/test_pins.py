@@ -43,7 +43,7 @@ def test_update_renames_or_removes_the_recorded_figures_of_a_pin(
     before = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
     changes = list(plan_baselines("qnn-runtime", "2.49.40", "2.50.1", carry=carry))
     assert {path.name: path.read_text("utf-8") for path in folder.iterdir()} == before
-    shown = "".join(one.diff() for one in changes)
+    shown = "".join(change.diff() for change in changes)
     assert (OF_BOTH in shown, "rename " in shown) == (True, carry)
     for one in changes:
         one.write()

@@ -156,7 +156,7 @@ def test_arguments_select_each_profile_and_artifact_once(sdk: Workspace) -> None
     def select(*words: str) -> list[tuple[str, str, tuple[str, ...]]]:
         requests = parse_selection(words, options)
         assert all(request.options == options for request in requests)
-        return [(one.name, one.release.version, one.components) for one in requests]
+        return [(request.name, request.release.version, request.components) for request in requests]
 
     whole = ("sdk", "1.2.3", ())
     for words, wanted in (
@@ -279,8 +279,8 @@ def forge_record(root: Path) -> None:
     tree = parse_tree(record.read_bytes())
     digest = hashlib.sha256((root / ONE).read_bytes()).hexdigest()
     files = [
-        msgspec.structs.replace(one, sha256=digest) if one.path == ONE else one
-        for one in tree.files
+        msgspec.structs.replace(file, sha256=digest) if file.path == ONE else file
+        for file in tree.files
     ]
     record.write_bytes(encode_record(msgspec.structs.replace(tree, files=tuple(files))))
 
@@ -306,7 +306,7 @@ def test_damage_is_found_and_repaired_if_the_files_are_verified(sdk: Workspace, 
     request, published = sdk.ask().pinned(sdk.store), Published(found.root.parent, "sdk")
     assert find_differences(request, published) == []
     damage(found.root)
-    assert [one.path for one in find_differences(request, published)] == [*paths]
+    assert [difference.path for difference in find_differences(request, published)] == [*paths]
     assert sdk.provision() == found  # nothing is hashed again without being asked for
     is_new = paths == (TREE_FILE,)
     assert sdk.provision(verify=True) == replace(found, repaired=paths, fetched=is_new)

@@ -134,7 +134,7 @@ def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
     assert [path.name for path in sdk.store.trees.iterdir()] == ["mine"]
     names = run_verb("cache", "info", "--json").data["parts"]
     assert names == run_verb("cache", "info", "all", "--json").data["parts"]
-    assert {"store", "downloads", "environments"} < {one["name"] for one in names}
+    assert {"store", "downloads", "environments"} < {name["name"] for name in names}
     check_snapshot(SNAPSHOTS / "verb_cache.txt", shown.text)
 
 

@@ -122,7 +122,7 @@ def test_a_tree_is_summarized_for_a_report() -> None:
         "qnn-sdk": {
             "root": str(tree.root),
             "files": 3,
-            "bytes": sum(one.size_bytes for one in files),
+            "bytes": sum(file.size_bytes for file in files),
             "builds": ["v2.40.0.1", build],
         }
     }
@@ -191,8 +191,8 @@ def test_a_tolerated_finding_is_a_warning(
     monkeypatch.setattr("provisioning.doctor.examine.examine_request", lambda *_: found)
     assert not examine("emulator", environment).fit
     verdict = examine("emulator", environment, tolerated=("QNN505",))
-    assert [one.id for one in verdict.findings] == ["QNN505", "QNN101"]
-    assert [one.id for one in verdict.errors] == ["QNN101"]
+    assert [finding.id for finding in verdict.findings] == ["QNN505", "QNN101"]
+    assert [error.id for error in verdict.errors] == ["QNN101"]
 
 
 UNFIT = verdict_with("QNN902")

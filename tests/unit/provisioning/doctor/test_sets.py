@@ -60,7 +60,7 @@ def test_library_sets_of_two_versions_are_judged_separately() -> None:
         (*at(f"{version}/lib", build), dsp(f"{version}/dsp", build))
         for version, build in (("2.33", OTHER), ("2.34", BUILD))
     ]
-    files = tuple(one for members in sets for one in members)
+    files = tuple(member for members in sets for member in members)
     assert split_sets(files) == sets
     assert find_ids(staged(*files)) == []
     assert find_ids(staged(*sets[0], *at("2.34/lib"), dsp("2.34/dsp", OTHER))) == ["QNN301"]

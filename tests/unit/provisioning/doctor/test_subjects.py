@@ -263,7 +263,7 @@ def test_staged_files_are_grouped_by_their_loader(kinds: tuple[str, ...], target
 
 
 def ids(findings: Iterator[Finding]) -> list[tuple[str, str]]:
-    return [(one.id, one.subject) for one in findings]
+    return [(finding.id, finding.subject) for finding in findings]
 
 
 def test_files_of_a_group_and_the_needs_of_fitting_ones_are_checked() -> None:

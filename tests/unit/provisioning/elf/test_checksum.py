@@ -75,7 +75,7 @@ def claim_memory(data: bytearray) -> None:
 
 
 def shrink_memory(data: bytearray, at: int = 0) -> None:
-    index, _, size, _ = [one for one in list_loads(data) if one[2]][at]
+    index, _, size, _ = [load for load in list_loads(data) if load[2]][at]
     elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, size - 1)(data)
 
 

@@ -46,7 +46,7 @@ def edit_library(path: Path, tag: int, value: int) -> ElfFacts:
     """The facts of libx86.so with another entry instead of DT_SYMENT, which nobody reads."""
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     heads = read_elf(LIBRARIES / "libx86.so").program_headers
-    (dynamic,) = (one for one in heads if one.type == PT_DYNAMIC)
+    (dynamic,) = (head for head in heads if head.type == PT_DYNAMIC)
     entries = range(dynamic.offset, dynamic.offset + dynamic.filesz, 16)
     tags = {data[at]: at for at in entries}
     needed = struct.unpack_from("<Q", data, tags[1] + 8)[0]  # DT_NEEDED
@@ -178,7 +178,7 @@ def test_an_elf_table_of_only_zeros_is_damage(part: str, why: str, tmp_path: Pat
     """A download that broke off after its space was reserved looks like this."""
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     facts = read_elf(LIBRARIES / "libx86.so")
-    head = next(one for one in facts.program_headers if one.type == PT_DYNAMIC)
+    head = next(header for header in facts.program_headers if header.type == PT_DYNAMIC)
     rows = struct.iter_unpack("<QQ", data[head.offset : head.offset + head.filesz])
     tags = {tag: value for tag, value in rows if tag}
     shoff = struct.unpack_from("<Q", data, 0x28)[0]
@@ -198,9 +198,9 @@ def test_an_elf_table_of_only_zeros_is_damage(part: str, why: str, tmp_path: Pat
 
 def find_offset(facts: ElfFacts, address: int) -> int:
     (head,) = (
-        one
-        for one in facts.program_headers
-        if one.type == PT_LOAD and one.vaddr <= address < one.vaddr + one.filesz
+        header
+        for header in facts.program_headers
+        if header.type == PT_LOAD and header.vaddr <= address < header.vaddr + header.filesz
     )
     return address - head.vaddr + head.offset
 

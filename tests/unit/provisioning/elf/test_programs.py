@@ -57,7 +57,7 @@ def test_the_target_socs_of_a_context_binary_are_read() -> None:
     large = b"soc_type=X;arch=100;x=1;vtcm_size=67108864;"
     assert find_targets(large * 2) == (Target("X", 100, 64),)
     several = [b"soc_type=%s;arch=%d;x=1;vtcm_size=8388608;" % one for one in SOCS]
-    assert [one.soc for one in find_targets(b"".join(several))] == sorted(
+    assert [target.soc for target in find_targets(b"".join(several))] == sorted(
         soc.decode() for soc, _ in SOCS
     )
 

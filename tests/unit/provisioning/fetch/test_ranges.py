@@ -84,7 +84,7 @@ def remote(server: BadServer, tmp_path: Path) -> Iterator[RemoteFile]:
 
 
 def asked(server: BadServer) -> list[str]:
-    return [one.range.removeprefix("bytes=") for one in server.requests]
+    return [request.range.removeprefix("bytes=") for request in server.requests]
 
 
 @pytest.mark.parametrize("tail", [1000, SIZE, 2 * SIZE])

@@ -49,14 +49,20 @@ def test_a_profile_overrides_the_profile_that_it_extends() -> None:
     )
     own = Profile("own", (ProfileArtifact("sdk", version="2"),), {"B": "own"}, ("TERM",), "base")
     both = own.over(base)
-    assert [(one.name, one.version) for one in both.artifacts] == [("sdk", "2"), ("ndk", "1")]
+    assert [(artifact.name, artifact.version) for artifact in both.artifacts] == [
+        ("sdk", "2"),
+        ("ndk", "1"),
+    ]
     assert both.variables == {"A": "base", "B": "own"}
     assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
 
 
 def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
     toolchain = read_toolchain("qnn-sdk")
-    default, (first, *_, last) = toolchain.default, [one.version for one in toolchain.releases]
+    default, (first, *_, last) = (
+        toolchain.default,
+        [release.version for release in toolchain.releases],
+    )
     assert first != last
     for value, profile, wanted in (
         (first, last, first),
@@ -92,8 +98,8 @@ def test_a_profile_with_plus_artifact_at_version_changes_only_that_version() -> 
     plain = read_profile("android")
     assert plain == read_profiles()["android"]
     changed = read_profile("android+android-ndk@r99+qnn-sdk@9.9")
-    before = {one.name: one.version for one in plain.artifacts}
-    after = {one.name: one.version for one in changed.artifacts}
+    before = {artifact.name: artifact.version for artifact in plain.artifacts}
+    after = {artifact.name: artifact.version for artifact in changed.artifacts}
     assert after == {**before, "android-ndk": "r99", "qnn-sdk": "9.9"}
     assert (changed.variables, changed.like) == (plain.variables, "android")
     assert read_profile("direct-lpai").like == "direct"
@@ -362,5 +368,5 @@ def test_a_public_cache_leaves_out_artifacts_whose_licence_forbids_sharing(
 def test_the_doctors_host_libraries_are_those_of_libcxx() -> None:
     adoption = read_toolchain("libcxx").adoption
     assert adoption
-    wanted = {Path(one).name for one in adoption.markers}
+    wanted = {Path(marker).name for marker in adoption.markers}
     assert {*read_doctor_policy().host_libraries} == wanted

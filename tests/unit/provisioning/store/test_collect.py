@@ -265,7 +265,7 @@ def test_every_directory_below_the_home_that_our_code_names_is_in_home_parts() -
     records = {"locks", "pins", "uses"}  # no caches: records of the store
     named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "([a-z]+)"')
     files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]
-    found = {name for one in files for name in named.findall(one.read_text("utf-8"))}
+    found = {name for file in files for name in named.findall(file.read_text("utf-8"))}
     assert {"store", "lowered", "decoders"} < found
     assert found - records <= HOME_PARTS.keys()
 

@@ -128,7 +128,7 @@ def test_file_of_another_user_is_a_difference_whatever_its_group(
     monkeypatch.setattr(trees, "scan_tree", lambda *_, **__: {"c": state})
     for owner, found in ((7, []), (8, ["c: belongs to another user (7)"])):
         differences = compare_tree(tmp_path, [entry("c")], quick=True, owners=frozenset({owner}))
-        assert [str(one) for one in differences] == found
+        assert [str(difference) for difference in differences] == found
 
 
 def test_files_not_in_the_list_and_empty_directories_are_removed(tmp_path: Path) -> None:
