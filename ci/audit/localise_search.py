@@ -272,7 +272,7 @@ class Search:
         order = [*self.operators]
         if first is None or order.index(first.name) >= order.index(names[half]):
             halves += self.expose(cut, names[half:])
-        return list({halve.operator: halve for halve in halves}.values())
+        return list({half.operator: half for half in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
         """Return the first operator in the graph's order whose result is wrong; None if there is

@@ -90,17 +90,21 @@ def render_html(report: Report) -> str:
         figures=make_figures(report, shown),
         heat=make_map(report) if len(shown) < len(cases) else {},
         work=show_work(report),
-        statuses=[Statu for Statu in Status if any(case.status is Statu for case in report.cases)],
+        statuses=[
+            status for status in Status if any(case.status is status for case in report.cases)
+        ],
     )
 
 
 def write_page(document: Document, directory: Path, progress: Progress) -> None:
-    """Write a document as index.html into ``directory``. The page's filter acts on the first table.
-    Raises StoreError if that fails."""
-    groups = group_cards(document.cards)
-    page = render_page("document.html.j2", document=document, groups=groups)
-    write_whole(directory / PAGE, page.encode())
+    """Write a document as index.html into ``directory``. Raises StoreError if that fails."""
+    write_whole(directory / PAGE, render_document(document).encode())
     progress.step(f"report: {shown_path(directory / PAGE)}")
+
+
+def render_document(document: Document) -> str:
+    """Return a document as an HTML page. The page's filter acts on the first table."""
+    return render_page("document.html.j2", document=document, groups=group_cards(document.cards))
 
 
 def render_page(name: str, **values: Any) -> str:

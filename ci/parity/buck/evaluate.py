@@ -1,9 +1,9 @@
 """Evaluate a tree's build files with Starlark in one variant, and record the rules that they call.
 
 A variant is one of the builds that build files are written for: Meta's ``fbcode``, Meta's
-``xplat``, ``oss`` (open source), or ``switched``. In ``switched``, each read_config() switch has the
-opposite of its default. Time, depth and, in the worker process, memory are limited, so a file whose
-evaluation never ends is reported as not evaluated.
+``xplat``, ``oss`` (open source), or ``switched``. In ``switched``, each read_config() switch has
+the opposite of its default. Time, depth and, in the worker process, memory are limited, so a file
+whose evaluation never ends is reported as not evaluated.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from ci.audit.upgrade import (
 )
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import read_faults
-from ci.report.document import render_html, render_text
+from ci.report.document import render_text
+from ci.report.html import render_document
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
 from ci.verbs.upgrade_report import check_word
@@ -202,7 +203,7 @@ def make_wide() -> UpgradeReport:
 def test_an_upgrade_comparison_reads_as_its_snapshot() -> None:
     """The snapshot has the text, and the title and tables of the page."""
     report = make_wide()
-    page = render_html(make_document(report))
+    page = render_document(make_document(report))
     parts = re.findall(r"<h1.*?</h1>|<h2.*?</h2>|<p class.*?</p>|<tr.*?</tr>", page, re.DOTALL)
     assert max(map(len, render_text(make_document(report), 60).splitlines())) <= 60
     text = "\n".join([render_text(make_document(report), 120), *parts, ""])

@@ -21,7 +21,8 @@ from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.report.document import render_html, render_text
+from ci.report.document import render_text
+from ci.report.html import render_document
 from ci.report.schema import Case, Status
 from provisioning.errors import ExitCode, UsageError
 from tests.stand_ins.reports import make_report
@@ -211,7 +212,7 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
     shown = render_text(make_document(many), 100)
     assert "a.py:1, a.py:2, a.py:3 and 3 more: r, 7 times" in shown
     assert shown.count("F.silu(x)") == 1
-    page = render_html(make_document(cases))
+    page = render_document(make_document(cases))
     assert page.count("<circle") == 3  # before, after, and the ring around the chosen one
     assert "r: 40.0 dB, 39.1 KiB" in page
 

@@ -17,10 +17,10 @@ from ci.report.document import (
     Document,
     Row,
     Table,
-    render_html,
     render_markdown,
     render_text,
 )
+from ci.report.html import render_document
 from provisioning.console.command import Outcome, Verb, run_command
 from provisioning.console.progress import Progress
 from tests.stand_ins.snapshots import check_snapshot
@@ -42,14 +42,14 @@ def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> No
 
 
 def test_a_page_escapes_texts_colours_a_verdict_and_filters_the_first_table() -> None:
-    page = render_html(replace(DOCUMENT, parts=(TABLE, replace(TABLE, title="More"), *CARDS)))
+    page = render_document(replace(DOCUMENT, parts=(TABLE, replace(TABLE, title="More"), *CARDS)))
     assert "<script>alert" not in page
     parts = ("chip failed", '<td class="n">81</td>', "<del>- old</del>", "Known fault</h2>")
     assert [part for part in parts if part not in page] == []
     assert (page.count('data-i="'), page.count('id="case-table"')) == (2, 1)
 
 
-@pytest.mark.parametrize("render", [render_html, render_markdown])
+@pytest.mark.parametrize("render", [render_document, render_markdown])
 def test_commands_in_pages_and_summaries_are_those_of_the_caller(
     monkeypatch: pytest.MonkeyPatch, render: Callable[[Document], str]
 ) -> None:
