@@ -1,21 +1,11 @@
 """Computes what the gate needs for a comparison: the outputs of the model that was lowered and of
 the float32 model, and the predicted rounding noise. This runs in the process of the test, because
-only that process has the modules.
-
-Records the values that a test compares while it runs.
-
-Some functions that upstream's tests call are wrapped in the process that runs the tests; upstream's
-files are not changed. A wrapper records arguments or results, and does not change what the function
-does.
-"""
+only that process has the modules."""
 
 from __future__ import annotations
 
-import functools
-import importlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +13,7 @@ import torch
 from msgspec import structs
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ci.cases.engine import Notes
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
@@ -32,154 +22,8 @@ from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
+from ci.upstream.capture import Seen, Tensors
 from ci.upstream.journal import Comparison, Member, write_comparison
-
-TESTS = "executorch.backends.qualcomm.tests"
-Tensors = Sequence[torch.Tensor]
-
-
-@dataclass(kw_only=True)
-class Seen:
-    """A comparison in a test: upstream compares ``outputs`` with ``wanted``."""
-
-    program: Any  # the module that was lowered
-    float_model: Any  # the module from which it was quantized, or None
-    inputs: tuple[Any, ...]  # may be nested
-    is_own: bool  # whether ``wanted`` are the outputs of ``program``, not of the float32 model
-    pte_bytes: int = 0  # the size of the .pte, or 0 if it is not known
-    outputs: Tensors = ()
-    wanted: Tensors = ()
-
-
-@dataclass
-class Capture:
-    """The comparisons in the current test. ``seen`` holds the completed ones, and ``now`` the one
-    whose program is running. ``sources`` maps the id of each quantized module to its float32 model
-    and to the module itself."""
-
-    seen: list[Seen] = field(default_factory=list)
-    now: Seen | None = None
-    sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-
-    def note_quantized(self, quantized: Any, float_model: Any) -> None:
-        """Record that ``quantized`` was made from ``float_model``, and keep ``quantized`` alive so
-        that its id stays unique."""
-        self.sources[id(quantized)] = (float_model, quantized)
-
-    def begin(
-        self, program: Any, inputs: Tensors, *, is_own: bool = True, pte_bytes: int = 0
-    ) -> None:
-        """Record a program that is about to run, with a copy of its inputs."""
-        source = self.sources.get(id(program))
-        self.now = Seen(
-            program=program,
-            float_model=source[0] if source else None,
-            inputs=tuple(tree_map(_copy, tuple(inputs))),
-            is_own=is_own,
-            pte_bytes=pte_bytes,
-        )
-
-    def compare(self, outputs: Tensors, wanted: Tensors) -> None:
-        """Record the outputs of the program that ran last, and the values with which upstream is
-        about to compare them. Record nothing if no program ran since the last comparison."""
-        if self.now:
-            self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
-            self.seen.append(self.now)
-            self.now = None
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-capture = Capture()
-
-
-def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
-    """Replace ``owner.name``, a function, with a wrapper. The wrapper calls ``before`` with its
-    arguments, then the function, and then ``after`` with the result and the arguments."""
-    inner = vars(owner)[name]
-
-    @functools.wraps(inner)
-    def call(*words: Any, **options: Any) -> Any:
-        if before:
-            before(*words, **options)
-        made = inner(*words, **options)
-        if after:
-            after(made, *words, **options)
-        return made
-
-    setattr(owner, name, staticmethod(call) if isinstance(inner, staticmethod) else call)
-
-
-def watch_delegate() -> None:
-    """Record the comparisons of test_qnn_delegate.py. Its tests compare outputs with those of the
-    module that was lowered."""
-    case = importlib.import_module(f"{TESTS}.utils").TestQNN
-
-    def begin(
-        _: Any, module: Any, sample_inputs: Any, executorch_prog: Any, *_w: Any, **_o: Any
-    ) -> None:
-        capture.begin(module, sample_inputs, pte_bytes=len(executorch_prog.buffer))
-
-    def quantized(made: Any, _: Any, module: Any, *_w: Any, **_o: Any) -> None:
-        capture.note_quantized(made, module)
-
-    wrap(case, "verify_output", before=begin)
-    wrap(
-        case, "_assert_outputs_equal", before=lambda _, made, wanted: capture.compare(made, wanted)
-    )
-    wrap(case, "get_qdq_module", after=quantized)
-    wrap(case, "get_converted_sgd_trained_module", after=quantized)
-
-
-def watch_rework() -> None:
-    """Record the comparisons of tests/rework. Its tests always compare outputs with those of the
-    float32 model."""
-    shared = importlib.import_module(f"{TESTS}.rework.conftest")
-    lowered: dict[int, Any] = {}
-
-    def calibrated(made: Any, calibrate: Any) -> None:
-        lowered[id(calibrate.module)] = made
-        if made is not calibrate.module:
-            capture.note_quantized(made, calibrate.module)
-
-    def begin(*, module: Any, inputs: Any, executorch_prog: Any, **_: Any) -> None:
-        program = lowered.get(id(module), module)
-        size = len(executorch_prog.buffer)
-        capture.begin(program, inputs, is_own=program is module, pte_bytes=size)
-
-    def close(_: Any, device_output: Any, ref_output: Any) -> None:
-        capture.compare(device_output, ref_output)
-
-    wrap(shared.calibrate, "__enter__", after=calibrated)
-    wrap(shared, "verify_output_emulator", before=begin)
-    for metric in shared.Metrics.__subclasses__():
-        wrap(metric, "assert_close", before=close)
-
-
-def watch_backend_suite() -> None:
-    """Record the comparisons of backends/test/suite. Its tests compare outputs with those of the
-    exported program."""
-    tester = importlib.import_module("executorch.backends.test.harness.tester").Tester
-    running: list[Any] = []
-
-    def begin(program: Any, inputs: Any) -> None:
-        module = program.module(check_guards=False)
-        if any("quantize_" in name_operator(node) for node in module.graph.nodes):
-            capture.note_quantized(module, running[-1].original_module)
-        capture.begin(module, inputs)
-
-    def compare(wanted: Any, made: Any, *_w: Any, **_o: Any) -> None:
-        capture.compare(tree_leaves(made), tree_leaves(wanted))
-
-    def run(one: Any, *_w: Any, **_o: Any) -> None:
-        running[:] = [one]
-
-    wrap(tester, "run_method_and_compare_outputs", before=run)
-    wrap(tester, "_calculate_reference_output", before=begin)
-    wrap(tester, "_compare_outputs", before=compare)
-
 
 # The keys are the bits of activations and the bits of weights. 0 means that the activations are
 # float16, or that the graph has no weights.

@@ -39,14 +39,9 @@ from ci.executorch import internals
 from ci.executorch.lower import list_refusals
 from ci.executorch.patches import warm_up
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
+from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.journal import LOG, Entry, Ran
-from ci.upstream.record import (
-    capture,
-    watch_backend_suite,
-    watch_delegate,
-    watch_rework,
-    write_seen,
-)
+from ci.upstream.record import write_seen
 from ci.upstream.suites import (
     SOURCE,
     SUITE,

@@ -12,8 +12,8 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.upstream import record as module
-from ci.upstream.record import Capture, Seen, wrap
+from ci.upstream import capture as module
+from ci.upstream.capture import Capture, Seen, wrap
 
 ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
 EXECUTED = SimpleNamespace(buffer=bytes(7))

@@ -19,8 +19,8 @@ from torch import nn
 
 from ci.models.eager import keep_state
 from ci.models.schemes import Scheme
+from ci.upstream.capture import Seen
 from ci.upstream.journal import Member, read_comparisons
-from ci.upstream.record import Seen
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
