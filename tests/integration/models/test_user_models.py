@@ -106,7 +106,7 @@ WRONG = {
     "at_line": ("PlacedError", "in fails"),
     "not_evaluated": ("PlacedError", "(in module.eval())\n  why: nets.py, line"),
     "skipped": ("PlacedError", "raised Skipped: could not import 'timm'"),
-    "asks": ("PlacedError", "missing 1 required positional argument: 'size'"),
+    "asks": ("UsageError", "missing a required argument: 'size'"),
 }
 
 
