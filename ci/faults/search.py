@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from statistics import fmean
 from typing import Any
 
 from msgspec import structs
@@ -45,6 +46,7 @@ ORDER = (WRONG, CRASHED, LATE, REFUSED)
 SHRINK_S = 120.0  # for each suspect
 COSTLY = {LATE, REFUSED}  # a suspect that takes long gets a quarter of SHRINK_S
 SHARE, COSTLY_SHARE = 0.5, 0.1  # of the time, in which suspects are examined
+COSTLY_S = 30.0  # what the first COSTLY suspect is expected to take; others take the mean so far
 SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
@@ -84,7 +86,8 @@ class Search:
     stopped: Counter[str] = field(default_factory=Counter)  # graphs that stop others, per block
     unconfirmed: int = 0
     trying_s: float = 0.0
-    examining_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    # Whether suspects are COSTLY, with how long each took to examine.
+    examining_s: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
     cpu_s: float = 0.0
     started: float = 0.0
     shown: float = 0.0
@@ -217,8 +220,8 @@ class Search:
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects: wrong results first, then those with an operator, attribute
         or kind of constant that was not examined yet, then small graphs. Unless ``all_of_them`` is
-        true, return those for which there is no time, because others took SHARE of it. COSTLY ones
-        have a separate share."""
+        true, return those for which there is no time: with one of average length, they would take
+        more than SHARE of it. COSTLY ones have a separate share."""
         graphs = {number: parse_graph(one.text) for number, one in waiting}
         features = {number: list_features(graph) for number, graph in graphs.items()}
         queue, left = list(waiting), []
@@ -235,7 +238,9 @@ class Search:
                 continue
             start, costly = time.monotonic(), one.end in COSTLY
             share = (start - self.started) * (COSTLY_SHARE if costly else SHARE)
-            has_time = all_of_them or self.examining_s[costly] < share
+            taken_s = self.examining_s[costly]
+            expected_s = fmean(taken_s) if taken_s else COSTLY_S * costly
+            has_time = all_of_them or sum(taken_s) + expected_s <= share
             if start > self.deadline or not has_time:
                 left.append((number, one))
                 continue
@@ -246,7 +251,7 @@ class Search:
                 left.append((number, one))
             found = [list_features(parse_graph(finding.graph)) for finding in self.findings[known:]]
             self.examined.update(*(found or [features[number]]))
-            self.examining_s[costly] += time.monotonic() - start
+            taken_s.append(time.monotonic() - start)
         return left
 
     def count_explained(self, graph: Graph, end: str) -> bool:

@@ -277,10 +277,14 @@ def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> Non
 def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
     finder = make_search(lambda one, _: REFUSED if "tanh" in one.text else WRONG)
     wrong, refused = (0, suspect("gelu")), (1, suspect("tanh", end=REFUSED))
-    for spent, left in (({False: 1e18, True: 1e18}, [wrong, refused]), ({False: 1e18}, [wrong])):
-        finder.examining_s |= {False: 0.0, True: 0.0} | spent
+    third = time.monotonic() / 3  # with one more that takes as long, examining has more than half
+    for spent, left in (
+        ({False: [1e18], True: [1e18]}, [wrong, refused]),
+        ({False: [1e18], True: []}, [wrong]),
+        ({False: [third]}, [wrong]),
+    ):
+        finder.examining_s |= spent
         assert finder.examine([wrong, refused]) == left
-    finder.examining_s[True] = 1e18
     assert finder.examine([wrong, refused], all_of_them=True) == []
     assert [finding.operators for finding in finder.findings] == [("tanh",), ("gelu",)]
 
