@@ -352,14 +352,18 @@ def applies(need: Requirement, extra: str) -> bool:
 
 
 def link_files(package: Distribution, site: Path) -> None:
-    """Link a package's files and what was compiled of them, unless a file was changed or cannot be
-    linked. Scripts are copied, because they contain the path of their environment."""
+    """Link a package's files and what was compiled of them, unless a file was changed, cannot be
+    linked or is outside of the environment. Scripts are copied, because they contain the path of
+    their environment."""
     old = Path(str(package.locate_file("")))
     environments = os.fsencode(old.parents[2]), os.fsencode(site.parents[2])
     files = [str(file) for file in package.files or ()]
     compiled = [cache_from_source(name) for name in files if name.endswith(".py")]
     names = dict.fromkeys([*files, *(name for name in compiled if (old / name).exists())])
+    places = [Path(os.path.normpath(site / name)) for name in names]
     with suppress(OSError):
+        if any(site.parents[2] not in place.parents for place in places):
+            return
         if any(is_changed(file, old) for file in package.files or ()):
             return
         # A package whose dist-info is there counts as installed.

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import py_compile
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib.util import cache_from_source
-from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
 
 from provisioning.console.interrupts import ENDING_SIGNALS
 
@@ -48,35 +43,6 @@ SPREAD = (
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Compile a share of the modules. In a fresh clone, all workers import the same modules at the
-    same time, and each would compile all of them."""
-    worker = getattr(config, "workerinput", None)
-    if worker is None:
-        return
-    number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    paths = [
-        path for name in ("ci", "provisioning", "tests") for path in (ROOT / name).rglob("*.py")
-    ]
-    for path in sorted(paths)[number::workers]:
-        is_test = path.match("test_*.py") or path.name == "conftest.py"
-        pyc = Path(cache_from_source(str(path)))
-        if is_test:
-            pyc = pyc.with_name(path.stem + rewrite.PYC_TAIL)
-        if pyc.exists() and pyc.stat().st_mtime >= path.stat().st_mtime:
-            continue
-        with suppress(OSError, SyntaxError):  # importing it says more
-            if is_test:
-                digest, code = rewrite._rewrite_test(path, config)
-                pyc.parent.mkdir(exist_ok=True)
-                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, digest, pyc)
-            else:
-                py_compile.compile(str(path), quiet=2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

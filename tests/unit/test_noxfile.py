@@ -565,6 +565,8 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
         ("changed", "", "changed"),
         ("half", "half", "gone"),
         ("begun", "", "begun"),
+        ("above", "", "above"),
+        ("absolute", "", "absolute"),
         ("present", "", ""),
     ],
 )
@@ -577,6 +579,13 @@ def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
     for name, requires in (("b", ()), ("c", ()), ("unmet", ("b>1",)), ("half", ("gone",))):
         put(whole, name, *requires)
     put(whole, "changed", module="x = 1000\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
+    for name, path in (("above", "../../../../elsewhere"), ("absolute", str(elsewhere))):
+        put(whole, name)
+        about = whole / f"lib/python3.11/site-packages/{name}-1.0.dist-info"
+        with (about / "RECORD").open("a") as record:
+            record.write(f"{path},,4\n")
     (whole / "installed.sha256").touch()
     put(unfinished, "begun")
     put(fresh, "present")
@@ -593,6 +602,7 @@ def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
         expected.add(Path(cache_from_source(str(site / files[0]))))
         assert (site / files[0]).samefile(old / files[0])
     assert {path for path in fresh.rglob("*") if path.is_file()} == before | expected
+    assert elsewhere.read_text() == "kept"
 
 
 def test_another_executorch_brings_the_torch_that_goes_with_it(
