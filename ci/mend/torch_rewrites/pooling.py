@@ -58,6 +58,30 @@ def pad_before_pool(edit: Editor, node: Node) -> None:
     edit.replace(node, new, "pad with zeros, pool without padding, multiply by a constant factor")
 
 
+@rewrites("state-stride", aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool3d)
+def state_stride(edit: Editor, node: Node) -> None:
+    """State the stride of pools, which is the kernel by default."""
+    if not argument(node, "stride"):
+        kernel = node.args[1]
+        node.replace_all_uses_with(edit.call_again(node, stride=kernel))
+        edit.note(node, f"the same pool with stride={kernel}")
+
+
+@rewrites("widen-max-pool", aten.max_pool1d)
+def widen_max_pool(edit: Editor, node: Node) -> None:
+    """Write max pools over one axis as pools of images with one row."""
+    kernel = per_axis(node.args[1], 1)
+    size, stride, padding, dilation = (
+        [number, *per_axis(argument(node, name) or kernel, 1)]
+        for name, number in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
+    )
+    new = edit.call(aten.unsqueeze.default, node.args[0], -2)
+    ceil = argument(node, "ceil_mode")
+    new = edit.call(aten.max_pool2d.default, new, size, stride, padding, dilation, ceil)
+    new = edit.call(aten.squeeze.dim, new, -2)
+    edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
+
+
 @rewrites(
     "multiply-adaptive-pool",
     aten.adaptive_avg_pool1d,

@@ -182,6 +182,17 @@ ROWS: dict[str, list[Row]] = {
         (0, (1, 3, 8, 8), lambda x: F.avg_pool2d(x, 2, ceil_mode=True)),
         (0, (1, 3, 8, 8), lambda x: F.max_pool2d(x, 3, 2, 1)),
     ],
+    "state-stride": [
+        (1, (1, 3, 8, 9), lambda x: F.max_pool2d(x, (2, 3), padding=1, ceil_mode=True)),
+        (1, (1, 3, 8, 9), lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True)[0]),
+        (1, (1, 3, 4, 6, 8), lambda x: F.avg_pool3d(x, 2, count_include_pad=False)),
+        (0, (1, 3, 8, 9), lambda x: F.max_pool2d(x, 2, 1)),
+    ],
+    "widen-max-pool": [
+        (1, (2, 3, 9), lambda x: F.max_pool1d(x, 2)),
+        (1, (3, 16), lambda x: F.max_pool1d(x, 3, 2, 1, 2, True)),
+        (0, (2, 3, 9), lambda x: F.avg_pool1d(x, 2)),
+    ],
     "multiply-adaptive-pool": [
         (1, (1, 3, 5, 6), lambda x: F.adaptive_avg_pool2d(x, 3)),
         (1, (3, 5, 6), lambda x: F.adaptive_avg_pool2d(x, (None, 7))),
