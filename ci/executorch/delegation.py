@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from ci.cases.engine import Delegation, Fallback
 from ci.cases.forked import note_step
 from ci.executorch.internals import get_delegation_info, qnn_partitioner
-from ci.facts.finding import NOWHERE, Origin
+from ci.facts.finding import NOWHERE, Origin, Place
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_origin
 from ci.report.schema import OperatorCount
@@ -35,6 +35,7 @@ NOISE = re.compile(
 MAX_REASON = 400
 BUILDER = "[QNN Delegate Op Builder]: "  # the prefix of ExecuTorch's warnings on unsupported nodes
 LEFT = "_left_to_the_cpu"  # the attribute of an exception, see list_left
+FAILED_AT = "_failed_at"  # the attribute of an exception: where the node that raised it comes from
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
 # LPAI supports only integers, so ExecuTorch leaves the conversions at both ends to the CPU.
@@ -107,7 +108,8 @@ def qnn_errors(text: str, known: str = "") -> str:
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason for a
     refusal is taken from QNN's error lines in ``log``, or else from ExecuTorch's warnings or the
-    partitioner's log. If the block raises an exception, list_left returns them for it."""
+    partitioner's log. If the block raises an exception, list_left returns them for it, and
+    find_failed where the node comes from at which ExecuTorch failed."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
@@ -128,7 +130,9 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
                 warnings.simplefilter("always")
                 supported = bool(original(self, submodules, node))
         except Exception as error:
-            raise RuntimeError(f"ExecuTorch fails at {where}") from error
+            failure = RuntimeError(f"ExecuTorch fails at {where}")
+            vars(failure)[FAILED_AT] = origin
+            raise failure from error
         note_step("QNN compiled the graph")  # follows the last node
         if not supported and node.op == "call_function":
             told = read_window(log, start)
@@ -156,6 +160,12 @@ def list_left(error: Exception) -> list[Fallback]:
     quantize or dequantize."""
     left: list[Fallback] = vars(error).get(LEFT, [])
     return [fallback for fallback in left if not fallback.op.startswith(QUANTIZING)]
+
+
+def find_failed(error: Exception) -> tuple[Place, ...]:
+    """Return the line from which the node comes whose lowering raised an exception, if known."""
+    origin: Origin = vars(error).get(FAILED_AT, NOWHERE)
+    return origin.places
 
 
 def name_operator(node: Any) -> str:

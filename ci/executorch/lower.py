@@ -33,6 +33,7 @@ from ci.executorch.compiled_types import TypeRecord, record_types
 from ci.executorch.delegation import (
     audit_delegation,
     count_operators,
+    find_failed,
     list_left,
     qnn_errors,
     record_refusals,
@@ -401,7 +402,7 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 def describe_refusal(error: Exception, log: Path) -> Finding:
     """Return why a lowering failed. The first line of list_refusals is the headline."""
     first, *others = list_refusals(error, log)
-    places = list_places(list_left(error))
+    places = dict.fromkeys((*find_failed(error), *list_places(list_left(error))))
     return NOT_LOWERED.find(first, evidence="\n".join(others), places=places)
 
 

@@ -689,6 +689,21 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
     assert others[3].startswith("RuntimeError: no binary")
 
 
+def test_a_failure_at_a_node_names_the_nodes_line_first(partitioner: Any) -> None:
+    support, _, log = partitioner
+    left, bad = node("erf", Operator("qnn"), line=3), node("pool", Operator("raises"), line=9)
+
+    def judge() -> None:
+        with record_refusals(log):
+            support.is_node_supported(None, {}, left)
+            support.is_node_supported(None, {}, bad)
+
+    with pytest.raises(RuntimeError) as caught:
+        judge()
+    found = lower.describe_refusal(caught.value, log)
+    assert [place.line for place in found.places] == [9, 3]
+
+
 def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
