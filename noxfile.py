@@ -446,9 +446,10 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
         fetch_library(session, group)
     lowers = verb in {"test-emulator", "test-upstream", "audit"}
     executorch = choose_executorch(session) if lowers else ""
-    lowering = find_environment(session, "lowering") / "bin" / "python"
-    if verb == "doctor" and lowering.exists() and "--python" not in " ".join(words):
-        words = (*words, "--python", str(lowering))  # the doctor itself needs no torch
+    name = "onnx" if {"onnx", "onnx-sdk"} & {*words} else "lowering"
+    python = find_environment(session, name) / "bin" / "python"
+    if verb == "doctor" and python.exists() and "--python" not in " ".join(words):
+        words = (*words, "--python", str(python))  # the doctor itself needs no torch
     run_module(session, group, "ci", verb, *words, executorch=executorch)
 
 

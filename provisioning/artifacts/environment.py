@@ -121,7 +121,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         adoptions = [request.toolchain.adoption for request in missing]
         variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
         or_adopt = f", or set {variables} to an installation" if variables else ""
-        command = "+".join([f"qnn-ci fetch {name}", *_other_versions(profile, missing)])
+        command = "+".join([f"qnn-ci fetch {name}", *other_versions(profile, missing)])
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"the store {store.home} does not contain every artifact of this profile",
@@ -130,7 +130,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     return compose_environment(name, profile, tuple(item for item in found if item))
 
 
-def _other_versions(profile: Profile, requests: list[ArtifactRequest]) -> list[str]:
+def other_versions(profile: Profile, requests: list[ArtifactRequest]) -> list[str]:
     """Return ARTIFACT@VERSION for each request whose version the user chose instead of the
     profile's."""
     versions = {wanted.name: wanted.version for wanted in profile.artifacts}

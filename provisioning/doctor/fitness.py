@@ -65,7 +65,8 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``libraries`` maps the SDK's directories to required files. ``skels`` is true if the SDK's stubs
     and skels are pushed to a device; ``staged`` are the other files that a device needs.
     ``headers`` is true if the SDK's headers are needed, and ``python`` is true if a Python that
-    lowers models is needed. ``tools`` are keys of DoctorPolicy.tools. ``roots`` are other required
+    lowers models is needed. ``packages`` are distributions that another profile's Python needs.
+    ``tools`` are keys of DoctorPolicy.tools. ``roots`` are other required
     artifacts. ``kinds`` are the kinds of directories whose files are checked.
     """
 
@@ -82,6 +83,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: bool = False
     root_on_device: bool = False
     python: bool = False
+    packages: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()

@@ -10,7 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.artifacts import choice
-from provisioning.artifacts.environment import compose_environment, locate_profile
+from provisioning.artifacts.environment import (
+    compose_environment,
+    locate_profile,
+    other_versions,
+)
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import FLAG, Outcome, user_path, user_program
@@ -31,6 +35,7 @@ from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
+WITH_SDK = {"onnx": "onnx-sdk"}  # profiles of which another one takes an SDK
 LEAST = 40  # columns; narrower text would break words
 
 
@@ -72,7 +77,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         environment = locate_profile(chosen.profile, progress)
         _, verdict = settle_adaptor(chosen, environment, progress, python=python, backend=backend)
     else:
-        request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
+        profile = name_profile(args.profile, chosen)
+        request = compose_request(profile, given, os.environ, keep_variables=args.shell)
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
@@ -82,6 +88,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         verdict.data(strict=args.strict),
         ExitCode.OK if fit else ExitCode.ENVIRONMENT,
     )
+
+
+def name_profile(profile: str, chosen: choice.QnnChoice) -> str:
+    """Return the profile that provides the chosen QNN, as ``fetch`` and ``env`` take it, such as
+    ``android+qnn-sdk@2.50.0.260828``."""
+    if chosen.sdk == choice.WHEEL:
+        return profile
+    profile = chosen.profile if profile in EMULATORS else WITH_SDK.get(profile, profile)
+    return "+".join([profile, *other_versions(read_profile(profile), wanted_requests(profile))])
 
 
 def check_backend(profile: str, backend: Backend) -> None:

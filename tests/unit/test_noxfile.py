@@ -324,14 +324,19 @@ def test_no_session_runs_by_default(noxfile: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("words", "adds"),
-    [((), True), (("--python", "p"), False), (("--python=p",), False), (("--json",), True)],
+    [
+        ((), "lowering"),
+        (("--python", "p"), ""),
+        (("--python=p",), ""),
+        (("--json",), "lowering"),
+        (("onnx",), "onnx"),
+    ],
 )
 def test_the_doctor_examines_the_environment_that_lowers(
-    linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: bool
+    linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: str
 ) -> None:
-    python = str(tmp_path / ".nox/lowering/bin/python")
-    more = ("--python", python) if adds else ()
-    make(linux, Recorder(tmp_path, "validate"), "core", "lowering")
+    more = ("--python", str(tmp_path / f".nox/{adds}/bin/python")) if adds else ()
+    make(linux, Recorder(tmp_path, "validate"), "core", "lowering", "onnx")
     for name, given in (("validate", words), ("qnn_ci", ("doctor", *words))):
         session = Recorder(tmp_path, name, *given)
         getattr(linux, name).func(session)

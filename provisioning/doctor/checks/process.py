@@ -35,6 +35,7 @@ class Variables(NamedTuple):
 
     facts: VariableFacts
     sdk_root: Path
+    profile: str
     runs: bool = False
 
     @property
@@ -50,6 +51,7 @@ class Variables(NamedTuple):
             "QNN_SDK_ROOT",
             self.root or "environment",
             root=self.sdk_root,
+            profile=self.profile,
             wanted=self.wanted,
             library_path=self.facts.values.get("LD_LIBRARY_PATH", "(not set)"),
         )
@@ -62,7 +64,7 @@ def find_variables(case: Case) -> Iterator[Variables]:
     """Yield the variables, if there is an SDK that they should point to."""
     facts = case.facts
     if facts.variables and facts.sdk and facts.sdk.markers:
-        yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
+        yield Variables(facts.variables, facts.sdk.root, facts.profile, case.runs_on_host)
 
 
 VARIABLES = Subjects(find_variables, Variables.seen)
@@ -264,7 +266,11 @@ class Interpreter(NamedTuple):
 
 
 PYTHON = Subjects(
-    lambda case: [Interpreter(case.facts.python, case)] if case.facts.python else [],
+    lambda case: (
+        [Interpreter(case.facts.python, case)]
+        if case.facts.python and not case.fitness.packages
+        else []
+    ),
     Interpreter.seen,
 )
 
@@ -278,6 +284,14 @@ PYTHON.when(
     QNN512=lambda python: python.facts.adaptor and python.elf is None,
     QNN513=lambda python: python.elf and python.elf.machine != EM_X86_64,
 )
+
+
+@ENVIRONMENT.check("QNN518")
+def see_no_package(case: Case) -> Iterator[Seen]:
+    python = case.facts.python
+    for name in case.fitness.packages if python else ():
+        if python and python.distributions.get(name) is None:
+            yield seen(name, python.executable)
 
 
 @PYTHON.check("QNN502")

@@ -95,7 +95,11 @@ def survey_environment(
         asks_library = (fitness.headers or request.tries_device) and HOST_KIND in fitness.kinds
         root = request.roots[sdk_name]
         sdk = survey_sdk(root, policy.headers, asks_library=asks_library)
-    python = _survey_python(request, policy, sdk) if fitness.python else None
+    python = None
+    if fitness.python:
+        python = _survey_python(request, policy, sdk)
+    elif fitness.packages:
+        python = survey_python(request.python, fitness.packages, (), request.variables)
     return EnvironmentFacts(
         profile=request.profile,
         host=_survey_host(request, policy, fitness, kinds, trees),
@@ -107,7 +111,7 @@ def survey_environment(
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
         python=python,
-        backend=_survey_backend(request, sdk, python),
+        backend=_survey_backend(request, sdk, python if fitness.python else None),
         variables=survey_variables(request.variables, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(

@@ -43,6 +43,24 @@ def test_a_broken_environment_exits_with_3_and_leads_with_its_first_fault(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "profile"),
+    [
+        (("emulator", "--shell", "--sdk=2.50.0.260828"), "emulator-sdk+qnn-sdk@2.50.0.260828"),
+        (("onnx", "--sdk=2.50.0.260828"), "onnx-sdk+qnn-sdk@2.50.0.260828"),
+        (("linux", "--sdk=2.50.0.260828"), "linux+qnn-sdk@2.50.0.260828"),
+    ],
+)
+def test_a_missing_sdk_of_another_version_is_fetched_with_its_profile(
+    tmp_path: Path, run_doctor: Run, words: tuple[str, ...], profile: str
+) -> None:
+    ended = run_doctor(tmp_path, *words, "--json")
+    (fix,) = {
+        one["fix"] for one in json.loads(ended.stdout)["findings"] if "qnn-sdk=" in one["fix"]
+    }
+    assert f"fetch {profile}`" in fix
+
+
 def test_json_fits_its_schema(tmp_path: Path, run_doctor: Run) -> None:
     ended = run_doctor(tmp_path, "android", f"--root=qnn-sdk={tmp_path}", "--device", "--json")
     verdict = json.loads(ended.stdout)

@@ -214,7 +214,7 @@ def variables(root: str = "/sdk", *path: PathEntry, runs: bool = True, **values:
         roots_that_exist=frozenset({"/sdk", "/other", "sdk"}),
         real={"sdk": "/sdk"},
     )
-    return Variables(facts, Path("/sdk"), runs)
+    return Variables(facts, Path("/sdk"), "emulator", runs)
 
 
 def entry(directory: str, *files: FileFacts) -> PathEntry:
@@ -621,6 +621,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         python(installed="/elsewhere/executorch"),
     ),
     "QNN517": (python(shadowed=(("torch", "/path/torch.py", "/site/torch"),)), python()),
+    "QNN518": (
+        within(Fitness(packages=("torch", "onnx")), python=PYTHON),
+        within(Fitness(packages=("torch",)), python=PYTHON),
+    ),
     "QNN508": (python(adaptor=None), python()),
     "QNN509": (
         adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.37",)),))),

@@ -139,7 +139,7 @@ def test_a_linked_sdk_is_surveyed_like_the_sdk(root: Path, tmp_path: Path) -> No
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
     facts = survey_variables(variables, root)
-    assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
+    assert list(VARIABLES.judge(Variables(facts, root, "emulator", runs=True))) == []
 
 
 def test_a_sparse_file_of_1_tib_is_surveyed_in_bounded_time(root: Path) -> None:
