@@ -31,11 +31,11 @@ sys.path[:] = [place for place in sys.path if place]
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # garbage collection took a fifth of the import time and freed little
-# Imports print notes, such as torchao's about CUDA libraries. They are shown only if an import
-# fails.
+# Imports print notes, such as torchao's about CUDA libraries and QNN's about its configuration.
+# They are shown only if an import fails.
 with tempfile.TemporaryFile() as printed:
     try:
-        with redirected(printed.fileno(), 2):
+        with redirected(printed.fileno(), 1, 2):
             for module in os.environ[IMPORTS].split():
                 getattr(importlib.import_module(module), "before_forks", lambda: None)()
     except BaseException:

@@ -142,7 +142,7 @@ def render_found(found: Sequence[Searched]) -> str:
     faults, about suspects without a result, and about each finding."""
     lines = []
     for searched in found:
-        ends = ", ".join(f"{number} {end}" for end, number in sorted(searched.ends.items()))
+        ends = show_ends(searched.ends)
         lines.append(
             f"{searched.frontend} {searched.scheme} {searched.soc}, seed {searched.seed}:"
             f" {count(searched.graphs, 'graph')} in {searched.seconds:.0f} s"
@@ -158,7 +158,8 @@ def render_found(found: Sequence[Searched]) -> str:
             lines.append(f"  {told} not confirmed: the graphs did not fail again, or too rarely")
         if searched.unexamined:
             told = count(searched.unexamined, "suspect was", "suspects were")
-            lines.append(f"  {told} not examined: increase --minutes")
+            ends = show_ends(searched.unexamined_ends)
+            lines.append(f"  {told} not examined ({ends}): increase --minutes")
         if searched.cells:
             tried = [cells for cells in searched.cells.values() if any(cells.values())]
             sizes = [ends for cells in searched.cells.values() for ends in cells.values()]
@@ -180,13 +181,14 @@ def render_coverage(found: Sequence[Searched]) -> str:
     columns = [f"{one.scheme} {one.soc} (V{find_soc(one.soc).hexagon})" for one in found]
     names = [(block, size) for block, sizes in found[0].cells.items() for size in sizes]
     rows = [
-        (block, size, *(_show_ends(searched.cells[block][size]) for searched in found))
+        (block, size, *(show_ends(searched.cells[block][size]) for searched in found))
         for block, size in names
     ]
     return make_markdown_table(("block", "sizes", *columns), rows) + "\n"
 
 
-def _show_ends(ends: Mapping[str, int]) -> str:
+def show_ends(ends: Mapping[str, int]) -> str:
+    """Return how many graphs had each result, such as ``3 refused, 40 right``."""
     return ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
 
 
@@ -197,7 +199,7 @@ def describe_finding(one: Finding) -> str:
     reached = (
         "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
     )
-    known = f", in {one.block}" if one.block else ""
+    known = ", not shrunk further" * (not one.shrunk) + (f", in {one.block}" if one.block else "")
     known += f", known: {one.known}" if one.known else ""
     mended = f", right with {' or '.join(one.mended_by)}" if one.mended_by else ""
     return (
@@ -216,6 +218,8 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     if one.block:
         block, _, size = one.block.partition(" ")
         lines += [f"It is a part of the block `{block}` in the sizes of `{size}`.", ""]
+    if not one.shrunk:
+        lines += ["A smaller graph may have the same fault: there was no time to shrink it.", ""]
     if one.known:
         lines += [f"It is the known fault `{one.known}` of docs/findings/faults.md.", ""]
     if one.why:

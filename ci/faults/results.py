@@ -170,7 +170,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     name of the known fault in the graph; it is empty if there is none. ``mended_by`` are the
     rewrites of ci.mend with which the graph is right. ``seconds`` is the time from the start of the
     search until the fault was found. ``block`` names the block and the size class from which the
-    graph comes; it is empty for a random graph."""
+    graph comes; it is empty for a random graph. ``shrunk`` is false if a smaller graph may have the
+    fault, because there was no time to try."""
 
     graph: str
     end: str
@@ -194,13 +195,15 @@ class Finding(Struct, frozen=True, kw_only=True):
     number: int = 0
     seconds: float = 0.0
     block: str = ""
+    shrunk: bool = True
 
 
 class Searched(Struct, frozen=True, kw_only=True):
     """The results of a search in a scheme. ``ends`` counts the graphs per result, ``unjudged`` the
     graphs per reason why they cannot be judged, and ``known`` the suspects per known fault.
     ``findings`` are sorted: unknown faults come first, then wrong results, then a low SQNR.
-    ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones were not tried again.
+    ``unconfirmed`` suspects did not fail again, and ``unexamined`` ones were not tried again;
+    ``unexamined_ends`` counts the latter per result.
     ``seconds`` and ``per_minute`` refer to trying the generated graphs, without shrinking.
     ``cpu_s`` is the CPU time per graph. ``cells`` counts the results of the graphs from blocks, per
     block, size class and result; a size class without results was not tried."""
@@ -218,5 +221,6 @@ class Searched(Struct, frozen=True, kw_only=True):
     unconfirmed: int
     unexamined: int
     findings: tuple[Finding, ...]
+    unexamined_ends: dict[str, int] = {}
     known: dict[str, int] = {}
     cells: dict[str, dict[str, dict[str, int]]] = {}

@@ -44,11 +44,12 @@ REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
 SHRINK_S = 120.0  # for each suspect
-COSTLY = {LATE, REFUSED}  # a suspect that takes long gets a quarter of SHRINK_S
+COSTLY = {LATE, REFUSED}  # a suspect that takes long gets COSTLY_S instead
 SHARE, COSTLY_SHARE = 0.5, 0.1  # of the time, in which suspects are examined
-COSTLY_S = 30.0  # what the first COSTLY suspect is expected to take; others take the mean so far
+COSTLY_S = 30.0  # also what the first one is expected to take; others take the mean so far
 SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
-CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
+CONFIRM_S = 60.0  # extra time for suspects that are being confirmed when the search ends
+REPORT_S = 5.0  # the time in which a suspect is confirmed but not shrunk
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
 SHOW_S = 30.0
 
@@ -106,13 +107,12 @@ class Search:
         graphs = 0
         waiting: list[tuple[int, Result]] = []
         items = self.make_items(0, most_graphs)
-        while items and time.monotonic() < deadline:
-            start = time.monotonic()
+        while items and (start := time.monotonic()) < (until := deadline - find_reserve(waiting)):
             alone = list(filter(self.is_risky, items))
             together = [n for n in items if n not in alone]
             trying = [
-                self.try_items([items[n] for n in together], 0, deadline),
-                self.try_items([items[n] for n in alone], 1, deadline),
+                self.try_items([items[n] for n in together], 0, until),
+                self.try_items([items[n] for n in alone], 1, until),
             ]
             ahead = self.make_items(max(items) + 1, most_graphs)
             ended = zip([*together, *alone], chain.from_iterable(trying), strict=True)
@@ -152,6 +152,7 @@ class Search:
             cells=self.list_cells(),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
+            unexamined_ends=dict(Counter(one.end for _, one in left)),
             findings=tuple(sorted(counted, key=_rank)),
         )
 
@@ -219,9 +220,12 @@ class Search:
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects: wrong results first, then those with an operator, attribute
-        or kind of constant that was not examined yet, then small graphs. Unless ``all_of_them`` is
-        true, return those for which there is no time: with one of average length, they would take
-        more than SHARE of it. COSTLY ones have a separate share."""
+        or kind of constant that was not examined yet, then small graphs. Return those for which
+        there is no time.
+
+        Unless ``all_of_them`` is true, that is the case if they would take more than SHARE of it
+        with one of average length. COSTLY ones have a separate share. At the end of the search,
+        those that are not COSTLY are still confirmed, but not shrunk."""
         graphs = {number: parse_graph(one.text) for number, one in waiting}
         features = {number: list_features(graph) for number, graph in graphs.items()}
         queue, left = list(waiting), []
@@ -241,12 +245,14 @@ class Search:
             taken_s = self.examining_s[costly]
             expected_s = fmean(taken_s) if taken_s else COSTLY_S * costly
             has_time = all_of_them or sum(taken_s) + expected_s <= share
-            if start > self.deadline or not has_time:
+            late = all_of_them and not costly
+            if start > self.deadline + CONFIRM_S * late or not has_time:
                 left.append((number, one))
                 continue
             known = len(self.findings)
+            until = self.deadline - find_reserve([*queue, *left])
             try:
-                self.locate(number, one, graphs[number])
+                self.locate(number, one, graphs[number], until)
             except LateError:
                 left.append((number, one))
             found = [list_features(parse_graph(finding.graph)) for finding in self.findings[known:]]
@@ -266,9 +272,10 @@ class Search:
                 return True
         return False
 
-    def locate(self, number: int, suspect: Result, graph: Graph) -> None:
-        """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
-        add it to the findings.
+    def locate(self, number: int, suspect: Result, graph: Graph, until: float) -> None:
+        """Confirm a suspect alone and with other seeds, shrink it until the time ``until`` at the
+        latest, and add it to the findings. If it needs more time than it gets, it is confirmed with
+        two further seeds, and neither variations nor rewrites are tried.
 
         If the suspect does not fail again, or if the shrunk graph fails in fewer than half of the
         repeats, it only counts as unconfirmed. Raises LateError if there is not enough time.
@@ -284,17 +291,17 @@ class Search:
 
         bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
         is_slow = time.monotonic() - start > SLOW_S
-        shrink_s = SHRINK_S / 4 if end in COSTLY else SHRINK_S
-        shrink_until = min(time.monotonic() + shrink_s, self.deadline)
+        until = min(until, time.monotonic() + (COSTLY_S if end in COSTLY else SHRINK_S))
 
-        def still_fails(graphs: Sequence[Graph]) -> list[bool]:
-            in_time = time.monotonic() < shrink_until
-            return self.fails(end, graphs, seeds[:1], bundle) if in_time else [False] * len(graphs)
+        def still_fails(graphs: Sequence[Graph]) -> Sequence[bool]:
+            return self.fails(end, graphs, seeds[:1], bundle)
 
         few = 2 * self.jobs
-        small = shrink(graph, still_fails, few, few if bundle else CHUNK)
-        if not self.fails(end, [small], bundle=1)[0]:
+        small = shrink(graph, still_fails, few, few if bundle else CHUNK, until)
+        if small != graph and not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
+        is_shrunk = time.monotonic() < until
+        is_slow = is_slow or not is_shrunk
         varied = [] if is_slow else fit_variations(small, self.frontend)
         items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
         tried = {(result.text, result.seed): result.end for result in self.confirm(items, bundle)}
@@ -328,6 +335,7 @@ class Search:
             number=number,
             block=" ".join(self.cells.get(number, ())),
             seconds=round(time.monotonic() - self.started),
+            shrunk=is_shrunk,
         )
         self.findings.append(finding)
         self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")
@@ -345,6 +353,12 @@ class Search:
         """Return the name of the first known fault in a graph; empty if it has none."""
         known = match_faults(describe(graph, find_shapes(graph)), self.scheme, self.qnn)
         return known[0].fault if known else ""
+
+
+def find_reserve(waiting: Sequence[tuple[int, Result]]) -> float:
+    """Return the time in seconds that it takes to confirm the suspects that are not COSTLY, at most
+    CONFIRM_S."""
+    return min(REPORT_S * sum(one.end not in COSTLY for _, one in waiting), CONFIRM_S)
 
 
 def make_finding(graph: Graph, end: str, results: Sequence[Result], **fields: Any) -> Finding:

@@ -4,6 +4,7 @@ fail."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, islice
@@ -29,18 +30,19 @@ NEUTRAL: Mapping[str, int] = dict.fromkeys(("stride", "dilation", "groups", "cou
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
-def shrink(graph: Graph, fails: Fails, first: int, most: int) -> Graph:
+def shrink(graph: Graph, fails: Fails, first: int, most: int, until: float = math.inf) -> Graph:
     """Simplify a graph step by step as long as it still fails, and return the result. A step takes
     the first one of the simpler graphs that fails. It tries small ones first, but those that are
     smaller than the last step's result are probably right again, and are tried last. It tries
-    ``first`` graphs at once, then twice as many each time, up to ``most``."""
-    graph, place = drop_neutral(graph), 0
+    ``first`` graphs at once, then twice as many each time, up to ``most``. No graph is tried after
+    ``until``, a time of time.monotonic."""
+    graph, place = drop_neutral(graph) if time.monotonic() < until else graph, 0
     for _ in range(MOST_ROUNDS):
         smaller = [one for one in list_simpler(graph) if measure(one) < measure(graph)]
         smaller.sort(key=measure)
         fit = filter(is_fit, [*smaller[place:], *smaller[:place]])
         size, failing = first, None
-        while failing is None and (part := list(islice(fit, size))):
+        while failing is None and time.monotonic() < until and (part := list(islice(fit, size))):
             failing = next(compress(part, fails(part)), None)
             size = min(2 * size, most)
         if failing is None:
@@ -57,13 +59,6 @@ def drop_neutral(graph: Graph) -> Graph:
             fewer = drop_attribute(graph, name, key)
             graph = fewer if is_fit(fewer) else graph
     return graph
-
-
-def split(graphs: Iterator[Graph], size: int, most: int) -> Iterator[list[Graph]]:
-    """Yield graphs in lists of ``size``, then of twice as many each time, up to ``most``."""
-    while part := list(islice(graphs, size)):
-        yield part
-        size = min(2 * size, most)
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:

@@ -30,8 +30,8 @@ Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 
 @dataclass(frozen=True)
 class TrialJob:
-    """A job that tries graphs as one program. If that program fails, each half of the graphs is
-    tried as a program."""
+    """A job that tries graphs as one program. If that program fails, each quarter of the graphs is
+    tried as a program: a small program takes so long that halves would take longer."""
 
     items: Sequence[Item]
     frontend: Frontend
@@ -53,8 +53,9 @@ class TrialJob:
             return self.run_together(items)
         except Exception as error:  # noqa: BLE001 - tools raise anything for a strange graph
             if len(items) > 1:
-                half = len(items) // 2
-                return [*self.run_bundle(items[:half]), *self.run_bundle(items[half:])]
+                size = max(len(items) // 4, 1)
+                parts = (items[start : start + size] for start in range(0, len(items), size))
+                return [result for part in parts for result in self.run_bundle(part)]
             cause = error.__cause__ or error
             text = " ".join(f"{type(cause).__name__}: {cause}".split())[:MOST_TEXT]
             # An error before QNN receives the graph is not a fault of the compiler.

@@ -152,6 +152,23 @@ def test_a_patched_graph_module_computes_its_changed_graph_in_every_way_of_use(
     assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
 
 
+def test_a_kernel_is_registered_once_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, key, one = torch._ops.OperatorBase, torch._C.DispatchKey.Lazy, torch.ops.aten.relu.default
+    monkeypatch.setattr(base, "py_impl", base.py_impl)
+    monkeypatch.setattr(one, "py_kernels", {})
+    patches.register_fast()
+    assert one.py_impl(key)(abs) is abs
+    assert one.py_kernels == {key: abs}
+    with pytest.raises(RuntimeError, match="override"):
+        one.py_impl(key)(abs)
+
+
+def test_the_search_for_faults_exports_without_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.export, "export", lambda *given, **options: (given, options))
+    patches.export_without_dynamo()
+    assert torch.export.export(1, strict=True, kwargs=2) == ((1,), {"strict": False, "kwargs": 2})
+
+
 def test_a_patch_is_off_with_a_note_for_unverified_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

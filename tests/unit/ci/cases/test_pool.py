@@ -19,10 +19,21 @@ from typing import Any
 import pytest
 
 from ci.cases import pool as pool_module
-from ci.cases.pool import ABORTED, LATE, MAX_WORKER_BYTES, Ended, Lease, Pool, Worker
+from ci.cases.pool import (
+    ABORTED,
+    IMPORTS,
+    LATE,
+    MAX_WORKER_BYTES,
+    STARTER,
+    Ended,
+    Lease,
+    Pool,
+    Worker,
+)
 from provisioning.console.usage import Allowance, Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
 from provisioning.files import SPARE_BYTES
+from tests.stand_ins.runs import run_to_end
 
 
 @pytest.fixture
@@ -225,6 +236,15 @@ def test_the_output_of_jobs_is_in_their_log_immediately(worker: Worker, tmp_path
     assert (said[:4], said.count("of C")) == (["out", "error", "of C", "of Python"], 2)
     first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
     assert len(first) == len(second)
+
+
+@pytest.mark.parametrize(("imports", "code", "shown"), [("this", 0, ""), ("this none", 1, "Zen")])
+def test_what_imports_print_is_shown_only_if_one_fails(imports: str, code: int, shown: str) -> None:
+    variables = {**os.environ, STARTER: str(os.getpid()), IMPORTS: imports}
+    words = [sys.executable, "-c", "import ci.cases.fork_server"]
+    said = run_to_end(words, timeout_s=60, codes={code}, env=variables)
+    assert bool(said) == bool(shown)
+    assert shown in said
 
 
 def test_a_worker_that_ignores_sigterm_is_killed(

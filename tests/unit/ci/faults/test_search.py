@@ -186,34 +186,67 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
         assert (dict(finder.known), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
 
 
-def test_a_suspect_is_not_shrunk_after_the_end_of_the_search() -> None:
-    one = suspect("tanh", "gelu")
-    for deadline, operators in ((0.0, ("tanh", "gelu")), (1e18, ("gelu",))):
-        finder = make_search(holds("gelu"))
-        finder.deadline = deadline
-        finder.locate(7, one, parse_graph(one.text))
-        assert [found.operators for found in finder.findings] == [operators]
-    late = make_search(always(WRONG))
-    late.deadline = 0.0
-    assert late.examine([(7, one)], all_of_them=True) == [(7, one)]
+@pytest.mark.parametrize(
+    ("end", "left_s", "found"),
+    [
+        (WRONG, 1e9, (("gelu",), True, 10)),
+        (WRONG, 4.0, (("tanh", "gelu"), False, 2)),  # the others need more than this
+        (WRONG, -1.0, (("tanh", "gelu"), False, 2)),
+        (CRASHED, -1.0, (("tanh", "gelu"), False, 2)),
+        (REFUSED, -1.0, None),
+        (WRONG, -99.0, None),
+    ],
+)
+def test_a_suspect_is_confirmed_but_not_shrunk_at_the_end_of_the_search(
+    end: str, left_s: float, found: tuple[tuple[str, ...], bool, int] | None
+) -> None:
+    other = "abs", "gelu", "neg"  # with the first one's operators, but another order
+    suspects = [(7, suspect("tanh", "gelu", end=end)), (8, suspect(*other, end=end))]
+    finder = make_search(holds("gelu", end))
+    finder.deadline = time.monotonic() + left_s
+    left = finder.examine(suspects, all_of_them=True)
+    assert left == ([] if found else suspects)
+    made = [(one.operators, one.shrunk, one.repeats) for one in finder.findings]
+    assert made[:1] == ([found] if found else [])
+    assert len(made) + len(left) == (1 if found and found[1] else 2)
 
 
+def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
+    tries: list[float] = []
+
+    def tell(one: Item, _: int) -> str:
+        tries.append(time.monotonic())
+        return WRONG if not one.seed and len(tries) < 3 else RIGHT
+
+    finder = make_search(tell, jobs=1)
+    finder.examining_s[False] = [1e18]
+    start = time.monotonic()
+    found = finder.run(start + 9.0)  # two wrong graphs need ten seconds
+    assert (found.graphs, found.unconfirmed, found.unexamined) == (48, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "costly_s", "found"),
+    [
+        (99.0, 99.0, (10, False, True)),
+        (99.0, 0.0, (2, False, False)),
+        (0.01, 99.0, (2, False, True)),
+    ],
+)
 def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, slow_s: float, costly_s: float, found: tuple[int, bool, bool]
 ) -> None:
     def hang(one: Item, _: int) -> str:
         time.sleep(0.02)
         return LATE if "gelu" in one.text else RIGHT
 
-    found = []
-    for slow_s, shrink_s in ((99.0, 99.0), (99.0, 0.0), (0.01, 0.0)):
-        monkeypatch.setattr("ci.faults.search.SLOW_S", slow_s)
-        monkeypatch.setattr("ci.faults.search.SHRINK_S", shrink_s)
-        finder = make_search(hang)
-        assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, LATE))]) == []
-        (one,) = finder.findings
-        found.append((one.repeats, bool(one.right + one.also_wrong), len(one.operators) == 1))
-    assert found == [(10, False, True), (10, True, False), (2, False, False)]
+    monkeypatch.setattr("ci.faults.search.SLOW_S", slow_s)
+    monkeypatch.setattr("ci.faults.search.COSTLY_S", costly_s)
+    finder = make_search(hang)
+    assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, LATE))]) == []
+    (one,) = finder.findings
+    assert (one.repeats, bool(one.right + one.also_wrong), len(one.operators) == 1) == found
+    assert one.shrunk == bool(costly_s)
 
 
 def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -> None:
@@ -328,7 +361,7 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
     }
     given: dict[str, Any] = {"block": "norm vit-ti", "known": "first-fault", "why": "QNN says no"}
     refused = make_finding(
-        end=REFUSED, sqnr_db=None, predicted_db=None, failed=9, repeats=10, **given
+        end=REFUSED, sqnr_db=None, predicted_db=None, failed=9, repeats=10, shrunk=False, **given
     )
     usual: dict[str, Any] = {"soc": "SM8650", "per_minute": 90, "cpu_s": 0.25, "unjudged": {}}
     searches = [
@@ -340,7 +373,8 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
             seconds=26.0,
             ends={WRONG: 3, RIGHT: 36, REFUSED: 1},
             unconfirmed=5,
-            unexamined=2,
+            unexamined=3,
+            unexamined_ends={REFUSED: 2, WRONG: 1},
             findings=(make_finding(**several), refused),
             known={"first-fault": 7, "second-fault": 8},
             **usual,
@@ -354,6 +388,7 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
             ends={},
             unconfirmed=1,
             unexamined=1,
+            unexamined_ends={CRASHED: 1},
             findings=(),
             **usual,
         ),
@@ -404,14 +439,19 @@ ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
 
 @pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("QNN's quantizer", UNJUDGED)])
 def test_an_error_before_qnn_is_not_counted_as_a_refusal_by_qnn(stage: str, end: str) -> None:
+    sizes = []
+
     class Raises(TrialJob):
         def run_together(self, items: Any) -> list[Result]:
+            sizes.append(len(items))
             if any("tanh" in item.text for item in items):
                 raise StageError(stage) from ValueError("no")
             return [Result(item.text, item.seed, RIGHT) for item in items]
 
     results = Raises(ITEMS[:4], "onnx", Scheme.FP16, "SM8650", {})()
     assert [result.end for result in results] == [RIGHT, RIGHT, end, RIGHT]
+    Raises([*ITEMS[:4], *ITEMS[:4:3] * 2], "onnx", Scheme.FP16, "SM8650", {})()
+    assert sizes == [4, 1, 1, 1, 1, 8, 2, 2, 1, 1, 2, 2]
 
 
 def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path: Path) -> None:
