@@ -27,13 +27,7 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import (
-    CaseJudge,
-    CaseResult,
-    Options,
-    Run,
-    find_no_node,
-)
+from ci.cases.judged import CaseJudge, CaseResult, Options, Run, find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST

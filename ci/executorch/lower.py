@@ -17,15 +17,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from ci.cases.engine import (
-    FLOAT,
-    QUANTIZED,
-    Compiled,
-    Delegation,
-    Staging,
-    list_places,
-    needed,
-)
+from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging, list_places, needed
 from ci.cases.forked import describe_error, flush_stdio, run_forked
 from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec

@@ -8,14 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ci.judging.figures import (
-    Array,
-    channel_axes,
-    decibels,
-    is_floating,
-    measure,
-    share_equal,
-)
+from ci.judging.figures import Array, channel_axes, decibels, is_floating, measure, share_equal
 from ci.judging.gate import Expected, References
 from ci.report.schema import ChannelFigures, Element, OutputFigures
 

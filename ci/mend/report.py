@@ -15,16 +15,7 @@ from ci.mend.mending import Mended
 from ci.mend.search import Recipe
 from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
-from ci.report.document import (
-    PLOT_HEIGHT,
-    PLOT_WIDTH,
-    Card,
-    Document,
-    Plot,
-    Point,
-    Row,
-    Table,
-)
+from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
 from ci.report.schema import Case, Status
 from ci.report.text import name_models, show_bytes, show_decibels
 from provisioning.errors import ExitCode

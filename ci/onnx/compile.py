@@ -58,21 +58,10 @@ from ci.onnx.fallback import (
     stage,
 )
 from ci.onnx.layers import expose_layers, find_clipped, find_loss
-from ci.onnx.models import (
-    Shapes,
-    external_files,
-    list_graphs,
-    read_constants,
-    read_model,
-)
+from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
 from ci.onnx.noise import Writer, find_grids, predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
-from ci.onnx.preparation import (
-    copy_file,
-    find_joined,
-    quantize_file,
-    write_normal_form,
-)
+from ci.onnx.preparation import copy_file, find_joined, quantize_file, write_normal_form
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     VERBOSE,

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import inliner, version_converter
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantType,
-    quantize,
-)
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize
 from onnxruntime.quantization.execution_providers.qnn import (
     get_qnn_qdq_config,
     qnn_preprocess_model,

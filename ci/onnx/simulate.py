@@ -23,13 +23,7 @@ from ci.latency.simulation import (
     split_traces,
 )
 from ci.models.user_code import working_directory
-from ci.onnx.compile import (
-    PROGRAM,
-    QUANTIZED_MODEL,
-    write_context,
-    write_float,
-    write_quantized,
-)
+from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float, write_quantized
 from ci.onnx.options import profile_options
 from ci.onnx.precision import find_origin
 from ci.onnx.source import Source

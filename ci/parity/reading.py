@@ -18,14 +18,7 @@ import msgspec
 
 from ci.parity.buck.reader import read_buck
 from ci.parity.cmake.reader import StaticReader
-from ci.parity.facts import (
-    WHOLE,
-    BuckFacts,
-    CMakeFacts,
-    Configuration,
-    NotEvaluated,
-    ParityFacts,
-)
+from ci.parity.facts import WHOLE, BuckFacts, CMakeFacts, Configuration, NotEvaluated, ParityFacts
 from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from ci.parity.uses import find_imports, find_includes, find_macros

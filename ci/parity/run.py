@@ -20,12 +20,7 @@ import msgspec
 
 from ci.parity.buck.reader import is_build_file
 from ci.parity.cmake.reader import is_list_file
-from ci.parity.compare.comparison import (
-    apply_allowances,
-    compare_tree,
-    in_scope,
-    is_about,
-)
+from ci.parity.compare.comparison import apply_allowances, compare_tree, in_scope, is_about
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
 from ci.parity.facts import (
     Configuration,

@@ -22,14 +22,7 @@ from markupsafe import Markup, escape
 
 from ci.facts.kinds import read_kinds
 from ci.report.bars import Figure
-from ci.report.columns import (
-    LIMITS,
-    columns_of,
-    find_margin,
-    list_charts,
-    name_report,
-    show_limit,
-)
+from ci.report.columns import LIMITS, columns_of, find_margin, list_charts, name_report, show_limit
 from ci.report.document import Document, group_cards, list_findings
 from ci.report.overview import make_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status

@@ -12,14 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.operators import (
-    Audit,
-    Audited,
-    Found,
-    judge_case,
-    make_annotations,
-    make_document,
-)
+from ci.audit.operators import Audit, Audited, Found, judge_case, make_annotations, make_document
 from ci.cases.cache import as_compiled
 from ci.cases.engine import Staging
 from ci.cases.forked import run_forked

@@ -23,13 +23,7 @@ from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.pool import ScratchPool
 from ci.cases.runners import ProgramRunner, find_program
 from ci.cases.session import Phases, report_unrun, run_session
-from ci.cases.spec import (
-    CaseSpec,
-    choose_lane,
-    default_soc,
-    require_backend,
-    require_options,
-)
+from ci.cases.spec import CaseSpec, choose_lane, default_soc, require_backend, require_options
 from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner

@@ -28,10 +28,7 @@ from ci.report.text import show_bytes
 from ci.report.write import read_report
 from ci.verbs import onnx
 from ci.verbs.options import RUN, add_option, add_options
-from ci.verbs.steps import (
-    read_limits,
-    select_asked,
-)
+from ci.verbs.steps import read_limits, select_asked
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, RESULTS, WHAT, Outcome

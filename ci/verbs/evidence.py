@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.cases.policy import LANES, read_emulator_policy
-from ci.report.evidence import (
-    CASE,
-    NamedCase,
-    Statement,
-    find_faults,
-    parse_statement,
-)
+from ci.report.evidence import CASE, NamedCase, Statement, find_faults, parse_statement
 from ci.report.schema import Threshold
 from provisioning.console.command import FILE, Outcome, user_path
 from provisioning.console.progress import Progress

@@ -10,13 +10,7 @@ from typing import Any
 from docker.client import DockerClient
 
 from ci.images.build import Built, build_image, find_built, write_locks
-from ci.images.definition import (
-    find_checkout,
-    plan_image,
-    read_images,
-    recall_base,
-    remember_base,
-)
+from ci.images.definition import find_checkout, plan_image, read_images, recall_base, remember_base
 from ci.images.engine import connect_engine
 from ci.images.shell import ShellRequest, run_shell
 from provisioning.console.command import FLAG, Outcome, nonempty_word

@@ -26,11 +26,7 @@ from ci.report.text import count, name_models
 from ci.verbs import onnx
 from ci.verbs.environments import are_files
 from ci.verbs.options import RUN, add_option, add_options, check_values, least
-from ci.verbs.steps import (
-    read_limits,
-    require_forward,
-    select_asked,
-)
+from ci.verbs.steps import read_limits, require_forward, select_asked
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import shown_path

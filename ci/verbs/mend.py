@@ -12,15 +12,7 @@ from pathlib import Path
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, write_rewritten
-from ci.mend.policy import (
-    HEAD,
-    POLICY,
-    SOURCE,
-    Written,
-    list_factories,
-    plan_entries,
-    write_toml,
-)
+from ci.mend.policy import HEAD, POLICY, SOURCE, Written, list_factories, plan_entries, write_toml
 from ci.mend.report import choose_exit, data_of, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
@@ -29,10 +21,7 @@ from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.verbs.localise import choose_cases
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
-from ci.verbs.steps import (
-    check_arguments,
-    read_options,
-)
+from ci.verbs.steps import check_arguments, read_options
 from ci.verbs.trials import open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, HOW, RESULTS, Outcome

@@ -62,13 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Write trend.html, and return the trend as text and as data. The exit code is 0 even if cases
     failed. Raises UsageError if the call also names a report."""
-    from ci.report.trend import (
-        describe_trend,
-        follow_cases,
-        read_reports,
-        trend_data,
-        write_trend,
-    )
+    from ci.report.trend import describe_trend, follow_cases, read_reports, trend_data, write_trend
 
     if args.path:
         raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")

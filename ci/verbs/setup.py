@@ -10,11 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ci.report.annotation import Annotation, Level
-from ci.report.providers import (
-    Provider,
-    group,
-    mask_secrets,
-)
+from ci.report.providers import Provider, group, mask_secrets
 from ci.report.text import name_some
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,

@@ -37,11 +37,7 @@ from ci.verbs.user_policy import NAME, OURS, choose_policy
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import CHECKOUT, install_command, shown_path
-from provisioning.console.command import (
-    Outcome,
-    read_version,
-    user_path,
-)
+from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, settle_adaptor
 from provisioning.doctor.registry import Finding

@@ -13,13 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.upgrade import (
-    Difference,
-    compare,
-    compare_faults,
-    make_document,
-    note,
-)
+from ci.audit.upgrade import Difference, compare, compare_faults, make_document, note
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.models.suite import DEFAULT_SOC

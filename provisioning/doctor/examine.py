@@ -44,23 +44,11 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.registry import (
-    ENVIRONMENT,
-    Case,
-    Check,
-    Finding,
-    Severity,
-    Subjects,
-)
+from provisioning.doctor.registry import ENVIRONMENT, Case, Check, Finding, Severity, Subjects
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
-from provisioning.manifest.reader import (
-    read_profile,
-    read_profiles,
-    read_toolchain,
-    suggest_near,
-)
+from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain, suggest_near
 from provisioning.manifest.targets import Backend, find_soc
 from provisioning.store.store import store_home
 

@@ -11,12 +11,7 @@ from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError
 from provisioning.files import mib
-from provisioning.manifest.reader import (
-    Toolchain,
-    list_toolchains,
-    read_profiles,
-    read_toolchain,
-)
+from provisioning.manifest.reader import Toolchain, list_toolchains, read_profiles, read_toolchain
 from provisioning.manifest.releases import Release
 from provisioning.store.store import Store
 

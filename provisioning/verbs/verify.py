@@ -10,11 +10,7 @@ import msgspec
 
 from provisioning.artifacts.environment import parse_selection, stored_requests, unreadable_trees
 from provisioning.artifacts.lockfile import damaged_locks
-from provisioning.artifacts.provision import (
-    find_differences,
-    trusted_tree,
-    verify_published,
-)
+from provisioning.artifacts.provision import find_differences, trusted_tree, verify_published
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.torch_rewrites.editing import (
-    Editor,
-    argument,
-    aten,
-    rewrites,
-    shape_of,
-    value_of,
-)
+from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
 from ci.mend.torch_rewrites.norms import ABSORBING
 
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13

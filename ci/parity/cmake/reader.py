@@ -13,13 +13,7 @@ from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Sources, State
 from ci.parity.cmake.values import forget_slow
-from ci.parity.facts import (
-    CMakeFacts,
-    Configuration,
-    ListEntry,
-    Place,
-    is_inside,
-)
+from ci.parity.facts import CMakeFacts, Configuration, ListEntry, Place, is_inside
 from ci.parity.trees import Literals, SourceTree
 
 

@@ -11,15 +11,7 @@ from msgspec.structs import replace
 
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.index import (
-    BUILT,
-    Index,
-    Use,
-    area_of,
-    is_compiling,
-    is_native,
-    topmost_of,
-)
+from ci.parity.compare.index import BUILT, Index, Use, area_of, is_compiling, is_native, topmost_of
 from ci.parity.facts import (
     BuckTarget,
     CMakeTarget,

@@ -23,14 +23,7 @@ from ci.parity.compare.groups import Groups, Reached
 from ci.parity.compare.index import Index, is_compiling, is_native
 from ci.parity.compare.relations import buck_names
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
-from ci.parity.facts import (
-    BuckTarget,
-    closure,
-    collect,
-    directory_of,
-    is_header,
-    is_source,
-)
+from ci.parity.facts import BuckTarget, closure, collect, directory_of, is_header, is_source
 from ci.parity.policy import matches
 
 

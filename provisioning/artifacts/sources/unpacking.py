@@ -17,12 +17,7 @@ from provisioning.archives.layout import (
     unsafe,
 )
 from provisioning.archives.tarballs import extract_tar, is_tarball, read_members
-from provisioning.archives.zipfiles import (
-    ByteSource,
-    FileSource,
-    extract_members,
-    read_directory,
-)
+from provisioning.archives.zipfiles import ByteSource, FileSource, extract_members, read_directory
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.documents import open_regular
 from provisioning.files import READ_BYTES

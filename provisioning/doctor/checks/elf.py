@@ -15,14 +15,7 @@ from typing import NamedTuple
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
-from provisioning.elf.facts import (
-    EM_QDSP6,
-    MACHINE_NAMES,
-    Checksum,
-    Defect,
-    ElfError,
-    ElfFacts,
-)
+from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, Checksum, Defect, ElfError, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
