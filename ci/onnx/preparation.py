@@ -107,9 +107,11 @@ def prepare_file(source: Path) -> Any:
     Raises StageError with the error of onnxruntime as its cause.
     """
     with TemporaryDirectory() as scratch:
-        folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
+        whole, folded, prepared = (Path(scratch, name) for name in ("whole", "folded", "prepared"))
+        # quant_pre_process does not find weights in another file, as torch.onnx.export writes them.
+        copy_file(source, whole)
         # Shapes are fixed, so symbolic inference is unnecessary, and it fails on some models.
-        quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
+        quant_pre_process(str(whole), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {prop.key: prop.value for prop in model.metadata_props}
         # If a model has metadata, qnn_preprocess_model of onnxruntime 1.32 raises "cannot convert

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,18 @@ def test_infinity_and_a_bias_of_two_dimensions_are_quantized(
     np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.3)
 
 
-def test_weights_in_another_file_are_quantized(tmp_path: Path) -> None:
-    path = write_net(tmp_path / "net.onnx")
+def write_convolution(path: Path) -> Path:
+    """A convolution whose kernel stays as it is."""
+    nodes = [helper.make_node("Conv", ["x", "kernel"], ["y"], "conv")]
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 4, 4, 4))]
+    return write_model(path, nodes, *ends, [constant("kernel", KERNEL)])
+
+
+@pytest.mark.parametrize("write", [write_net, write_convolution])
+def test_weights_in_another_file_are_quantized(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    path = write(tmp_path / "net.onnx")
     outputs = []
     for name in ("inside.onnx", "outside.onnx"):
         model = onnx.load(path)
