@@ -38,6 +38,7 @@ MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+CLASSICAL = "ai.onnx.ml"  # trees, linear classifiers and scalers, as skl2onnx writes them
 # Operators of quantized models. QNN's provider supports only the first two.
 QUANTIZED = (
     "QuantizeLinear",
@@ -229,7 +230,6 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
         yield Fault("it has no inputs", "add an input, because a QNN graph needs at least one")
     if not model.graph.output:
         yield Fault("it has no outputs")
-    yield from _find_free_shapes(inputs, dict(known))
     for port in inputs:
         yield from _find_input_faults(port)
     functions = {(function.domain, function.name) for function in model.functions}
@@ -242,14 +242,23 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
                 " torch.onnx.export(..., dynamo=True) does this for a loop over a range",
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
+            classical = node.domain == CLASSICAL
             yield Fault(
-                f"the node {label} is in domain {domain}, which ONNX Runtime does not know",
-                "use ONNX's operators, or define it as a function in the model",
+                f"the node {label} is in domain {domain}, "
+                + (
+                    "which QNN does not support"
+                    if classical
+                    else "which ONNX Runtime does not know"
+                ),
+                "let the CPU run this model, or use a neural network of ONNX's operators"
+                if classical
+                else "use ONNX's operators, or define it as a function in the model",
             )
     for tensor in list_external(model):
         location = find_location(tensor)
         if fault := find_location_fault(location, path.parent):
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
+    yield from _find_free_shapes(inputs, dict(known))  # the only fault that an option fixes
 
 
 def _find_version_faults(model: Any) -> Iterator[Fault]:

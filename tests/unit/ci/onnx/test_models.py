@@ -111,6 +111,7 @@ def nested(depth: int) -> bytes:
 LOOP = helper.make_node("Loop", ["x"], ["y"], "steps")
 SCAN = helper.make_node("Scan", ["x"], ["y"], "rows", domain="ai.onnx")
 FOREIGN = helper.make_node("Fast", ["x"], ["y"], "f", domain="my.ops")
+TREE = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], "tree", domain="ai.onnx.ml")
 CONSTANT = helper.make_node("Constant", [], ["c"], value=external("../c").graph.initializer[0])
 LISTED = helper.make_node("Constant", [], ["c"])
 LISTED.attribute.add(name="all", type=9, tensors=external("../c").graph.initializer)
@@ -168,6 +169,7 @@ UNUSABLE: dict[str, ModelProto] = {
     "loop of ai.onnx": relu([SCAN]),
     "loop in a condition": branch(LOOP, 3),
     "unknown domain": relu([FOREIGN]),
+    "a tree of scikit-learn, with a batch": relu([TREE], inputs=[tensor("x", (None, 3))]),
     "data is missing": external("w.bin"),
     "data above": external("../w.bin"),
     "data above, as Windows writes it": external("..\\w.bin"),
