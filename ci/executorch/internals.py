@@ -41,6 +41,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
     "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),
     "qnn_passes": ("backends.qualcomm._passes.qnn_pass_manager",),
+    "qnn_sdk_setup": ("backends.qualcomm.utils.qnn_sdk_setup",),
     "quantized_kernels": ("kernels.quantized",),  # registers them
     "to_edge_transform_and_lower": ("exir:to_edge_transform_and_lower",),
     "utils": ("backends.qualcomm.utils.utils",),

@@ -208,7 +208,12 @@ ROWS = (
         "expand-constant green ... 0 of 1 cases green before, 1 after",
     ),
     Row("-s mend$", "32 of 32 cases green before, 32 after", slow=10),
-    Row("-s mend", "0 of 1 cases green before, 1 after", given=(readers.red_net,)),
+    Row(
+        "-s mend",
+        "0 of 1 cases green before, 1 after",
+        given=(readers.red_net,),
+        daily_in=JOURNEYS,
+    ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
     Row("fuzz", "graphs", slow=45),
     Row("versions-matrix --known", "pad-beyond-range"),
