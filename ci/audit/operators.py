@@ -23,8 +23,8 @@ from ci.models.graph_steps import Step
 from ci.models.lowering_options import Choices
 from ci.report.annotation import Annotation, Level
 from ci.report.document import Card, Document, Row, Table, list_findings
-from ci.report.schema import Status, Tool
-from ci.report.text import count, name_models, show_bytes
+from ci.report.schema import CaseName, Status, Tool
+from ci.report.text import count, name_case, name_models, show_bytes
 
 SCHEMA_VERSION: Final = 2
 # Text that differs between nodes although they are refused for the same reason.
@@ -90,7 +90,7 @@ class Found(Struct, frozen=True):
     steps: tuple[Step, ...] = ()
 
 
-class Audited(Struct, frozen=True, kw_only=True):
+class Audited(CaseName, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The audit of a model in a scheme for an SoC. ``border_bytes`` are transferred between CPU and
     QNN per inference; of these, ``io_bytes`` would remain if QNN executed everything. Both are None
     if unknown. ``written_back`` is the number of buffers that the CPU copies after each inference.
@@ -100,9 +100,6 @@ class Audited(Struct, frozen=True, kw_only=True):
     if the policy expects that refusal. ``known_faults`` of QNN do not affect it.
     """
 
-    model: str
-    scheme: str
-    soc: str
     status: Status
     findings: tuple[Finding, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
@@ -173,9 +170,7 @@ def judge_case(
     elif not left:  # otherwise the rows of operators explain it
         findings = [finding.explained(policy.advise([finding])) for finding in findings]
     return Audited(
-        model=spec.model,
-        scheme=scheme,
-        soc=soc,
+        **asdict(spec.name),
         status=status,
         findings=tuple(findings),
         operators=list_operators(found, scheme, soc, policy),
@@ -278,7 +273,7 @@ def make_document(audit: Audit) -> Document:
     cards = [
         Card(
             case.status.value,
-            f"{names[case.model]} {case.scheme} {case.soc}",
+            name_case(case, names),
             tuple(list_findings(case.findings)),
         )
         for case in sorted(audit.cases, key=lambda one: one.status.value)
@@ -380,7 +375,7 @@ def make_annotations(audit: Audit) -> list[Annotation]:
     return made + [
         Annotation(
             Level.ERROR,
-            f"{audited.model} {audited.scheme} {audited.soc}: {audited.headline}",
+            f"{audited.name}: {audited.headline}",
             "audit",
         )
         for audited in failed

@@ -92,7 +92,7 @@ def find_spec(case: Case, policy: EmulatorPolicy) -> CaseSpec:
         scheme = policy.find_scheme(case.model, case.scheme)
         find_soc(case.soc)
     except (ValueError, UsageError) as error:
-        told = f"there is no case {case.model} {case.scheme} {case.soc}"
+        told = f"there is no case {case.name}"
         raise UsageError(told) from error
     entry = policy.models.get(case.model)
     spec = CaseSpec(case.model, scheme, case.soc)

@@ -25,7 +25,7 @@ from ci.models.schemes import EXECUTORCH
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.report.publishing import show_in_ci
-from ci.report.text import count, name_models
+from ci.report.text import count, name_case, name_models
 from ci.verbs.built import require_executorch
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
 from ci.verbs.steps import (
@@ -124,8 +124,7 @@ def run(
         names = name_models(spec.model for spec in specs)
 
         def show(one: Audited) -> None:
-            name = f"{names[one.model]} {one.scheme} {one.soc}"
-            line = f"  {name:<34} {one.status.value:<11} {one.headline}"
+            line = f"  {name_case(one, names):<34} {one.status.value:<11} {one.headline}"
             progress.step(line.rstrip())
 
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]

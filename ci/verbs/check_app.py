@@ -62,22 +62,20 @@ def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
     """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
     otherwise OK."""
     codes = {checked_unit.exit_code(strict=strict) for checked_unit in checked}
-    return next(
-        (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
-    )
+    ranked = (ExitCode.FAILED, ExitCode.ENVIRONMENT, ExitCode.OK)
+    return next(code for code in ranked if code in codes)
 
 
 def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
     """Return a description of each unit with the sizes of its components and its verdict."""
     return "\n".join(
-        "\n".join(
-            [
-                *_describe(checked_unit.unit),
-                "",
-                render_verdict(checked_unit.verdict, strict=strict, width=width),
-            ]
+        line
+        for one in checked
+        for line in (
+            *_describe(one.unit),
+            "",
+            render_verdict(one.verdict, strict=strict, width=width),
         )
-        for checked_unit in checked
     )
 
 

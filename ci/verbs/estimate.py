@@ -96,12 +96,9 @@ def render_simulation(one: Simulation) -> Iterator[str]:
 SCHEMA_VERSION = 1
 
 
-class EstimatedCase(msgspec.Struct, frozen=True, kw_only=True):
+class EstimatedCase(CaseName, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The estimate for a case, and the file of its trace, if one was requested."""
 
-    model: str
-    scheme: str
-    soc: str
     estimate: Estimate
     trace: str = ""
 
@@ -155,11 +152,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.trace and found.estimate.simulation:
             trace = write_trace(Path(result.directory), args.trace / f"{spec.slug}.json")
         cases.append(msgspec.structs.replace(found, trace=trace))
-    text = [
-        line
-        for case in cases
-        for line in render_estimate(CaseName(case.model, case.scheme, case.soc), case.estimate)
-    ]
+    text = [line for case in cases for line in render_estimate(case.name, case.estimate)]
     text += [f"  trace: {case.trace}" for case in cases if case.trace]
     if any(case.estimate.times for case in cases):
         text.append(NOTE)
@@ -189,9 +182,7 @@ def judge_result(
         own=own,
         fault=result.refused.text if result.refused else "",
     )
-    return EstimatedCase(
-        model=spec.model, scheme=spec.scheme.value, soc=spec.soc, estimate=estimate
-    )
+    return EstimatedCase(**msgspec.structs.asdict(spec.name), estimate=estimate)
 
 
 def write_trace(artifact: Path, target: Path) -> str:

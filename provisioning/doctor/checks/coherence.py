@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -93,30 +94,22 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     return counted.most_common(1)[0][0] if counted else None
 
 
-@FAMILIES.check("QNN301")
-def see_other_build(family: Family) -> Iterator[Seen]:
-    for file, build, usual in _strays(family):
-        if not _is_newer_system(file, build, usual):
-            yield seen(file.name, file.path, build=build.text, usual=usual.text)
-
-
-@FAMILIES.check("QNN316")
-def see_newer_system(family: Family) -> Iterator[Seen]:
-    for file, build, usual in _strays(family):
-        if _is_newer_system(file, build, usual):
-            yield seen(file.name, file.path, build=build.text, usual=usual.text)
-
-
-def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
-    """Yield QNN's own libraries that are not from the most common build: the file, its build, the
-    common build. Libraries of models and of users' operators are skipped: they contain the version
-    of the QNN that compiled them, and newer versions can run them.
+def see_stray(newer: set[bool], family: Family) -> Iterator[Seen]:
+    """Find QNN's own libraries that are not from the most common build. ``newer`` is {True} for a
+    libQnnSystem.so that is newer, and {False} for all others. Libraries of models and of users'
+    operators are skipped: they contain the version of the QNN that compiled them, and newer
+    versions can run them.
     """
     usual = most_common_build(family.files)
     for file in family.files:
-        is_own = PARTIAL_NAMES.match(file.name)
-        if usual and is_own and file.build and not file.build.agrees_with(usual):
-            yield file, file.build, usual
+        is_own, build = PARTIAL_NAMES.match(file.name), file.build
+        is_stray = usual and is_own and build and not build.agrees_with(usual)
+        if usual and build and is_stray and _is_newer_system(file, build, usual) in newer:
+            yield seen(file.name, file.path, build=build.text, usual=usual.text)
+
+
+FAMILIES.check("QNN301")(partial(see_stray, {False}))
+FAMILIES.check("QNN316")(partial(see_stray, {True}))
 
 
 def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:

@@ -5,6 +5,7 @@ never; and an Android NDK, which is compared with the profile's pin.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from provisioning.doctor.facts import NDK, CheckoutFacts, NdkFacts, SubmoduleFacts, ToolFacts
@@ -146,26 +147,16 @@ CHECKOUTS.when(
 )
 
 
-@CHECKOUTS.check("QNN705")
-def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
-    for module, owner in checkout.submodules("missing"):
-        if module.path == owner:
-            yield checkout.seen(module.path, f"{checkout.facts.root}/{module.path}")
+def see_submodules(state: str, nested: set[bool], checkout: Checkout) -> Iterator[Seen]:
+    for module, owner in checkout.submodules(state):
+        if (module.path != owner) in nested:
+            where, commit = f"{checkout.facts.root}/{module.path}", module.commit[:12]
+            yield checkout.seen(module.path, where, owner=owner, commit=commit)
 
 
-@CHECKOUTS.check("QNN706")
-def see_no_nested_submodule(checkout: Checkout) -> Iterator[Seen]:
-    for module, owner in checkout.submodules("missing"):
-        if module.path != owner:
-            where = f"{checkout.facts.root}/{module.path}"
-            yield checkout.seen(module.path, where, owner=owner)
-
-
-@CHECKOUTS.check("QNN707")
-def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
-    for module, owner in checkout.submodules("moved"):
-        where = f"{checkout.facts.root}/{module.path}"
-        yield checkout.seen(module.path, where, owner=owner, commit=module.commit[:12])
+CHECKOUTS.check("QNN705")(partial(see_submodules, "missing", {False}))
+CHECKOUTS.check("QNN706")(partial(see_submodules, "missing", {True}))
+CHECKOUTS.check("QNN707")(partial(see_submodules, "moved", {False, True}))
 
 
 @CHECKOUTS.check("QNN708")
