@@ -142,7 +142,7 @@ def render_found(found: Sequence[Searched]) -> str:
     faults, about suspects without a result, and about each finding."""
     lines = []
     for searched in found:
-        ends = show_ends(searched.ends)
+        ends = _show_ends(searched.ends)
         lines.append(
             f"{searched.frontend} {searched.scheme} {searched.soc}, seed {searched.seed}:"
             f" {count(searched.graphs, 'graph')} in {searched.seconds:.0f} s"
@@ -158,7 +158,7 @@ def render_found(found: Sequence[Searched]) -> str:
             lines.append(f"  {told} not confirmed: the graphs did not fail again, or too rarely")
         if searched.unexamined:
             told = count(searched.unexamined, "suspect was", "suspects were")
-            ends = show_ends(searched.unexamined_ends)
+            ends = _show_ends(searched.unexamined_ends)
             lines.append(f"  {told} not examined ({ends}): increase --minutes")
         if searched.cells:
             tried = [cells for cells in searched.cells.values() if any(cells.values())]
@@ -181,14 +181,13 @@ def render_coverage(found: Sequence[Searched]) -> str:
     columns = [f"{one.scheme} {one.soc} (V{find_soc(one.soc).hexagon})" for one in found]
     names = [(block, size) for block, sizes in found[0].cells.items() for size in sizes]
     rows = [
-        (block, size, *(show_ends(searched.cells[block][size]) for searched in found))
+        (block, size, *(_show_ends(searched.cells[block][size]) for searched in found))
         for block, size in names
     ]
     return make_markdown_table(("block", "sizes", *columns), rows) + "\n"
 
 
-def show_ends(ends: Mapping[str, int]) -> str:
-    """Return how many graphs had each result, such as ``3 refused, 40 right``."""
+def _show_ends(ends: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
 
 

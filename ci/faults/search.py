@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -43,11 +44,10 @@ BLOCKS, RANDOM, BOTH = "blocks", "random", "both"
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
-SHRINK_S = 120.0  # for each suspect
+SHRINK_S = 120.0  # in which a suspect is confirmed and shrunk
 COSTLY = {LATE, REFUSED}  # a suspect that takes long gets COSTLY_S instead
 SHARE, COSTLY_SHARE = 0.5, 0.1  # of the time, in which suspects are examined
 COSTLY_S = 30.0  # also what the first one is expected to take; others take the mean so far
-SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for suspects that are being confirmed when the search ends
 REPORT_S = 5.0  # the time in which a suspect is confirmed but not shrunk
 RISK = 8  # a graph that stops the others of its bundle costs about as much as this many of them
@@ -79,7 +79,6 @@ class Search:
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    covered: Counter[int] = field(default_factory=Counter)
     examined: Counter[str] = field(default_factory=Counter)  # suspects, per feature
     known: Counter[str] = field(default_factory=Counter)
     cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
@@ -104,7 +103,6 @@ class Search:
         were tried if that is not 0. Return the results."""
         self.started = self.shown = time.monotonic()
         self.deadline = deadline
-        graphs = 0
         waiting: list[tuple[int, Result]] = []
         items = self.make_items(0, most_graphs)
         while items and (start := time.monotonic()) < (until := deadline - find_reserve(waiting)):
@@ -119,24 +117,16 @@ class Search:
             results = {n: one for n, one in ended if one.end != UNTRIED}
             self.trying_s += time.monotonic() - start
             self.cpu_s += sum(result.cpu_s for result in results.values())
-            graphs += len(results)
-            self.ends.update(result.end for result in results.values())
-            self.reasons.update(
-                result.why[:MOST_WHY] for result in results.values() if result.end == UNJUDGED
-            )
             for n, one in results.items():
+                self.ends[one.end] += 1
+                self.reasons[one.why[:MOST_WHY]] += one.end == UNJUDGED
                 if n in self.cells:
                     self.tried.setdefault(self.cells[n], Counter())[one.end] += 1
                     self.stopped[self.cells[n].block] += one.stops
             waiting += [(n, one) for n, one in results.items() if one.is_suspect]
-            self.show_progress(graphs, len(waiting))
-            waiting = self.examine(waiting)
-            items = ahead
-        left = self.examine(waiting, all_of_them=True)
-        counted = [
-            structs.replace(one, suspects=1 + self.covered[index])
-            for index, one in enumerate(self.findings)
-        ]
+            self.show_progress(self.ends.total(), len(waiting))
+            waiting, items = self.examine(waiting), ahead
+        left, graphs = self.examine(waiting, all_of_them=True), self.ends.total()
         return Searched(
             frontend=self.frontend,
             scheme=self.scheme,
@@ -147,13 +137,13 @@ class Search:
             per_minute=round(60 * graphs / self.trying_s) if self.trying_s else 0,
             cpu_s=round(self.cpu_s / max(graphs, 1), 4),
             ends=dict(self.ends),
-            unjudged=dict(self.reasons.most_common(12)),
+            unjudged=dict((+self.reasons).most_common(12)),
             known=dict(self.known),
             cells=self.list_cells(),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
             unexamined_ends=dict(Counter(one.end for _, one in left)),
-            findings=tuple(sorted(counted, key=_rank)),
+            findings=tuple(sorted(self.findings, key=_rank)),
         )
 
     def show_progress(self, graphs: int, suspects: int) -> None:
@@ -245,8 +235,7 @@ class Search:
             taken_s = self.examining_s[costly]
             expected_s = fmean(taken_s) if taken_s else COSTLY_S * costly
             has_time = all_of_them or sum(taken_s) + expected_s <= share
-            late = all_of_them and not costly
-            if start > self.deadline + CONFIRM_S * late or not has_time:
+            if start > self.deadline + CONFIRM_S * (all_of_them and not costly) or not has_time:
                 left.append((number, one))
                 continue
             known = len(self.findings)
@@ -268,7 +257,7 @@ class Search:
             return True
         for index, one in enumerate(self.findings):
             if end == one.end and has_chain(graph, parse_graph(one.graph)):
-                self.covered[index] += 1
+                self.findings[index] = structs.replace(one, suspects=one.suspects + 1)
                 return True
         return False
 
@@ -290,32 +279,28 @@ class Search:
         seeds = [result.seed for result in alone if result.end == end]
 
         bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
-        is_slow = time.monotonic() - start > SLOW_S
-        until = min(until, time.monotonic() + (COSTLY_S if end in COSTLY else SHRINK_S))
-
-        def still_fails(graphs: Sequence[Graph]) -> Sequence[bool]:
-            return self.fails(end, graphs, seeds[:1], bundle)
-
+        until = min(until, start + (COSTLY_S if end in COSTLY else SHRINK_S))
         few = 2 * self.jobs
-        small = shrink(graph, still_fails, few, few if bundle else CHUNK, until)
+        fails = partial(self.fails, end, seeds=seeds[:1], bundle=bundle)
+        small = shrink(graph, fails, few, few if bundle else CHUNK, until)
         if small != graph and not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
         is_shrunk = time.monotonic() < until
-        is_slow = is_slow or not is_shrunk
-        varied = [] if is_slow else fit_variations(small, self.frontend)
+        varied = fit_variations(small, self.frontend) if is_shrunk else []
         items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
         tried = {(result.text, result.seed): result.end for result in self.confirm(items, bundle)}
         reached = [(text, {tried[str(one), seed] for seed in SEEDS}) for text, one in varied]
-        repeats = [one for one in REPEATS if not find_unfit(small, one)]
-        repeats = repeats[:2] if is_slow else repeats
-        again = self.confirm([Item(str(small), repeat) for repeat in repeats], 1)
+        most = len(REPEATS) if is_shrunk else 2
+        repeats = [one for one in REPEATS if not find_unfit(small, one)][:most]
+        again = self.confirm([Item(str(small), repeat) for repeat in repeats], bundle)
         failing = [result for result in again if result.end == end]
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
         worst = min(failing, key=lambda one: one.sqnr_db)
-        rewritten = [Item(str(small), worst.seed, name) for name in self.rewrites]
-        mended = self.try_items(rewritten, 1, self.deadline) if not is_slow else ()
+        rewrites = self.rewrites if is_shrunk else ()
+        rewritten = [Item(str(small), worst.seed, name) for name in rewrites]
+        mended = self.try_items(rewritten, 1, self.deadline)
         finding = make_finding(
             small,
             end,
@@ -327,9 +312,7 @@ class Search:
             also_wrong=tuple(text for text, own in reached if own & {*SUSPECT}),
             known=self.find_known(small),
             mended_by=tuple(
-                item.rewrite
-                for item, one in zip(rewritten, mended, strict=not is_slow)
-                if one.end == RIGHT
+                name for name, one in zip(rewrites, mended, strict=True) if one.end == RIGHT
             ),
             seed=self.seed,
             number=number,
