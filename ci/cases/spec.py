@@ -36,6 +36,9 @@ OF_HTP = frozenset(
     }
 )
 
+# What torch and others store models in, none of which is lowered.
+STORED = (".pt2", ".pt", ".pth", ".pte", ".ckpt", ".safetensors", ".tflite")
+
 
 @dataclass(frozen=True)
 class CaseSpec:
@@ -208,6 +211,11 @@ def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEn
     is_file = word.endswith(ONNX.suffix)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
+    if word.endswith(STORED) and user_path(word).is_file():
+        raise UsageError(
+            f"{word} is a file with a model, which this command does not read",
+            fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
+        )
     if not is_file and ":" not in word:
         return {name: known[name] for name in match_names("model", word, known)}
     file, _, function = word.rpartition(":")

@@ -23,6 +23,8 @@ DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
 Inputs = tuple[Tensor, ...]
 # A dict is how users write keyword arguments.
 POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
+CONSTANT = "make it a constant of the module: a program for QNN takes only tensors"
+ORIGINAL = "return the original module: the session calls torch.export itself"
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
@@ -35,7 +37,11 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
     module, example, *rest = made
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
-        raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module")
+        fix = ORIGINAL if isinstance(module, torch.export.ExportedProgram) else CONTRACT
+        raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module", fix)
+    if any(one.is_meta for one in (*module.parameters(), *module.buffers())):
+        why = "the module has weights on the device meta, which holds no values"
+        raise _unwanted(name, why, "create the module on the CPU, or load its weights onto it")
     calibration = () if not rest or rest[0] is None else rest[0]
     if isinstance(calibration, Mapping):
         raise _unwanted(name, "its third item is a dict, not a list of samples", POSITIONAL)
@@ -94,7 +100,8 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
 
 def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        fix = "make it a constant of the module: a program for QNN takes only tensors"
+        is_array = hasattr(value, "__array__")
+        fix = "convert it with torch.from_numpy" if is_array else CONSTANT
         raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
     check_tensor(name, place, value)
     if value.device.type != "cpu":

@@ -29,6 +29,14 @@ CONTRACT = (
     "a factory takes no arguments, and returns (module, example_inputs) or (module, example_inputs,"
     " calibration)"
 )
+# Packages that are installed by another name than they are imported by.
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -179,7 +187,7 @@ def _advise(error: BaseException) -> str:
         package = (error.name or "").partition(".")[0]
         return (
             f"put it next to the model, add its folder to PYTHONPATH, or install its package, such"
-            f" as with {sys.executable} -m pip install {package}"
+            f" as with {sys.executable} -m pip install {PACKAGES.get(package, package)}"
         )
     if isinstance(error, ImportError) and "relative import" in describe_exception(error):
         return "put an __init__.py next to the file, or import without the leading dot"

@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -214,7 +215,8 @@ def fit_shapes(
     names = name_models(spec.model for spec in specs)
     files = {spec.source: spec for spec in reversed(specs) if spec.is_file}.values()
     for spec in files:
-        again = spec.name.choose(command) if command else ""
+        cases = [one for one in specs if one.source == spec.source]
+        again = choose_together(cases, command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
         path, shapes = Path(spec.reference), spec.source.shapes
         try:
@@ -245,6 +247,14 @@ def fit_shapes(
         progress.step(f"{one}")
     cases = [replace(spec, source=fitted.get(spec.source, spec.source)) for spec in specs]
     return cases, quantized
+
+
+def choose_together(specs: Sequence[CaseSpec], command: str) -> str:
+    """Return a run's ``command`` with options that select all these cases of one model."""
+    names = [spec.name for spec in specs]
+    chosen = {"--scheme": {one.scheme for one in names}, "--soc": {one.soc for one in names}}
+    words = [word for flag, one in chosen.items() if len(one) == 1 for word in (flag, *one)]
+    return f"{command} {shlex.join(('--model', names[0].model, *words))}"
 
 
 def fit_schemes(

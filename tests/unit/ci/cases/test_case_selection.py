@@ -63,6 +63,7 @@ def test_globs_and_repeats_select_each_case_once() -> None:
         ({"models": ["resnett"]}, "no model 'resnett'\n  why: the nearest is resnet.*fix: "),
         ({"models": ["missing.py:make"]}, "is not a file.*fix: "),
         ({"models": ["net.py"]}, "has no function name.*net.py:factory"),
+        ({"models": ["net.pt2"]}, "a file with a model.*a function that returns the module"),
         ({"models": ["net.py:"]}, "has no function name.*net.py:factory"),
         ({"models": ["net.py:factry"]}, "has no function 'factry'.*net.py:factory"),
         ({"models": ["net.py:make_model"]}, "has no function 'make_model'.*functions: Net"),
@@ -78,6 +79,7 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
     for folder in (".", "a\nb", "\udcff"):
         Path(folder).mkdir(exist_ok=True)
         (Path(folder) / "net.py").write_text(FILE)
+    Path("net.pt2").write_bytes(b"PK")
     with pytest.raises(UsageError) as caught:
         select_cases(SUITE_SCHEMES, SOCS, **selection)  # type: ignore[arg-type]
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)

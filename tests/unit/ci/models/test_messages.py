@@ -51,6 +51,7 @@ def lazy():
     raise TypeError("inside")
 def looks(): open("gone.txt")
 def needs(): import no_such_package
+def reads(): raise ModuleNotFoundError("No module named 'cv2.aruco'", name="cv2.aruco")
 def relative(): from . import other
 def absent(): from builtins import no_such_name
 class Odd:
@@ -154,7 +155,8 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         **{
             f"call {name}": call(name)
             for name in (
-                *("fails", "interrupts", "hides", "looks", "needs", "relative", "absent", "scores"),
+                *("fails", "interrupts", "hides", "looks", "needs", "reads", "relative", "absent"),
+                "scores",
                 *("number", "crowded", "Net", "net"),
             )
         },
@@ -170,6 +172,9 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "one": (LINEAR,),
         "a module": LINEAR,
         "no module": (1, ROW),
+        "a program": (torch.export.export(LINEAR, (ROW,)), ROW),
+        "weights without values": (torch.nn.Linear(2, 2, device="meta"), ROW),
+        "an array": (LINEAR, (ROW.numpy(),)),
         "calibration": (LINEAR, ROW, 5),
         "an example": (LINEAR, 5),
         "no example": (LINEAR, ()),

@@ -104,9 +104,13 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_p
     given = [*fit_files([spec], {"x": (1, 3, 224, 224)})]
     assert fit_all(given, policy, []) == given
     later = CaseSpec("net", Scheme.FP16, "SM8750", source)
-    for command, told in (("qnn-ci test-onnx", "--model net --scheme u8 --soc SM8650 "), ("", "")):
+    for command, cases, told in (
+        ("qnn-ci test-onnx", [spec, later], "--model net "),
+        ("qnn-ci test-onnx", [spec], "--model net --scheme u8 --soc SM8650 "),
+        ("", [spec, later], ""),
+    ):
         with pytest.raises(UsageError) as caught:
-            fit_all([spec, later], POLICY, [], command)
+            fit_all(cases, POLICY, [], command)
         last = f"{command} {told}--shape x=1,3,224,224".strip()
         assert caught.value.fix.splitlines()[-1].strip() == last
     np.savez(tmp_path / "free.npz", x=np.zeros((5, 2, 3, 8, 8), np.float32))
