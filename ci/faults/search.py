@@ -263,8 +263,8 @@ class Search:
 
     def locate(self, number: int, suspect: Result, graph: Graph, until: float) -> None:
         """Confirm a suspect alone and with other seeds, shrink it until the time ``until`` at the
-        latest, and add it to the findings. If it needs more time than it gets, it is confirmed with
-        two further seeds, and neither variations nor rewrites are tried.
+        latest, and add it to the findings. After that, or if it is COSTLY and was not shrunk in
+        time, it is confirmed with two further seeds, without variations and rewrites.
 
         If the suspect does not fail again, or if the shrunk graph fails in fewer than half of the
         repeats, it only counts as unconfirmed. Raises LateError if there is not enough time.
@@ -279,26 +279,26 @@ class Search:
         seeds = [result.seed for result in alone if result.end == end]
 
         bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
-        until = min(until, start + (COSTLY_S if end in COSTLY else SHRINK_S))
+        shrink_until = min(until, start + (COSTLY_S if end in COSTLY else SHRINK_S))
         few = 2 * self.jobs
         fails = partial(self.fails, end, seeds=seeds[:1], bundle=bundle)
-        small = shrink(graph, fails, few, few if bundle else CHUNK, until)
+        small = shrink(graph, fails, few, few if bundle else CHUNK, shrink_until)
         if small != graph and not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
-        is_shrunk = time.monotonic() < until
-        varied = fit_variations(small, self.frontend) if is_shrunk else []
+        has_time = (now := time.monotonic()) < (shrink_until if end in COSTLY else until)
+        varied = fit_variations(small, self.frontend) if has_time else []
         items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
         tried = {(result.text, result.seed): result.end for result in self.confirm(items, bundle)}
         reached = [(text, {tried[str(one), seed] for seed in SEEDS}) for text, one in varied]
-        most = len(REPEATS) if is_shrunk else 2
-        repeats = [one for one in REPEATS if not find_unfit(small, one)][:most]
+        fit = [one for one in REPEATS if not find_unfit(small, one)]
+        repeats = fit if has_time else fit[:2]
         again = self.confirm([Item(str(small), repeat) for repeat in repeats], bundle)
         failing = [result for result in again if result.end == end]
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
         worst = min(failing, key=lambda one: one.sqnr_db)
-        rewrites = self.rewrites if is_shrunk else ()
+        rewrites = self.rewrites if has_time else ()
         rewritten = [Item(str(small), worst.seed, name) for name in rewrites]
         mended = self.try_items(rewritten, 1, self.deadline)
         finding = make_finding(
@@ -318,7 +318,7 @@ class Search:
             number=number,
             block=" ".join(self.cells.get(number, ())),
             seconds=round(time.monotonic() - self.started),
-            shrunk=is_shrunk,
+            shrunk=now < shrink_until,
         )
         self.findings.append(finding)
         self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")

@@ -226,18 +226,23 @@ def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("costly_s", "found"), [(99.0, (10, False, True)), (0.01, (2, False, False))]
+    ("end", "name", "limit_s", "found"),
+    [
+        (LATE, "COSTLY_S", 99.0, (10, False, True)),
+        (LATE, "COSTLY_S", 0.01, (2, False, False)),
+        (WRONG, "SHRINK_S", 0.01, (10, True, False)),
+    ],
 )
 def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
-    monkeypatch: pytest.MonkeyPatch, costly_s: float, found: tuple[int, bool, bool]
+    monkeypatch: pytest.MonkeyPatch, end: str, name: str, limit_s: float, found: tuple[Any, ...]
 ) -> None:
     def hang(one: Item, _: int) -> str:
         time.sleep(0.02)
-        return LATE if "gelu" in one.text else RIGHT
+        return end if "gelu" in one.text else RIGHT
 
-    monkeypatch.setattr("ci.faults.search.COSTLY_S", costly_s)
+    monkeypatch.setattr(f"ci.faults.search.{name}", limit_s)
     finder = make_search(hang)
-    assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, LATE))]) == []
+    assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
     (one,) = finder.findings
     assert (one.repeats, bool(one.right + one.also_wrong), len(one.operators) == 1) == found
     assert one.shrunk == found[2]
