@@ -357,6 +357,9 @@ class CaseJudge:
             return ()
         near = (
             f"the quantized model has only {db - least:.1f} dB more than the {least:g} dB required"
+            if db >= least
+            else f"on one of the samples, the quantized model has only {db:.1f} dB; over all "
+            f"samples together, {least:g} dB are required"
         )
         return (f"{near}; {describe_loss(loss)}",)
 

@@ -90,6 +90,11 @@ def _render(case: Localised, name: str) -> Iterator[str]:
             yield f"    red by itself: `qnn-ci test-onnx --model {shlex.quote(file)}{scheme}`"
     if case.ended:
         yield f"  the search ended early: {case.ended}" if case.outputs else f"  {case.ended}"
+    if not case.outputs:
+        verb = "test-onnx" if case.model.endswith(ONNX.suffix) else "test-emulator"
+        words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
+        yield "  localise compares results, so it does not search for a refusal or a crash"
+        yield f"    try: `qnn-ci {verb} {shlex.join(words)}` names the operator, if it is known"
     yield f"  {count(case.programs, 'program')}"
 
 

@@ -369,6 +369,15 @@ def is_web_page(part: PartFile, head: Head) -> bool:
 FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
+def find_mirror_fault() -> str:
+    """Return that QNN_CI_MIRROR names a directory that is missing, or '' if it does not."""
+    base = os.environ.get("QNN_CI_MIRROR", "")
+    if not base or "://" in base or FILENAME in base or SHA256 in base:
+        return ""
+    place = caller_path(Path(base).expanduser())
+    return "" if place.is_dir() else f"the directory in QNN_CI_MIRROR, {place}, does not exist"
+
+
 def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     """Return the URLs of a file below QNN_CI_MIRROR. The list is empty if QNN_CI_MIRROR is not set,
     or if it contains ``{sha256}`` but the file's hash is unknown.

@@ -23,7 +23,7 @@ from provisioning.archives.layout import Layout, Limits, find_dangling
 from provisioning.artifacts.lockfile import Lock, find_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, UsageError
-from provisioning.fetch.download import Pin, check_pin
+from provisioning.fetch.download import Pin, check_pin, find_mirror_fault
 from provisioning.fetch.transfer import MismatchError
 from provisioning.files import hash_file, mib
 from provisioning.manifest.reader import Toolchain
@@ -303,9 +303,10 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
     pin = f"; the file's SHA-256 must be {release.sha256}" if release.sha256 else ""
     # --offline switches mirrors off too.
     mirror = "without a network, also" if request.options.offline else "or"
+    fault = "" if request.options.offline else find_mirror_fault()
     return DownloadError(
         f"{request.label} could not be fetched: {release.filename}{size}",
-        why=why,
+        why="; ".join(filter(None, [fault, why])),
         fix=(
             f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch NAME --to "
             f"DIR` filled, or to its URL; or put that file into {store.downloads} ({HOME_VARIABLE} "

@@ -464,6 +464,12 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
         "quantization nearly spoils it",
         scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
     )
+    limits = msgspec.structs.replace(limits, min_sqnr_db_all=34.0)
+    near = change_policy(models={"mlp": ModelEntry("mlp", limits={Scheme.A8W8: limits})})
+    yield (
+        "quantization spoils one sample",
+        scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
+    )
     losing = FloatEngine(**usual, footprint=Footprint(program_bytes=2))
     large_budget = change_policy(models={"mlp": ModelEntry("mlp", budget=budget)})
     yield "quantization loses, over its budget", scene(RIGHT, engine=losing, policy=large_budget)

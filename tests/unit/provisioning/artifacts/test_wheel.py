@@ -85,6 +85,21 @@ def test_mirror_of_the_user_is_asked_before_pip(
     assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (GOOD, 0o644)
 
 
+@pytest.mark.parametrize(("mirror", "is_named"), [("gone", True), ("home", False)])
+def test_a_mirror_that_is_missing_is_named_if_nothing_else_has_the_wheel(
+    job: FillJob, sdk: Workspace, monkeypatch: pytest.MonkeyPatch, mirror: str, is_named: bool
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise ToolError("pip exited with 1", why="ERROR: no network")
+
+    monkeypatch.setattr(wheel, "run_process", run)
+    monkeypatch.setenv("QNN_CI_MIRROR", str(sdk.root / mirror))
+    with pytest.raises(DownloadError) as caught:
+        obtain(job)
+    named = f"the directory in QNN_CI_MIRROR, {sdk.root / mirror}, does not exist; "
+    assert caught.value.why == f"{named if is_named else ''}no network"
+
+
 @pytest.mark.parametrize(
     ("output", "why"),
     [
