@@ -481,15 +481,23 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     """Return the smallest margin in dB between a figure and its limit, with that figure's name and
     value.
 
-    The margin is negative if the limit is not met. None means that no figure has a limit.
+    The margin is negative if the limit is not met. None means that no figure has a limit. For a
+    failed figure, the limit is the one that its finding states: a part of an output may be allowed
+    more noise than the whole.
     """
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:
         return None
+    stated = (
+        figure.allowed
+        for finding in case.findings
+        for figure in finding.figures
+        if figure.name == "above_noise" and figure.value == noise and figure.allowed is not None
+    )
     pairs = (
         (case.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
         (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, 1, "against the quantized model"),
-        (noise, rule.max_above_noise_db, -1, "above the predicted noise"),
+        (noise, next(stated, rule.max_above_noise_db), -1, "above the predicted noise"),
     )
     found = [
         (sign * (now - limit), name, now)

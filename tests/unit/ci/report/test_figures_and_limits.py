@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as change
 
-from ci.facts.finding import Place
+from ci.facts.finding import Figure, Place
+from ci.facts.kinds import NOISE
 from ci.report.annotation import make_annotations
 from ci.report.columns import (
     BUDGETS,
@@ -36,6 +37,7 @@ from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
 SIZES = ("read_bytes", "write_bytes", "spill_bytes", "fill_bytes", "context_bytes")
+NOISY = NOISE.find("too far", figures=[Figure(name="above_noise", value=18.5, allowed=15.0)])
 CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
 
 
@@ -159,13 +161,18 @@ def test_temperature_and_number_of_runs_of_a_device_are_shown() -> None:
             {"min_sqnr_db": 30, "max_above_noise_db": 3},
             (2, "above the predicted noise", 1),
         ),
+        (
+            {"above_noise_db": 18.5, "findings": (NOISY,)},
+            {"max_above_noise_db": 10},
+            (-3.5, "above the predicted noise", 18.5),
+        ),
     ],
 )
 def test_the_smallest_margin_names_the_limit_that_it_belongs_to(
-    figures: dict[str, float], limits: dict[str, float], margin: tuple[float, str, float] | None
+    figures: dict[str, Any], limits: dict[str, float], margin: tuple[float, str, float] | None
 ) -> None:
     rule = Threshold(scheme="8a8w", **limits)  # type: ignore[arg-type]
-    case = change(CASE, **figures)  # type: ignore[arg-type]
+    case = change(CASE, **figures)
     report = change(make_report([case]), thresholds=(rule,))
     assert find_margin(report, case) == margin
 
