@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from ci.facts.finding import Finding, advise
+from ci.facts.finding import Finding, Question, advise
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from provisioning.errors import ManifestError
@@ -80,13 +80,14 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
 
 def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
-    known to cure its first finding. ``command`` is the start of this command."""
+    known to cure its first finding. A model that fails by itself has none. ``command`` is
+    the start of this command."""
     rows = read_rewrites(lane)
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
         known = [row for row in rows if not row.schemes or case.scheme in row.schemes]
-        if case.status is not Status.FAILED or not first:
+        if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
             return case
         if not any(rewrite.cures_any([first]) for rewrite in known):
             return case

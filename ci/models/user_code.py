@@ -160,10 +160,20 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
     except BaseException as error:  # such as SystemExit, or pytest's Skipped
         frames = [*_list_own(error)]
         what = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
-        why = "".join(f"{file}, line {line}, in {name}" for file, line, name in frames)
-        failure = PlacedError(what, why=why, fix=_advise(error))
+        root = _find_root(error)
+        told = [f"{file}, line {line}, in {name}" for file, line, name in frames]
+        told += [f"caused by {describe_exception(root)}"] if root is not error else []
+        failure = PlacedError(what, why="; ".join(told), fix=_advise(root))
         failure.places = tuple(Place(file=file, line=line) for file, line, _ in frames)
         raise failure from error
+
+
+def _find_root(error: BaseException) -> BaseException:
+    """Return the first exception of a chain, as in ``raise error from cause``."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) and cause not in chain:
+        chain.append(cause)
+    return chain[-1]
 
 
 def _list_own(error: BaseException) -> Iterator[tuple[str, int, str]]:
@@ -183,8 +193,8 @@ def _advise(error: BaseException) -> str:
             f"relative paths start at {user_path('.').resolve()}, where the command was"
             " started; Path(__file__).parent is the model's directory"
         )
-    if isinstance(error, ModuleNotFoundError):
-        package = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
         return (
             f"put it next to the model, add its folder to PYTHONPATH, or install its package, such"
             f" as with {sys.executable} -m pip install {PACKAGES.get(package, package)}"

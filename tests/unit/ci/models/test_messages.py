@@ -52,6 +52,9 @@ def lazy():
 def looks(): open("gone.txt")
 def needs(): import no_such_package
 def reads(): raise ModuleNotFoundError("No module named 'cv2.aruco'", name="cv2.aruco")
+def imports():
+    try: import no_such_package
+    except ImportError as error: raise ModuleNotFoundError("Could not import 'Net'") from error
 def relative(): from . import other
 def absent(): from builtins import no_such_name
 class Odd:
@@ -156,7 +159,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
             f"call {name}": call(name)
             for name in (
                 *("fails", "interrupts", "hides", "looks", "needs", "reads", "relative", "absent"),
-                "scores",
+                *("imports", "scores"),
                 *("number", "crowded", "Net", "net"),
             )
         },
