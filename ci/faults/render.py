@@ -218,7 +218,7 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
         block, _, size = one.block.partition(" ")
         lines += [f"It is a part of the block `{block}` in the sizes of `{size}`.", ""]
     if not one.shrunk:
-        lines += ["A smaller graph may have the same fault: there was no time to shrink it.", ""]
+        lines += ["A smaller graph may have the fault: there was no time to shrink it further.", ""]
     if one.known:
         lines += [f"It is the known fault `{one.known}` of docs/findings/faults.md.", ""]
     if one.why:
