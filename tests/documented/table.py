@@ -150,7 +150,12 @@ NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
     Row("test_onnx -- --policy mended", "1 passed, 0 failed", given=(readers.red_onnx, MEND_ONNX)),
-    Row("--policy mended/qnn.toml", "1 passed, 0 failed", given=(readers.red_net, MEND)),
+    Row(
+        "--policy mended/qnn.toml",
+        "1 passed, 0 failed",
+        given=(readers.red_net, MEND),
+        daily_in=JOURNEYS,
+    ),
     Row("^docker image prune", "This will remove all images", needs=("docker",)),
     Row("docker_|image", NO_ENGINE, 3),
     # -- test_emulator, from special cases to the suite --
