@@ -1,5 +1,5 @@
-"""Patches of torch, torchao and ExecuTorch that save time and do not change the resulting programs:
-six for every lowering, and one for the search for faults.
+"""Patches of torch, torchao and ExecuTorch that save time: six for every lowering, which do not
+change the resulting programs, and one for the search for faults.
 
 Each patch lists the versions for which it is verified. With other versions it is disabled;
 ``--plain`` disables all patches. To verify them, tests/integration/emulator/test_plain_script.py
@@ -182,7 +182,8 @@ def has_divided_norm(module: GraphModule) -> bool:
 def export_without_dynamo() -> None:
     """Make torch.export trace a module by running it, even where ``strict`` is asked for. Only the
     search for faults uses this patch. Dynamo takes a third of the time of its lowerings, but its
-    graphs have no control flow that dynamo would have to follow."""
+    graphs have no control flow that dynamo would have to follow. Their outputs were the same to
+    0.01 dB in all graphs tried."""
     export = torch.export.export
 
     def trace(*args: Any, **options: Any) -> Any:

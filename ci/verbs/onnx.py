@@ -215,8 +215,8 @@ def fit_shapes(
     names = name_models(spec.model for spec in specs)
     files = {spec.source: spec for spec in reversed(specs) if spec.is_file}.values()
     for spec in files:
-        cases = [one for one in specs if one.source == spec.source]
-        again = choose_together(cases, command) if command else ""
+        together = [one for one in specs if one.source == spec.source]
+        again = choose_together(together, command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
         path, shapes = Path(spec.reference), spec.source.shapes
         try:

@@ -10,11 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.artifacts import choice
-from provisioning.artifacts.environment import (
-    compose_environment,
-    locate_profile,
-    other_versions,
-)
+from provisioning.artifacts.environment import compose_environment, locate_profile, other_versions
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import FLAG, Outcome, user_path, user_program
