@@ -75,6 +75,11 @@ def measure_step(
     - ``uniform``: 1 if an operand is a constant with several elements, all equal
     - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
       the padded input, along its worst axis, or 0
+    - ``tiled``: 1 if a pooling operator's stride is its kernel, and its padding is counted or adds
+      no window
+    - ``counted``: 1 if QNN 2.49.40 computes a pool with this stride and counted padding wrongly in
+      float16, see docs/findings/faults.md
+    - ``lowest``: the value below which the result of a clamp does not fall, or 0 if it is negative
     - ``floor``: the value below which the result of a clamp does not fall, or the largest magnitude
       of a constant operand, as for a sum or a maximum; only if it is below TINY
     - ``mask``: the largest magnitude that an attention's mask adds to the scores, see _measure_mask
@@ -91,10 +96,11 @@ def measure_step(
         found |= dict(_measure_convolution(operands, found))
     elif "kernel_size" in found and not found.get("stride"):
         found["stride"] = found["kernel_size"]
-    if any(found.get("ceil_mode", ())) and operands:
-        found["overhang"] = (_find_overhang(operands[0].shape, found),)
+    if operands and "ceil_mode" in found:
+        found |= dict(_measure_pool(operands[0].shape, found))
     fixed = max((operand.magnitude for operand in operands if operand.constant), default=0.0)
     floor = next(iter(found.get("min", ())), fixed)
+    found |= {"lowest": (max(found["min"][0], 0.0),)} if found.get("min") else {}
     if 0 < floor < TINY:
         found["floor"] = (floor,)
     if "dim" in found and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
@@ -188,6 +194,24 @@ def _find_unreached(kernel: Sequence[int], numbers: Mapping[str, tuple[float, ..
         reach = (size - 1) * dilation + 1
         rows.append(output_padding - padding - (math.ceil(reach / stride) * stride - reach))
     return max(rows)
+
+
+def _measure_pool(
+    shape: Sequence[int], numbers: Mapping[str, tuple[float, ...]]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    if any(numbers["ceil_mode"]):
+        yield "overhang", (_find_overhang(shape, numbers),)
+    if "count_include_pad" not in numbers or not any(numbers.get("padding", ())):
+        return
+    kernel, stride, padding = (
+        max(numbers.get(name, ()), default=0.0) for name in ("kernel_size", "stride", "padding")
+    )
+    is_counted = any(numbers["count_include_pad"])
+    if kernel and kernel == stride:
+        same = all(size // kernel == (size + 2 * padding) // kernel for size in shape[2:])
+        yield "tiled", (float(is_counted or same),)
+    if is_counted and (stride in {4, 8} or (stride == 1 and kernel not in {3, 5})):
+        yield "counted", (1.0,)
 
 
 def _find_overhang(shape: Sequence[int], numbers: Mapping[str, tuple[float, ...]]) -> float:

@@ -305,6 +305,13 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (transpose(2, 2), "8a8w", []),
         (pool(3, 2, 0, ceil=True), "fp16", ["avg-pool-beyond-edge"]),
         (pool(2, 2, 0, ceil=True), "fp16", []),  # the windows fit
+        (pool(3, 3, 1, counts=False), "8a8w", ["avg-pool-padded-tiles"]),
+        (pool(4, 4, 2, counts=False), "8a8w", []),  # padding adds a window
+        (pool(3, 2, 1), "8a8w", []),
+        (pool(4, 1, 1), "fp16", ["avg-pool-padded-and-counted"]),
+        (pool(3, 1, 1), "fp16", []),
+        (lambda net, x: (x * 0.5).clamp(0.3), "8a8w", ["clamp-above-zero"]),
+        (lambda net, x: (x * 0.5).clamp(-0.3), "8a8w", []),
         (pool(3, 2, 0), "fp16", []),
         (lambda net, x: x.masked_fill(x > 0, -1e9).softmax(-1), "8a8w", ["mask-too-large"]),
         (lambda net, x: torch.where(x > 0, x, FILL).softmax(-1), "u8", ["mask-too-large"]),
