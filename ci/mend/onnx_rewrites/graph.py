@@ -246,6 +246,11 @@ def read(node: Any, name: str, default: Any) -> Any:
     return default
 
 
+def read_all(node: Any) -> dict[str, Any]:
+    """Return the values of all attributes of a node."""
+    return {one.name: helper.get_attribute_value(one) for one in node.attribute}
+
+
 def read_axes(graph: Graph, node: Any) -> list[int] | None:
     """Return the axes of a reduction, or None if they are not constant or not given."""
     given = read(node, "axes", None)

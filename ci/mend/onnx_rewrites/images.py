@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
-from ci.mend.onnx_rewrites.graph import Array, Graph, read, rewrites
+from ci.mend.onnx_rewrites.graph import Array, Graph, read, read_all, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10
@@ -108,6 +107,21 @@ def widen_kernel(weights: Array, ends: list[int]) -> tuple[Array, list[int]]:
     return np.pad(weights, [(0, 0)] * 2 + [(0, 1)] * axes), [end + 1 for end in ends]
 
 
+@rewrites("stride-by-pool", "Conv")
+def stride_by_pool(graph: Graph, node: Any) -> None:
+    """Compute a depthwise convolution with a stride that has a dilation, or one axis and a kernel
+    of 1, with a stride of 1, and let a max pool of single elements select its results."""
+    shape, strides = graph.shapes.get(node.input[1], ()), read(node, "strides", [1])
+    depthwise = len(shape) in (3, 4) and shape[1] == 1 and read(node, "group", 1) > 1
+    faulty = max(read(node, "dilations", [1])) > 1 or shape[2:] == (1,)
+    if depthwise and faulty and max(strides) > 1 and "SAME" not in read(node, "auto_pad", ""):
+        own = read_all(node) | {"strides": [1] * len(strides)}
+        every = graph.add("Conv", *node.input, **own)
+        result = graph.add("MaxPool", every, kernel_shape=own["strides"], strides=strides)
+        told = f"a depthwise Conv with strides {[*strides]}"
+        graph.replace([node], [result], told, "strides 1, and a MaxPool that selects every n-th")
+
+
 @rewrites("gather-maximum", "MaxPool")
 def gather_maximum(graph: Graph, node: Any) -> None:
     """Compute a max pool with dilations or over three axes as the maximum of shifted images, one
@@ -151,7 +165,8 @@ def gather_maximum(graph: Graph, node: Any) -> None:
 @rewrites("reach-rows", "ConvTranspose")
 def reach_rows(graph: Graph, node: Any) -> None:
     """Append zeros to the kernel of a transposed convolution, and lower its output_padding, until
-    the kernel reaches all rows of the result."""
+    the kernel reaches all rows of the result. If it is depthwise, lower it below the padding, or to
+    0."""
     weights = graph.constant(node.input[1])
     padding = [*read(node, "output_padding", [])]
     is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
@@ -163,9 +178,12 @@ def reach_rows(graph: Graph, node: Any) -> None:
         return
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
+    depthwise = read(node, "group", 1) == len(weights) > 1
     for place in range(axes):
         step, pad = strides[place], pads[axes + place]
-        while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place]:
+        while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place] or (
+            depthwise and padding[place] >= max(pad, 1)
+        ):
             kernel[place] += 1
             padding[place] -= 1
     if kernel == [*weights.shape[2:]]:
@@ -195,9 +213,7 @@ def join_transposed_groups(graph: Graph, node: Any) -> None:
     weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
     if weights is None or groups < 2:
         return
-    own = {
-        attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
-    } | {"group": 1}
+    own = read_all(node) | {"group": 1}
     size, count, *kernel = weights.shape
     joined = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
     for group, part in enumerate(np.split(weights, groups)):
@@ -216,7 +232,7 @@ def resize_flat(graph: Graph, node: Any) -> None:
     scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
     if scales is None or not graph.is_float(x, y):
         return
-    own = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    own = read_all(node)
     shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
     rounding = read(node, "nearest_mode", "round_prefer_floor")
     is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"

@@ -22,19 +22,20 @@ TRANSPOSED = {
 @rewrites("reach-rows", *TRANSPOSED)
 def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
-    a kernel reaches all rows."""
+    a kernel reaches all rows. If it is depthwise, lower it below the padding, or to 0."""
     weight = edit.value(node.args[1])
     stride, padding, extra, dilation = read_numbers(
         node, "stride", "padding", "output_padding", "dilation"
     )
     if weight is None or any(one != 1 for one in dilation):
         return
-    added = []
+    depthwise, added = is_depthwise(node), []
     for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
         reached = [
             count
             for count in range(more + 1)
             if more - count - pad <= math.ceil((size + count) / step) * step - size - count
+            and (not depthwise or more - count < max(pad, 1))
         ]
         added.append(reached[0] if reached else 0)
     if any(added):
@@ -111,6 +112,19 @@ def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
         edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
+@rewrites("stride-by-pool", aten.conv1d, aten.conv2d)
+def stride_by_pool(edit: Editor, node: Node) -> None:
+    """Write a depthwise convolution with a stride that has a dilation, or one axis and a kernel of
+    1, with a stride of 1, and let a max pool of single elements select its results."""
+    kernel = shape_of(node.args[1])[2:]
+    stride, dilation = read_numbers(node, "stride", "dilation")
+    if is_depthwise(node) and max(stride) > 1 and (max(dilation) > 1 or kernel == (1,)):
+        ones = [1] * len(kernel)
+        pool = aten.max_pool1d.default if len(kernel) == 1 else aten.max_pool2d.default
+        new = edit.call(pool, edit.call_again(node, stride=ones), ones, stride)
+        edit.replace(node, new, f"the same with stride=1, and a max pool of 1 with stride={stride}")
+
+
 @rewrites("copy-shared-bias")
 def copy_shared_bias(edit: Editor) -> None:
     """Give each call of a layer after the first its own bias. ExecuTorch quantizes a bias for the
@@ -135,6 +149,13 @@ def multiply_single(edit: Editor, node: Node) -> None:
         new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
         new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
         edit.replace(node, new, "x * weight + bias")
+
+
+def is_depthwise(node: Node) -> bool:
+    """Return whether a convolution, transposed or not, has a group for each of several inputs."""
+    groups: int = argument(node, "groups")
+    channels = shape_of(node.args[1])[0 if node.target in TRANSPOSED else 1]
+    return groups > 1 and channels == (groups if node.target in TRANSPOSED else 1)
 
 
 def read_numbers(node: Node, *names: str) -> list[list[int]]:

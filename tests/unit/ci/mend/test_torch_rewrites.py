@@ -107,6 +107,10 @@ def state(layer: nn.Module) -> nn.Module:
     return Body(lambda layer, x, *pair: layer(x, pair), layer)
 
 
+def twice(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x.abs()) + layer(x)
+
+
 def six(x: Tensor) -> Tensor:
     return x.view(2, 4, 2, 3, 1, 4)
 
@@ -408,12 +412,25 @@ ROWS: dict[str, list[Row]] = {
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 3, 1, 2)),
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 3, 0, 1, 2)),
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, (4, 3), (4, 2), 1, (3, 1), 4)),
+        (1, (2, 4, 5), nn.ConvTranspose1d(4, 8, 3, 2, 1, 1, 4, bias=False)),
+        (2, (1, 4, 5, 5), Body(twice, nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 4))),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1)),
+        (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 2)),
+        (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, 3, 2, (2, 1), (1, 0), 4)),
     ],
     "spread-kernel": [
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2, dilation=2)),
         (1, (1, 4, 5, 6), nn.ConvTranspose2d(4, 6, (3, 2), dilation=(1, 3), bias=False)),
         (0, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 2)),
+    ],
+    "stride-by-pool": [
+        (1, (2, 4, 9, 8), nn.Conv2d(4, 8, (3, 2), (2, 3), (1, 2), (2, 1), 4)),
+        (1, (4, 9, 8), nn.Conv2d(4, 4, 3, 2, "valid", 2, 4, bias=False)),
+        (1, (2, 4, 9), nn.Conv1d(4, 4, 1, 2, groups=4)),
+        (1, (2, 4, 9), nn.Conv1d(4, 8, 3, 2, 2, 2, 4)),
+        (0, (1, 4, 9, 8), nn.Conv2d(4, 4, 3, 2, 1, 2, 2)),
+        (0, (1, 4, 9, 8), nn.Conv2d(4, 4, 3, 1, "same", 2, 4)),
+        (0, (1, 4, 9, 8), nn.Sequential(nn.Conv2d(4, 4, 3, 2, 1, 1, 4), nn.Conv2d(4, 1, 1, 2))),
     ],
     "divide-before-relu": [
         (1, (2, 3), lambda x: torch.relu(x * 0.3) + 0.3),
