@@ -165,8 +165,8 @@ def gather_maximum(graph: Graph, node: Any) -> None:
 @rewrites("reach-rows", "ConvTranspose")
 def reach_rows(graph: Graph, node: Any) -> None:
     """Append zeros to the kernel of a transposed convolution, and lower its output_padding, until
-    the kernel reaches all rows of the result. If it is depthwise, lower it below the padding, or to
-    0."""
+    the kernel reaches all rows of the result. If it is depthwise with one output per input, lower
+    it below the padding, or to 0."""
     weights = graph.constant(node.input[1])
     padding = [*read(node, "output_padding", [])]
     is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
@@ -178,11 +178,11 @@ def reach_rows(graph: Graph, node: Any) -> None:
         return
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
-    depthwise = read(node, "group", 1) == len(weights) > 1
+    depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
     for place in range(axes):
         step, pad = strides[place], pads[axes + place]
         while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place] or (
-            depthwise and padding[place] >= max(pad, 1)
+            depthwise and padding[place] >= max(min(pads[place], pad), 1)
         ):
             kernel[place] += 1
             padding[place] -= 1

@@ -22,14 +22,15 @@ TRANSPOSED = {
 @rewrites("reach-rows", *TRANSPOSED)
 def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
-    a kernel reaches all rows. If it is depthwise, lower it below the padding, or to 0."""
+    a kernel reaches all rows. If it is depthwise with one output per input, lower it below the
+    padding, or to 0."""
     weight = edit.value(node.args[1])
     stride, padding, extra, dilation = read_numbers(
         node, "stride", "padding", "output_padding", "dilation"
     )
     if weight is None or any(one != 1 for one in dilation):
         return
-    depthwise, added = is_depthwise(node), []
+    depthwise, added = is_depthwise(node) and shape_of(node.args[1])[1] == 1, []
     for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
         reached = [
             count
@@ -119,9 +120,13 @@ def stride_by_pool(edit: Editor, node: Node) -> None:
     kernel = shape_of(node.args[1])[2:]
     stride, dilation = read_numbers(node, "stride", "dilation")
     if is_depthwise(node) and max(stride) > 1 and (max(dilation) > 1 or kernel == (1,)):
-        ones = [1] * len(kernel)
-        pool = aten.max_pool1d.default if len(kernel) == 1 else aten.max_pool2d.default
-        new = edit.call(pool, edit.call_again(node, stride=ones), ones, stride)
+        new = edit.call_again(node, stride=[1] * len(kernel))
+        if len(kernel) == 1:  # ExecuTorch quantizes no max_pool1d
+            new = edit.call(aten.unsqueeze.default, new, -2)
+            new = edit.call(aten.max_pool2d.default, new, [1, 1], [1, *stride])
+            new = edit.call(aten.squeeze.dim, new, -2)
+        else:
+            new = edit.call(aten.max_pool2d.default, new, [1, 1], stride)
         edit.replace(node, new, f"the same with stride=1, and a max pool of 1 with stride={stride}")
 
 

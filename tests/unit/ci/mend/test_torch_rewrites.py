@@ -412,10 +412,11 @@ ROWS: dict[str, list[Row]] = {
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 3, 1, 2)),
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 6, 3, 3, 0, 1, 2)),
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, (4, 3), (4, 2), 1, (3, 1), 4)),
-        (1, (2, 4, 5), nn.ConvTranspose1d(4, 8, 3, 2, 1, 1, 4, bias=False)),
+        (1, (2, 4, 5), nn.ConvTranspose1d(4, 4, 3, 2, 1, 1, 4, bias=False)),
         (2, (1, 4, 5, 5), Body(twice, nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 4))),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1)),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 2)),
+        (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 8, 3, 2, 1, 1, 4)),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 4, 3, 2, (2, 1), (1, 0), 4)),
     ],
     "spread-kernel": [
