@@ -364,7 +364,9 @@ def link_files(package: Distribution, site: Path) -> None:
     with suppress(OSError):
         if any(site.parents[2] not in place.parents for place in places):
             return
-        if any(is_changed(file, old) for file in package.files or ()):
+        records = [old / name for name in files if name.endswith(".dist-info/RECORD")]
+        made = max((record.stat().st_mtime for record in records), default=0.0)
+        if any(is_changed(file, old, made) for file in package.files or ()):
             return
         # A package whose dist-info is there counts as installed.
         for name in sorted(names, key=lambda name: ".dist-info" in name):
@@ -378,10 +380,12 @@ def link_files(package: Distribution, site: Path) -> None:
                 target.hardlink_to(source)
 
 
-def is_changed(file: PackagePath, site: Path) -> bool:
-    """Return whether a file has not the size with which it was installed."""
+def is_changed(file: PackagePath, site: Path, made: float) -> bool:
+    """Return whether a file has not the size with which it was installed, or was written after
+    RECORD, at ``made`` (s)."""
     is_made_here = file.parts[0] == ".." or file.suffix == ".pyc"
-    return not is_made_here and file.size not in {None, (site / file).stat().st_size}
+    state = (site / file).stat()
+    return not is_made_here and (file.size not in {None, state.st_size} or state.st_mtime > made)
 
 
 def choose_index(session: nox.Session) -> list[str]:

@@ -568,6 +568,7 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
         ("b d", "b", "d"),
         ("unmet", "unmet", "b"),
         ("changed", "", "changed"),
+        ("edited", "", "edited"),
         ("half", "half", "gone"),
         ("begun", "", "begun"),
         ("above", "", "above"),
@@ -584,6 +585,8 @@ def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
     for name, requires in (("b", ()), ("c", ()), ("unmet", ("b>1",)), ("half", ("gone",))):
         put(whole, name, *requires)
     put(whole, "changed", module="x = 1000\n")
+    put(whole, "edited")  # later than it was installed, with the same size
+    os.utime(whole / "lib/python3.11/site-packages/edited.py", (2**31, 2**31))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("kept")
     for name, path in (("above", "../../../../elsewhere"), ("absolute", str(elsewhere))):
