@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
+from ci.mend.onnx_rewrites.graph import Array, Graph, read, rewrites
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
+SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
+UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
 FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 
@@ -67,6 +69,33 @@ def divide_before_relu(graph: Graph, node: Any) -> None:
     if any(reader.op_type in {"Relu", "Clip"} for reader in readers):
         result = graph.add("Div", found[0], 1 / found[1])
         graph.replace([node], [result], f"x * {found[1]}", f"x / {1 / found[1]}")
+
+
+@rewrites("multiply-before-add", "Mul")
+def multiply_before_add(graph: Graph, node: Any) -> None:
+    """Multiply a sum with constants by a number before they are added."""
+    found = graph.operands(node)
+    if not found or found[1].size != 1 or not graph.is_float(node.output[0]):
+        return
+    (x, factor), nodes, summands = found, [node], list[Array]()
+    while plus := graph.maker(x, "Add"):
+        value = graph.constant(plus.input[1])
+        if value is None:
+            break
+        x, nodes, summands = plus.input[0], [plus, *nodes], [value, *summands]
+    varies = any(np.ptp(summand) > 0 for summand in summands)
+    if varies and graph.shape(node.output[0])[-1] < SHORTEST_RIGHT:
+        total = sum(summand * factor for summand in summands)
+        result = graph.add("Add", graph.add("Mul", x, factor), total)
+        graph.replace(nodes, [result], "(x + c) * f", "x * f + c * f")
+
+
+@rewrites("subtract-negative", "Add")
+def subtract_negative(graph: Graph, node: Any) -> None:
+    """Compute a sum with a constant of rank 5 whose elements are all equal as a difference."""
+    x, value = node.input[0], graph.constant(node.input[1])
+    if value is not None and value.ndim == UNIFORM_RANK and np.ptp(value) == 0:
+        graph.replace([node], [graph.add("Sub", x, -value)], "x + c", "x - (-c)")
 
 
 @rewrites("mish-by-sigmoid", "Mish", "Softplus")

@@ -1,14 +1,18 @@
-"""Constants: computed ones, and constant operands of concatenations, sums and paddings."""
+"""Constants: computed ones, and constant operands of other operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
+
+SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
+UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 
 
 @rewrites("fold-constants")
@@ -64,13 +68,43 @@ def divide_before_relu(edit: Editor, node: Node) -> None:
     limits = {aten.relu, aten.relu6, aten.clamp, aten.clamp_min, aten.hardtanh}
     if limits.isdisjoint(getattr(user.target, "overloadpacket", None) for user in node.users):
         return
-    for operand, given in (node.args, node.args[::-1]):
-        stored = edit.value(given) if isinstance(given, Node) else torch.tensor(given)
-        if stored is not None and stored.numel() == 1 and stored.item():
-            divisor = edit.constant(1 / stored) if isinstance(given, Node) else 1 / given
-            new = edit.call(aten.div.Tensor, operand, divisor)
-            edit.replace(node, new, "x / (1 / factor)")
+    if found := find_factor(edit, node):
+        operand, given, stored = found
+        divisor = edit.constant(1 / stored) if isinstance(given, Node) else 1 / given
+        new = edit.call(aten.div.Tensor, operand, divisor)
+        edit.replace(node, new, "x / (1 / factor)")
+
+
+@rewrites("multiply-before-add", aten.mul.Tensor)
+def multiply_before_add(edit: Editor, node: Node) -> None:
+    """Multiply a sum with constants by a number before they are added."""
+    found = find_factor(edit, node)
+    if found is None or shape_of(node)[-1] >= SHORTEST_RIGHT:
+        return
+    operand, given, factor = found
+    total, varies = torch.zeros(()), False
+    inner, reader = edit.source(operand), node
+    while inner.target is aten.add.Tensor and edit.user(inner) is reader:
+        stored = as_tensor(edit, inner.args[1])
+        if stored is None or not edit.written.isdisjoint(inner.all_input_nodes):
             break
+        total = total + stored * argument(inner, "alpha")
+        varies = varies or not is_uniform(stored)
+        inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
+    if varies:
+        new = edit.call(aten.mul.Tensor, operand, given)
+        summand = edit.constant((total * factor).to(value_of(node).dtype))
+        edit.replace(node, edit.call(aten.add.Tensor, new, summand), "x * f + constant * f")
+
+
+@rewrites("subtract-negative", aten.add.Tensor)
+def subtract_negative(edit: Editor, node: Node) -> None:
+    """Write a sum with a constant of rank 5 whose elements are all equal as a difference."""
+    stored = edit.value(node.args[1])
+    if stored is not None and stored.ndim == UNIFORM_RANK and is_uniform(stored):
+        negative = edit.constant(-stored.to(value_of(node).dtype))
+        new = edit.call(aten.sub.Tensor, node.args[0], negative, **node.kwargs)
+        edit.replace(node, new, "x - (-constant)")
 
 
 @rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
@@ -100,6 +134,21 @@ def surround(
             parts = [*blocks[counts[0]], operand, *blocks[counts[1]]]
             operand = edit.call(aten.cat.default, parts, axis)
     return operand
+
+
+def find_factor(edit: Editor, node: Node) -> tuple[Any, Any, Tensor] | None:
+    """Return the operand of a product with a number that is not 0, the number as the graph has it,
+    and as a tensor."""
+    for operand, given in (node.args, node.args[::-1]):
+        stored = as_tensor(edit, given)
+        if stored is not None and stored.numel() == 1 and stored.item():
+            return operand, given, stored
+    return None
+
+
+def as_tensor(edit: Editor, given: Any) -> Tensor | None:
+    """Return a number, or a constant of the model, as a tensor, or None for another node."""
+    return edit.value(given) if isinstance(given, Node) else torch.tensor(given)
 
 
 def is_uniform(stored: Tensor) -> bool:

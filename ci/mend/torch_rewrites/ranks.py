@@ -19,6 +19,7 @@ from ci.mend.torch_rewrites.editing import (
     is_idle,
     rewrites,
     shape_of,
+    value_of,
 )
 
 MOST_AXES = 5  # that QNN takes
@@ -194,6 +195,17 @@ def find_order(node: Node) -> list[int]:
     rest = iter(axis for axis in order if axis not in sources)
     places = dict(zip(targets, sources, strict=True))
     return [places[axis] if axis in places else next(rest) for axis in order]
+
+
+@rewrites("reshape-single", aten.sum.dim_IntList)
+def reshape_single(edit: Editor, node: Node) -> None:
+    """Write a sum over axes of size 1 as a reshape."""
+    operand, axes = node.args[:2]
+    shape = shape_of(operand)
+    is_same = value_of(operand).dtype == value_of(node).dtype
+    if axes and is_same and all(shape[axis] == 1 for axis in axes):
+        new = edit.call(aten.reshape.default, operand, [*shape_of(node)])
+        edit.replace(node, new, "x.reshape(...)")
 
 
 @rewrites("multiply-einsum", aten.einsum.default)

@@ -439,6 +439,27 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 3), lambda x: torch.relu(x * torch.arange(3.0)) + torch.relu(x) * 0.5),
         (0, (2, 3), lambda x: torch.relu(x * x.sum()) + torch.relu(x * 0.0)),
     ],
+    "multiply-before-add": [
+        (1, (2, 3, 4), lambda x: (x + W[:4]) * 0.5),
+        (1, (2, 3, 4), lambda x: 3 * (torch.add(x + W[:4], 1, alpha=2).add_(W[:3, None]))),
+        (2, (2, 3, 4), lambda x: ((x + W[:4]) * W[0] + W[4:8]) * 2),
+        (0, (2, 3, 32), lambda x: (x + W) * 0.5),
+        (0, (2, 3, 4), lambda x: (W[:4] + x) * 0.5 + (x + 1) * 2 + (x + torch.ones(4)) * 3),
+        (0, (2, 3, 4), lambda x: (x + W[:4]) * x.sum() + (x + x[0]) * 0.5 + (x + W[:4]) * W[:4]),
+        (0, (2, 3, 4), lambda x: (y := x + W[:4], y * 0.5)),
+    ],
+    "subtract-negative": [
+        (1, (1, 1, 4, 8, 6), lambda x: x + torch.ones(1, 1, 4, 8, 1)),
+        (1, (1, 1, 4, 8, 6), lambda x: torch.add(x, torch.ones(1, 1, 4, 8, 1).bool(), alpha=3)),
+        (0, (1, 1, 4, 8, 6), lambda x: torch.ones(1, 1, 4, 8, 1) + x + 1 + W[:6] + x),
+        (0, (1, 4, 8, 6), lambda x: x + torch.ones(4, 8, 1)),
+    ],
+    "reshape-single": [
+        (1, (33, 1), lambda x: x.sum(-1)),
+        (2, (1, 33, 1), lambda x: x.sum((0, 2)) + x.sum(-1, keepdim=True)),
+        (0, (33, 2), lambda x: x.sum(-1) + x.mean(-1) + x.sum()),
+        (0, (33, 1), lambda x: (x > 0).sum(-1) + x.sum(-1, dtype=torch.float64)),
+    ],
     "join-transposed-groups": [
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2)),
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 4, 3, groups=4, bias=False, dilation=2)),
