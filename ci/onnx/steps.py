@@ -113,6 +113,8 @@ def _list_numbers(
         found.setdefault("groups", (1.0,))
     if node.op_type != "ConvTranspose" or "output_shape" in given:
         found.pop("output_padding", None)
+    if node.op_type in POOLS:
+        found.setdefault("ceil_mode", (0.0,))
     if node.op_type == "AveragePool":
         found.setdefault("count_include_pad", (0.0,))
     if node.op_type == "Clip":
