@@ -22,8 +22,8 @@ def convolve_average(graph: Graph, node: Any) -> None:
     """Compute an average pool as a depthwise convolution with weights of 1 / kernel, and multiply
     the elements at the edges by the missing factor.
 
-    This is done for a pool whose last window extends beyond the edge, that has a kernel of 2 and
-    padding, or that has a stride of 1 on a tall image.
+    This is done for a pool whose last window extends beyond the edge, that counts its padding or
+    has a kernel of 2 with it, or that has a stride of 1 on a tall image.
     """
     x, y = node.input[0], node.output[0]
     if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
@@ -38,11 +38,11 @@ def convolve_average(graph: Graph, node: Any) -> None:
     reach = [(out - 1) * step + k for out, step, k in zip(made, strides, kernel, strict=True)]
     ends = [far - size - begin for far, size, begin in zip(reach, sizes, pads, strict=False)]
     is_beyond = any(end > given for end, given in zip(ends, pads[axes:], strict=True))
-    is_small = SMALL_KERNEL in kernel and any(pads)
-    is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
-    if not (is_beyond or is_small or is_tall):
-        return
     counted = read(node, "count_include_pad", 0)
+    is_padded = any(pads) and (counted or SMALL_KERNEL in kernel)
+    is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
+    if not (is_beyond or is_padded or is_tall):
+        return
     factors = []
     for size, out, k, step, begin, end in zip(
         sizes, made, kernel, strides, pads, pads[axes:], strict=False
