@@ -80,7 +80,7 @@ def multiply_before_add(graph: Graph, node: Any) -> None:
     (x, factor), nodes, summands = found, [node], list[Array]()
     while plus := graph.maker(x, "Add"):
         value = graph.constant(plus.input[1])
-        if value is None:
+        if value is None or not value.size:
             break
         x, nodes, summands = plus.input[0], [plus, *nodes], [value, *summands]
     varies = any(np.ptp(summand) > 0 for summand in summands)
@@ -94,7 +94,7 @@ def multiply_before_add(graph: Graph, node: Any) -> None:
 def subtract_negative(graph: Graph, node: Any) -> None:
     """Compute a sum with a constant of rank 5 whose elements are all equal as a difference."""
     x, value = node.input[0], graph.constant(node.input[1])
-    if value is not None and value.ndim == UNIFORM_RANK and np.ptp(value) == 0:
+    if value is not None and value.ndim == UNIFORM_RANK and value.size and not np.ptp(value):
         graph.replace([node], [graph.add("Sub", x, -value)], "x + c", "x - (-c)")
 
 
