@@ -52,7 +52,7 @@ class Usage:
 
     def measure_bytes(self) -> int:
         """Return the memory of the processes. Memory that they share counts once."""
-        rolled = [read_window(Path(f"/proc/{pid}/smaps_rollup")) for pid in self.pids]
+        rolled = [read_window(PROC / f"{pid}/smaps_rollup") for pid in self.pids]
         shares = [int(found[1]) << 10 for text in rolled if (found := PSS.search(text))]
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 
@@ -78,7 +78,7 @@ def _map_children() -> dict[int, list[int]] | None:
         return None
     children: dict[int, list[int]] = {}
     for name in os.listdir(PROC):  # noqa: PTH208 - faster, and this runs several times per second
-        if name.isdecimal() and (row := _read_stat(Path(f"/proc/{name}/stat"))):
+        if name.isdecimal() and (row := read_stat(name)):
             children.setdefault(int(row[1]), []).append(int(name))
     return children
 
@@ -86,26 +86,28 @@ def _map_children() -> dict[int, list[int]] | None:
 def read_usage(pid: int) -> Usage:
     """Return what a process and its descendants use."""
     pids = list_descendants(pid)
-    states = [row[0] for one in pids for row in _read_threads(one)]
-    pages = [(read_window(Path(f"/proc/{one}/statm")).split() or "00")[1] for one in pids]
-    times = [row[11:15] for one in pids if (row := _read_stat(Path(f"/proc/{one}/stat")))]
+    states = [state for one in pids for state in _read_states(one)]
+    pages = [(read_window(PROC / f"{one}/statm").split() or "00")[1] for one in pids]
+    times = [read_stat(one)[11:15] for one in pids]
     return Usage(
         tuple(pids),
         sum(map(int, pages)) * PAGE,
         sum(int(ticks) for row in times for ticks in row) / TICKS,
-        any(state in "RD" for state in states),
+        not {"R", "D"}.isdisjoint(states),
     )
 
 
-def _read_threads(pid: int) -> Iterator[list[str]]:
+def _read_states(pid: int) -> Iterator[str]:
     with suppress(OSError):
         for thread in PROC.joinpath(str(pid), "task").iterdir():
-            yield from filter(None, [_read_stat(thread / "stat")])
+            yield from read_stat(f"{pid}/task/{thread.name}")[:1]
 
 
-def _read_stat(path: Path) -> list[str]:
-    """Return the fields of a stat file in /proc from the state on, see proc(5)."""
-    return read_window(path).rpartition(")")[2].split()
+def read_stat(name: int | str) -> list[str]:
+    """Return the fields of the stat file of a process from its state on, see proc(5); [] if it has
+    ended. ``name`` is its ID, or ``PID/task/THREAD`` for one of its threads.
+    """
+    return read_window(PROC / f"{name}/stat").rpartition(")")[2].split()
 
 
 def measure_memory() -> tuple[int, int]:
@@ -230,7 +232,7 @@ def gib(size_bytes: float) -> str:
 
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended, even if its parent does not know yet."""
-    return _read_stat(Path(f"/proc/{pid}/stat"))[:1] in ([], ["Z"])
+    return read_stat(pid)[:1] in ([], ["Z"])
 
 
 def end_descendants(pid: int, deadline_s: float = 2.0) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
 BUILDS, ORIGIN, FETCHED = "builds", "origin.txt", "packages"
 FETCHED_NAME = re.compile(r"[\w.-]+-\d[\w.]*-cpython-\d+")  # NAME-VERSION-PYTHON
+Verdict = tuple[bool, str]  # whether a file or directory can be removed, and why
+FOREIGN: Verdict = (False, "qnn-ci did not create it")
+LEFT = "left by a killed process"
 
 
 @dataclass(frozen=True)
@@ -51,64 +54,73 @@ def find_garbage(
     names of the files that releases in manifests download. In ``downloads/``, leftovers older than
     a day are garbage. If ``downloads`` is true, files with a name in ``filenames`` are, too.
     """
-    trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
-    judged = [_judge_tree(path, named) for path in trees]
-    judged += map(_judge_build, sorted((store.home / BUILDS).glob("*")))
-    judged += map(_judge_package, sorted((store.home / FETCHED).glob("[!.]*")))
-    users = find_users(one.path for one in judged if isinstance(one, Garbage))
-    judged = [_spare_used(one, store.find_user(one.path) or users.get(one.path)) for one in judged]
-    garbage = [one for one in judged if isinstance(one, Garbage)]
-    if store.downloads.is_dir():
-        garbage += _judge_downloads(store.downloads, filenames if downloads else set())
-    return garbage, [one for one in judged if isinstance(one, Kept)]
+    judged = {path: _judge_tree(path, named) for path in _list(store.trees)}
+    judged |= {path: _judge_build(path) for path in sorted((store.home / BUILDS).glob("*"))}
+    packages = sorted((store.home / FETCHED).glob("[!.]*"))
+    judged |= {path: _judge_package(path) for path in packages}
+    noted = {path: user for path in judged if (user := store.find_user(path))}
+    garbage, kept = _spare_used(judged, noted)
+    for path in _list(store.downloads):
+        if why := _judge_download(path, filenames if downloads else set()):
+            garbage.append(Garbage(path, measure(path), why))
+    return garbage, kept
 
 
-def _spare_used(one: Garbage | Kept, user: int | None) -> Garbage | Kept:
-    if isinstance(one, Garbage) and user:
-        return Kept(one.path, f"process {user} uses it")
-    return one
+def _list(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
+def _spare_used(
+    judged: Mapping[Path, Verdict], noted: Mapping[Path, int]
+) -> tuple[list[Garbage], list[Kept]]:
+    """Return what can be removed and what is kept: what was judged so, and what a process uses.
+    ``noted`` are processes that are known to use a directory.
+    """
+    users = {**find_users(path for path, (is_garbage, _) in judged.items() if is_garbage), **noted}
+    garbage: list[Garbage] = []
+    kept: list[Kept] = []
+    for path, (is_garbage, why) in judged.items():
+        if is_garbage and path not in users:
+            garbage.append(Garbage(path, measure(path), why))
+        else:
+            kept.append(Kept(path, f"process {users[path]} uses it" if is_garbage else why))
+    return garbage, kept
+
+
+def _judge_tree(path: Path, named: set[str]) -> Verdict:
     if path.is_symlink() or not path.is_dir():
-        return Kept(path, "qnn-ci did not create it")
+        return FOREIGN
     if path.name.startswith(STAGING_PREFIX) or path.name.endswith(f".staging-{REPLACED}"):
-        if _is_old(path):
-            return Garbage(path, measure(path), "left by a killed process")
-        return Kept(path, "a process may still be writing it")
+        is_old = _is_old(path)
+        return is_old, LEFT if is_old else "a process may still be writing it"
     if path.name in named:
-        return Kept(path, "a profile needs it")
-    artifact = made_by_us(path)
-    if artifact is None:
-        return Kept(path, "qnn-ci did not create it")
-    return Garbage(path, measure(path), "no profile needs it")
+        return False, "a profile needs it"
+    return FOREIGN if made_by_us(path) is None else (True, "no profile needs it")
 
 
-def _judge_build(path: Path) -> Garbage | Kept:
-    """Return a build as garbage if its sources, or the executorch package that its overlay is based
-    on, are gone.
+def _judge_build(path: Path) -> Verdict:
+    """Return that a build can be removed if its sources, or the executorch package that its overlay
+    is based on, are gone.
     """
     try:
         source = Path(read_text(path / ORIGIN))
     except OSError:
-        return Kept(path, "it has no record of its sources")
-    links = (path / "overlay" / "executorch").glob("*")
+        return False, "it has no record of its sources"
     if not source.is_dir():
-        return Garbage(path, measure(path), f"its sources are gone: {source}")
+        return True, f"its sources are gone: {source}"
+    links = (path / "overlay" / "executorch").glob("*")
     if any(link.is_symlink() and not link.exists() for link in links):
-        return Garbage(
-            path, measure(path), "the executorch package that its overlay is based on is gone"
-        )
-    return Kept(path, "its sources exist")
+        return True, "the executorch package that its overlay is based on is gone"
+    return False, "its sources exist"
 
 
-def _judge_package(path: Path) -> Garbage | Kept:
-    """Return a package that upgrade-report fetched as garbage, since pip can fetch it again.
-    Anything else is kept.
+def _judge_package(path: Path) -> Verdict:
+    """Return that a package that upgrade-report fetched can be removed, since pip can fetch it
+    again. Anything else is kept.
     """
     if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
-        return Kept(path, "qnn-ci did not create it")
-    return Garbage(path, measure(path), "a package that upgrade-report fetched")
+        return FOREIGN
+    return True, "a package that upgrade-report fetched"
 
 
 def made_by_us(path: Path) -> str | None:
@@ -123,15 +135,15 @@ def made_by_us(path: Path) -> str | None:
     return tree.artifact if re.fullmatch(prefix + "[0-9a-f]{12}", path.name) else None
 
 
-def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
-    for path in sorted(directory.iterdir()):
-        if path.is_dir():
-            if path.name.startswith((".pip-", ".update-")) and _is_old(path):
-                yield Garbage(path, measure(path), "left by a killed process")
-        elif path.name in filenames:
-            yield Garbage(path, measure(path), "a finished download")
-        elif PART_NAME.fullmatch(path.name) and _is_old(path):
-            yield Garbage(path, measure(path), "an abandoned download")
+def _judge_download(path: Path, filenames: set[str]) -> str:
+    """Return why a file in downloads/ can be removed, or ''."""
+    if path.is_dir():
+        is_ours, why = path.name.startswith((".pip-", ".update-")), LEFT
+    elif path.name in filenames:
+        return "a finished download"
+    else:
+        is_ours, why = bool(PART_NAME.fullmatch(path.name)), "an abandoned download"
+    return why if is_ours and _is_old(path) else ""
 
 
 def _is_old(path: Path) -> bool:
@@ -147,16 +159,14 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
     """
     freed = 0
     for item in items:
-        if item.path.is_dir() and not item.path.is_symlink():
-            artifact = made_by_us(item.path)
-            gone = item.path
-            if artifact:
-                prefix = f"{STAGING_PREFIX}{artifact}-"
-                gone = Path(tempfile.mkdtemp(prefix=prefix, dir=store.trees))
-                item.path.rename(gone)
-            remove_tree(gone)
+        gone = item.path
+        if not gone.is_dir() or gone.is_symlink():
+            gone.unlink(missing_ok=True)
         else:
-            item.path.unlink(missing_ok=True)
+            if artifact := made_by_us(gone):
+                prefix = f"{STAGING_PREFIX}{artifact}-"
+                gone = gone.rename(tempfile.mkdtemp(prefix=prefix, dir=store.trees))
+            remove_tree(gone)
         freed += item.size_bytes
     return freed
 
@@ -175,9 +185,8 @@ def find_users(directories: Iterable[Path]) -> dict[Path, int]:
             continue
         texts, links = _look_into(entry)
         for path, needle in needles.items():
-            if any(needle in text for text in texts) or any(
-                end.startswith(needle) for end in links
-            ):
+            is_linked = any(end.startswith(needle) for end in links)
+            if is_linked or any(needle in text for text in texts):
                 users[path] = int(entry.name)
     return users
 
@@ -238,8 +247,7 @@ class CachePart:
 
     def entries(self) -> Iterator[Path]:
         """Yield its entries, sorted; nothing if the directory is missing or a symbolic link."""
-        if self.path.is_dir() and not self.path.is_symlink():
-            yield from sorted(self.path.iterdir())
+        yield from () if self.path.is_symlink() else _list(self.path)
 
     def size_bytes(self) -> int:
         """Return the size in bytes of all files below it."""
@@ -260,23 +268,14 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
     """Find what can be removed from ``parts`` of the cache, and what is kept because a process uses
     it or this project did not make it.
     """
-    entries = [(part, path) for part in parts for path in part.entries()]
-    users = find_users(path for _, path in entries)
-    garbage: list[Garbage] = []
-    kept: list[Kept] = []
-    for part, path in entries:
-        if why := _find_use(part, path, users.get(path)):
-            kept.append(Kept(path, why))
-        else:
-            garbage.append(Garbage(path, measure(path), part.about))
-    return garbage, kept
+    return _spare_used({path: _judge(part, path) for part in parts for path in part.entries()}, {})
 
 
-def _find_use(part: CachePart, path: Path, user: int | None) -> str:
+def _judge(part: CachePart, path: Path) -> Verdict:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
-        return "qnn-ci did not create it"
+        return FOREIGN
     # An environment that contains the Python that runs this, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:
-        return "this command runs from it"
-    return f"process {user} uses it" if user else ""
+        return False, "this command runs from it"
+    return True, part.about

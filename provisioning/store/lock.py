@@ -7,14 +7,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
+from provisioning.console.usage import PROC, read_stat
 from provisioning.documents import read_text
 from provisioning.files import open_own
-
-PROC = Path("/proc")
 
 
 class HeldLock:
@@ -65,9 +63,8 @@ def find_callers() -> list[tuple[int, str]]:
     both are returned.
     """
     callers = [os.getppid()]
-    with suppress(OSError, ValueError):
-        text = read_text(PROC / str(callers[0]) / "stat", "replace")
-        above = int(text.rpartition(")")[2].split()[1])
+    with suppress(OSError, IndexError):
+        above = int(read_stat(callers[0])[1])
         if (PROC / str(above) / "exe").readlink() == (PROC / str(callers[0]) / "exe").readlink():
             callers.append(above)
     return [(pid, start_of(pid)) for pid in callers]
@@ -79,18 +76,9 @@ def start_of(pid: int) -> str:
 
     The start time shows whether a process ID was reused.
     """
-    try:
-        return read_text(PROC / str(pid) / "stat", "replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
+    return next(iter(read_stat(pid)[19:]), "0")
 
 
 def is_alive(pid: str, start: str) -> bool:
     """Return whether the process with this ID and start time is still running."""
-    if not pid.isdigit():
-        return False
-    try:
-        state = (PROC / pid).stat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(state.st_mode) and start_of(int(pid)) == start
+    return pid.isdigit() and (PROC / pid).is_dir() and start_of(int(pid)) == start

@@ -216,46 +216,35 @@ def _compare_shape(
 def _compare(
     root: Path, entry: TreeEntry, state: os.stat_result | None, quick: bool
 ) -> Difference | None:
-    if state is None:
-        return Difference(entry.path, "is missing")
-    path = root / entry.path
     try:
-        if entry.link:
-            return _compare_link(path, entry, state)
-        if entry.path.endswith("/"):
-            return _compare_mode(entry, state)
-        if not stat.S_ISREG(state.st_mode):
-            return Difference(entry.path, "is not a regular file")
-        return _compare_state(entry, state, quick) or _compare_bytes(path, entry, quick)
+        change = _find_change(root / entry.path, entry, state, quick) if state else ("is missing",)
     except FileNotFoundError:
-        return Difference(entry.path, "is missing")
+        change = ("is missing",)
     except OSError as error:
-        return Difference(entry.path, "cannot be read", str(error))
+        change = ("cannot be read", str(error))
+    return Difference(entry.path, *change) if change else None
 
 
-def _compare_state(entry: TreeEntry, state: os.stat_result, quick: bool) -> Difference | None:
-    if state.st_size != entry.size:
-        return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
-    if quick and state.st_mtime != FILE_TIME_S:
-        return Difference(entry.path, "was touched")
-    return _compare_mode(entry, state)
-
-
-def _compare_mode(entry: TreeEntry, state: os.stat_result) -> Difference | None:
+def _find_change(
+    path: Path, entry: TreeEntry, state: os.stat_result, quick: bool
+) -> tuple[str, ...]:
+    """Return the kind and, if there is one, the detail of the first difference between a file and
+    its entry. Raises OSError.
+    """
+    if entry.link:
+        if not stat.S_ISLNK(state.st_mode):
+            return ("is not a symbolic link",)
+        target = str(path.readlink())
+        return () if target == entry.link else ("wrong link", f"{target}, not {entry.link}")
+    is_file = not entry.path.endswith("/")
+    if is_file and not stat.S_ISREG(state.st_mode):
+        return ("is not a regular file",)
+    if is_file and state.st_size != entry.size:
+        return "wrong size", f"{state.st_size}, not {entry.size} bytes"
+    if is_file and quick and state.st_mtime != FILE_TIME_S:
+        return ("was touched",)
     if (mode := stat.S_IMODE(state.st_mode)) != entry.mode >= 0:
-        return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
-    return None
-
-
-def _compare_bytes(path: Path, entry: TreeEntry, quick: bool) -> Difference | None:
-    if quick or (found := hash_file(path)) == entry.sha256:
-        return None
-    return Difference(entry.path, "changed bytes", f"SHA-256 {found}, not {entry.sha256}")
-
-
-def _compare_link(path: Path, entry: TreeEntry, state: os.stat_result) -> Difference | None:
-    if not stat.S_ISLNK(state.st_mode):
-        return Difference(entry.path, "is not a symbolic link")
-    if (target := str(path.readlink())) != entry.link:
-        return Difference(entry.path, "wrong link", f"{target}, not {entry.link}")
-    return None
+        return "wrong mode", f"{mode:o}, not {entry.mode:o}"
+    if is_file and not quick and (found := hash_file(path)) != entry.sha256:
+        return "changed bytes", f"SHA-256 {found}, not {entry.sha256}"
+    return ()

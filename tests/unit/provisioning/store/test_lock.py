@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.store import lock
 from provisioning.store.lock import HeldLock, is_alive, start_of
 
 NO_PROCESS = str(1 << 23)  # above the largest pid_max
@@ -67,11 +66,3 @@ def test_process_is_identified_by_its_number_and_start_time() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert int(start_of(process.pid)) >= int(start)
         process.kill()
-
-
-@pytest.fixture
-def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    proc = tmp_path / "proc"
-    proc.mkdir()
-    monkeypatch.setattr(lock, "PROC", proc)
-    return proc
