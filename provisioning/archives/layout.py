@@ -77,10 +77,11 @@ class Limits:
     case_collisions: bool = False
 
 
-def unsafe(archive: str, why: str) -> IntegrityError:
+def unsafe(archive: str, why: str, *, member: str | None = None) -> IntegrityError:
+    """Return the error for an archive that is refused: because of ``member``, if it is given."""
     return IntegrityError(
         f"{archive} is refused",
-        why=why,
+        why=why if member is None else f"member {member!r} {why}",
         fix="nothing from it was published; download the archive from its vendor again",
     )
 
@@ -199,11 +200,8 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     files = {member.name: member.size for member in members if member.kind == "file"}
     resolver = LinkResolver(links)
     for member in members:
-        if member.name in links and resolver.resolve(member.name) is None:
-            raise unsafe(
-                archive,
-                f"link {member.name!r} points outside the tree or into a loop: {member.link!r}",
-            )
+        if member.name in links:
+            resolver.check(archive, member.name)
         if member.kind == "hardlink" and member.link not in files:
             raise unsafe(
                 archive,
@@ -238,9 +236,8 @@ class Census:
                 raise unsafe(self.archive, f"it has more than {most} {what}")
         self.count_bytes(member.size)
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
-            raise unsafe(
-                self.archive, f"member {member.name!r} has a compression ratio above {MAX_RATIO}:1"
-            )
+            why = f"has a compression ratio above {MAX_RATIO}:1"
+            raise unsafe(self.archive, why, member=member.name)
 
     def count_bytes(self, count: int) -> None:
         """Add ``count`` to the unpacked size. Raises IntegrityError if it exceeds the limit."""
@@ -268,14 +265,12 @@ def check_name(archive: str, member: Member) -> None:
     }
     for problem, is_so in problems.items():
         if is_so:
-            raise unsafe(archive, f"member {name[:200]!r} {problem}")
+            raise unsafe(archive, problem, member=name[:200])
     if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
-        raise unsafe(archive, f"member {name[:200]!r} has a name that is too long")
+        raise unsafe(archive, "has a name that is too long", member=name[:200])
     if len(member.link.encode()) > MAX_LINK_BYTES:
-        raise unsafe(
-            archive,
-            f"member {name[:200]!r} has a target of more than {MAX_LINK_BYTES} bytes",
-        )
+        why = f"has a target of more than {MAX_LINK_BYTES} bytes"
+        raise unsafe(archive, why, member=name[:200])
 
 
 class LinkResolver:
@@ -292,6 +287,13 @@ class LinkResolver:
         MAX_LINK_HOPS links, as in a loop.
         """
         return self._walk(name, MAX_LINK_HOPS)[0]
+
+    def check(self, archive: str, link: str) -> None:
+        """Raise IntegrityError if ``link`` leaves the tree or is part of a loop."""
+        if self.resolve(link) is None:
+            target = self.links[link]
+            why = f"link {link!r} points outside the tree or into a loop: {target!r}"
+            raise unsafe(archive, why)
 
     def _walk(self, name: str, most: int) -> tuple[str | None, int]:
         """Return the final path (None as in resolve, or if there are more than ``most`` links), and
@@ -326,52 +328,33 @@ class LinkResolver:
         return end, hops + 1
 
 
-class FileWriter:
-    """Writes and hashes one regular file, which must have exactly ``size`` bytes."""
-
-    def __init__(self, root: Path, path: str, archive: str, size: int) -> None:
-        self.target = root / path
-        self.path, self.archive, self.size = path, archive, size
-        self.count = 0
-        self.start = b""
-        self.digest = hashlib.sha256()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.fd = os.open(self.target, flags, 0o600)
+def write_file(
+    root: Path, path: str, archive: str, size: int, pieces: Iterable[bytes], *, mode: int
+) -> TreeEntry:
+    """Write and hash the new regular file ``path`` below ``root``, give it its published mode and
+    time, and return its tree entry. Raises OSError, and IntegrityError if ``pieces`` are more or
+    fewer than ``size`` bytes.
+    """
+    count, digest = 0, hashlib.sha256()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(root / path, flags, 0o600)
+    try:
         if size > RESERVED_BYTES:  # fails early if the disk is full; keeps blocks contiguous
-            try:
-                os.posix_fallocate(self.fd, 0, size)
-            except OSError:
-                os.close(self.fd)
-                raise
-
-    def write(self, data: bytes) -> None:
-        """Append ``data``. Raises OSError, and IntegrityError for more bytes than declared."""
-        if not self.count:
-            self.start = data[:4]
-        self.count += len(data)
-        if self.count > self.size:
-            raise unsafe(
-                self.archive, f"{self.path!r} is longer than the declared {self.size} bytes"
-            )
-        self.digest.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.fd, view) :]
-
-    def finish(self, mode: int) -> TreeEntry:
-        """Set the file's mode and time, and return its tree entry. Raises IntegrityError if bytes
-        are missing.
-        """
-        if self.count != self.size:
-            raise unsafe(
-                self.archive,
-                f"{self.path!r} is {self.count} bytes long, not the declared {self.size}",
-            )
-        seal_file(self.fd, mode)
-        return TreeEntry(self.path, self.size, mode, self.digest.hexdigest())
-
-    def close(self) -> None:
-        os.close(self.fd)
+            os.posix_fallocate(fd, 0, size)
+        for data in pieces:
+            count += len(data)
+            if count > size:
+                raise unsafe(archive, f"{path!r} is longer than the declared {size} bytes")
+            digest.update(data)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        if count != size:
+            raise unsafe(archive, f"{path!r} is {count} bytes long, not the declared {size}")
+        seal_file(fd, mode)
+    finally:
+        os.close(fd)
+    return TreeEntry(path, size, mode, digest.hexdigest())
 
 
 def seal_file(target: int | Path, mode: int) -> None:
@@ -420,11 +403,7 @@ def make_links(
     """
     resolver = LinkResolver(links)
     for path in links:
-        if resolver.resolve(path) is None:
-            raise unsafe(
-                archive,
-                f"link {path!r} points outside the tree or into a loop: {links[path]!r}",
-            )
+        resolver.check(archive, path)
     if dangling := find_dangling(links, present):
         path = dangling[0]
         raise unsafe(archive, f"link {path!r} points to {links[path]!r}, which is not in the tree")

@@ -11,9 +11,8 @@ from __future__ import annotations
 import lzma
 import posixpath
 import re
-import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -22,7 +21,6 @@ from provisioning.archives.layout import (
     MAX_RATIO,
     MIN_BOMB_BYTES,
     Census,
-    FileWriter,
     Layout,
     Limits,
     Member,
@@ -31,6 +29,7 @@ from provisioning.archives.layout import (
     make_parents,
     place_members,
     unsafe,
+    write_file,
 )
 from provisioning.documents import UNDECODABLE, open_regular
 from provisioning.store.tree import TreeEntry
@@ -191,9 +190,9 @@ class TarReader:
             raise unsafe(self.name, "the size field of a pax header is not a number")
 
     def _describe(self, block: bytes, size: int, extra: _Extra) -> Member:
-        name = extra.name or _text(_until_zero(block[:100]))
+        name = extra.name or _field(block[:100])
         if not extra.name and block[257:263] == b"ustar\0" and block[345]:
-            name = f"{_text(_until_zero(block[345:500]))}/{name}"
+            name = f"{_field(block[345:500])}/{name}"
         kind = KINDS.get(block[156:157], "device file")
         if extra.is_sparse:
             kind = "sparse file"
@@ -202,7 +201,7 @@ class TarReader:
         name = name.removeprefix("./")
         if kind == "dir":
             name = "/" if name == "." else name.rstrip("/") + "/"
-        link = extra.link or _text(_until_zero(block[157:257]))
+        link = extra.link or _field(block[157:257])
         if kind == "hardlink":
             link = link.removeprefix("./")
         return Member(
@@ -214,8 +213,8 @@ class TarReader:
         )
 
 
-def _until_zero(raw: bytes) -> bytes:
-    return raw.partition(b"\0")[0]
+def _field(raw: bytes) -> str:
+    return _text(raw.partition(b"\0")[0])
 
 
 def _text(raw: bytes) -> str:
@@ -311,9 +310,12 @@ def _bound(limits: Limits, path: Path, name: str) -> Limits:
 @contextmanager
 def explain_damage(name: str) -> Iterator[None]:
     """Turn a decompressor's error in the block into an IntegrityError for the archive ``name``."""
+    from isal import igzip_lib
+
+    errors: Any = igzip_lib.error
     try:
         yield
-    except (lzma.LZMAError, zlib.error, *UNDECODABLE) as error:
+    except (lzma.LZMAError, errors, *UNDECODABLE) as error:
         raise unsafe(name, f"it cannot be read: {error}") from error
     except OSError as error:
         if error.errno is None:  # raised by gzip itself
@@ -327,15 +329,11 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         with open_regular(path) as file:
             yield XzStream(file)
     else:
-        from isal import igzip, igzip_lib
+        from isal import igzip
 
-        errors: Any = igzip_lib.error
         is_gzip = name.endswith((".gz", ".tgz"))
-        try:
-            with igzip.IGzipFile(path) if is_gzip else open_regular(path) as stream:
-                yield stream
-        except errors as error:
-            raise unsafe(name, f"it cannot be read: {error}") from error
+        with igzip.IGzipFile(path) if is_gzip else open_regular(path) as stream:
+            yield stream
 
 
 class _Extraction:
@@ -374,13 +372,10 @@ class _Extraction:
             if (parent := posixpath.dirname(path)) not in self.made:
                 make_parents(self.root, [path])
                 self.made.add(parent)
-            writer = FileWriter(self.root, path, self.name, member.size)
+            pieces, mode = reader.data(), member.stored_mode
+            return write_file(self.root, path, self.name, member.size, pieces, mode=mode)
         except (FileExistsError, NotADirectoryError) as error:
-            raise unsafe(self.name, f"member {member.name!r} clashes with another") from error
-        with closing(writer):
-            for data in reader.data():
-                writer.write(data)
-            return writer.finish(member.stored_mode)
+            raise unsafe(self.name, "clashes with another", member=member.name) from error
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
         """Read the archive again, and write each file that is wanted only because a wanted hard

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -20,13 +20,14 @@ from typing import Any, Protocol
 from provisioning.archives.layout import (
     MAX_LINK_BYTES,
     MAX_MEMBERS,
-    FileWriter,
     Member,
     make_directories,
     make_parents,
     unsafe,
+    write_file,
 )
 from provisioning.documents import open_regular
+from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
 
 END, END64, LOCATOR64, CENTRAL, LOCAL = (
@@ -149,13 +150,13 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     extra = raw[start + name_n : start + name_n + extra_n]
     size, packed, offset = _apply_zip64(extra, size, packed, offset)
     if flags & ENCRYPTED:
-        raise unsafe(archive, f"member {name!r} is encrypted")
+        raise unsafe(archive, "is encrypted", member=name)
     mode = attributes >> 16 if made_by >> 8 in {3, 19} else 0
     kind = _kind(name, mode)
     if kind == "file" and method not in {STORED, DEFLATED}:
-        raise unsafe(archive, f"member {name!r} has compression method {method}")
+        raise unsafe(archive, f"has compression method {method}", member=name)
     if kind == "file" and (size != packed if method == STORED else size and not packed):
-        raise unsafe(archive, f"member {name!r} is {packed} bytes long, too few for {size} bytes")
+        raise unsafe(archive, f"is {packed} bytes long, too few for {size} bytes", member=name)
     member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
     return member, end
 
@@ -177,9 +178,9 @@ def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int
         if tag == 1:
             fields = [value for value in (size, packed, offset) if value == 0xFFFFFFFF]
             values = iter(struct.unpack_from(f"<{len(fields)}Q", extra, at + 4))
-            size = next(values) if size == 0xFFFFFFFF else size
-            packed = next(values) if packed == 0xFFFFFFFF else packed
-            offset = next(values) if offset == 0xFFFFFFFF else offset
+            size, packed, offset = (
+                next(values) if value == 0xFFFFFFFF else value for value in (size, packed, offset)
+            )
             break
         at += 4 + length
     return size, packed, offset
@@ -192,13 +193,10 @@ def _check_extents(source: ByteSource, members: Sequence[Member], directory: int
     end = 0
     for member in sorted(members, key=lambda member: member.offset):
         if member.offset < end:
-            raise unsafe(source.name, f"member {member.name!r} overlaps another")
+            raise _refuse(source, member, "overlaps another")
         end = member.offset + LOCAL_BYTES + len(member.name.encode()) + member.compressed
         if end > directory:
-            raise unsafe(
-                source.name,
-                f"member {member.name!r} extends into the central directory",
-            )
+            raise _refuse(source, member, "extends into the central directory")
 
 
 CHUNK_BYTES = 256 << 10
@@ -238,16 +236,15 @@ def extract_members(
         for path, member in waiting:
             if stop.is_set():
                 return
-            entries[path] = extract_member(source, root, path, member, pass_bytes)
+            entries[path] = _extract(source, root, path, member, pass_bytes)
 
     threads = max(2, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(work) for _ in range(threads)]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = next((future for future in done if future.exception()), None)
-            if failed:
-                failed.result()
+            for future in done:
+                future.result()
         finally:
             stop.set()
     empty = make_directories(root, [path for path, one in placed if one.kind == "dir"])
@@ -259,45 +256,41 @@ def read_link(source: ByteSource, member: Member) -> str:
     """Return the target of the symbolic link ``member``. Raises IntegrityError if the target is
     damaged, not UTF-8, or longer than MAX_LINK_BYTES.
     """
-    chunks: list[bytes] = []
     if member.size > MAX_LINK_BYTES:
         why = (
             f"the target of link {member.name!r} is {member.size} bytes long; the limit is "
             f"{MAX_LINK_BYTES}"
         )
         raise unsafe(source.name, why)
-    inflate_member(source, member, chunks.append)
     try:
-        return b"".join(chunks).decode("utf-8")
+        return b"".join(inflate_member(source, member)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise unsafe(source.name, f"the target of link {member.name!r} is not UTF-8") from error
 
 
-def extract_member(
-    source: ByteSource,
-    root: Path,
-    path: str,
-    member: Member,
-    on_bytes: OnBytes = lambda _: None,
+def _extract(
+    source: ByteSource, root: Path, path: str, member: Member, on_bytes: OnBytes
 ) -> TreeEntry:
     """Write one regular file. Raises IntegrityError or OSError.
 
     A ZIP that was not made on Unix does not contain file modes, so its ELF files and scripts are
     made executable.
     """
-    with closing(FileWriter(root, path, source.name, member.size)) as writer:
+    data = inflate_member(source, member)
+    first = next(data, b"")
 
-        def take(data: bytes) -> None:
-            writer.write(data)
-            on_bytes(len(data))
+    def take() -> Iterator[bytes]:
+        for piece in chain([first], data):
+            yield piece
+            on_bytes(len(piece))
 
-        inflate_member(source, member, take)
-        is_program = member.mode == 0 and writer.start.startswith((b"\x7fELF", b"#!"))
-        return writer.finish(0o555 if is_program else member.stored_mode)
+    is_program = member.mode == 0 and first.startswith((b"\x7fELF", b"#!"))
+    mode = 0o555 if is_program else member.stored_mode
+    return write_file(root, path, source.name, member.size, take(), mode=mode)
 
 
-def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
-    """Pass the member's bytes to ``take`` piece by piece, and check its size and CRC-32. Raises
+def inflate_member(source: ByteSource, member: Member) -> Iterator[bytes]:
+    """Yield the member's bytes piece by piece, and check its size and CRC-32. Raises
     IntegrityError.
     """
     from isal import isal_zlib
@@ -309,27 +302,26 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
         crc = isal_zlib.crc32(data, crc)
         total += len(data)
         if total > member.size:
-            raise unsafe(source.name, f"member {member.name!r} is longer than its declared size")
-        take(data)
+            raise _refuse(source, member, "is longer than its declared size")
+        yield data
     if total != member.size:
-        raise unsafe(source.name, f"member {member.name!r} is shorter than its declared size")
+        raise _refuse(source, member, "is shorter than its declared size")
     if crc != member.crc:
-        raise unsafe(
-            source.name,
-            f"member {member.name!r} has CRC-32 {crc:08x}, not {member.crc:08x}",
-        )
+        raise _refuse(source, member, f"has CRC-32 {crc:08x}, not {member.crc:08x}")
+
+
+def _refuse(source: ByteSource, member: Member, why: str) -> IntegrityError:
+    return unsafe(source.name, why, member=member.name)
 
 
 def find_data_offset(source: ByteSource, member: Member) -> int:
     header = source.read_at(member.offset, LOCAL_BYTES)
     if len(header) < LOCAL_BYTES or not header.startswith(LOCAL):
-        raise unsafe(source.name, f"member {member.name!r} has no local header")
+        raise _refuse(source, member, "has no local header")
     name_n, extra_n = struct.unpack_from("<HH", header, 26)
     name = source.read_at(member.offset + LOCAL_BYTES, name_n)
     if name != member.name.encode():
-        raise unsafe(
-            source.name, f"member {member.name!r} has a different name in its local header"
-        )
+        raise _refuse(source, member, "has a different name in its local header")
     return int(member.offset + LOCAL_BYTES + name_n + extra_n)
 
 
@@ -338,7 +330,7 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
     while start < end:
         data = source.read_at(start, min(CHUNK_BYTES, end - start))
         if not data:
-            raise unsafe(source.name, f"member {member.name!r} is cut short")
+            raise _refuse(source, member, "is cut short")
         start += len(data)
         yield data
 
@@ -353,9 +345,8 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
         while not inflater.eof:
             data = next(chunks, None) if inflater.needs_input else b""
             if data is None:
-                raise unsafe(source.name, f"member {member.name!r} is cut short")
+                raise _refuse(source, member, "is cut short")
             if out := inflater.decompress(data, OUT_BYTES):
                 yield out
     except errors as error:
-        why = f"member {member.name!r} cannot be inflated: {error}"
-        raise unsafe(source.name, why) from error
+        raise _refuse(source, member, f"cannot be inflated: {error}") from error

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 from provisioning.archives.layout import (
-    FileWriter,
     Member,
     check_members,
     explain_clashes,
@@ -15,6 +14,7 @@ from provisioning.archives.layout import (
     make_parents,
     place_members,
     unsafe,
+    write_file,
 )
 from provisioning.archives.tarballs import extract_tar, is_tarball, read_members
 from provisioning.archives.zipfiles import ByteSource, FileSource, extract_members, read_directory
@@ -101,9 +101,7 @@ def complete_tree(
         if layout.wants(path) and job.wants(path):
             data = text.lstrip("\n").encode()
             make_parents(job.root, [path])
-            with closing(FileWriter(job.root, path, path, len(data))) as writer:
-                writer.write(data)
-                entries.append(writer.finish(0o444))
+            entries.append(write_file(job.root, path, path, len(data), [data], mode=0o444))
     own = {path: end for path, end in release.links.items() if layout.wants(path)}
     wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
     lock = job.request.lock.files if job.request.lock and job.only is not None else ()
@@ -126,10 +124,7 @@ def copy_file(source: Path, root: Path, target: str, mode: int = 0) -> TreeEntry
     """
     make_parents(root, [target])
     state = source.stat()
-    with (
-        open_regular(source) as file,
-        closing(FileWriter(root, target, str(source), state.st_size)) as writer,
-    ):
-        while data := file.read(READ_BYTES):
-            writer.write(data)
-        return writer.finish(mode or (state.st_mode & 0o555) | 0o444)
+    mode = mode or (state.st_mode & 0o555) | 0o444
+    with open_regular(source) as file:
+        pieces = iter(lambda: file.read(READ_BYTES), b"")
+        return write_file(root, target, str(source), state.st_size, pieces, mode=mode)

@@ -127,12 +127,10 @@ def test_a_fetch_that_fills_the_disk_leaves_no_files(
 ) -> None:
     import errno
 
-    from provisioning.archives.layout import FileWriter
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(self: FileWriter, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(self.target))
-
-    monkeypatch.setattr(FileWriter, "write", full)
+    monkeypatch.setattr("provisioning.archives.layout.os.write", full)
     with pytest.raises(StoreError, match="there is no space left for") as caught:
         fetch()
     assert "MiB are free" in caught.value.why

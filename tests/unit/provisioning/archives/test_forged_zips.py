@@ -16,7 +16,6 @@ from provisioning.archives import zipfiles
 from provisioning.archives.layout import Member
 from provisioning.archives.zipfiles import (
     FileSource,
-    extract_member,
     extract_members,
     inflate_member,
     read_directory,
@@ -348,14 +347,12 @@ def test_a_zip_member_that_contradicts_its_directory_is_refused(
     entry: Entry, declared: dict[str, Any], wanted: bytes | str
 ) -> None:
     """The member starts at byte 1 of the archive, after a filler byte."""
-    pieces: list[bytes] = []
 
     def inflate() -> bytes:
         member = replace(MEMBER if entry.method else FLAT, **declared)
         if entry.body is not None:
             member = replace(member, compressed=len(entry.body))
-        inflate_member(Archive(b"!" + entry.local()), member, pieces.append)
-        return b"".join(pieces)
+        return b"".join(inflate_member(Archive(b"!" + entry.local()), member))
 
     said = outcome(inflate)
     assert said == wanted or (entry.body is not None and said.startswith(wanted))
@@ -409,11 +406,10 @@ def test_programs_of_a_zip_without_modes_can_be_run(
     tmp_path: Path, data: bytes, mode: int, made_by: int
 ) -> None:
     entry = replace(GOOD, data=data, made_by=made_by)
-    source, ((path, member),) = placed_in([entry])
-    (tmp_path / "in").mkdir()
-    written = extract_member(source, tmp_path, path, member)
+    source, placed = placed_in([entry])
+    (written,), _ = extract_members(source, tmp_path, placed)
     assert written.mode == (mode if made_by == WINDOWS else 0o444)
-    assert (tmp_path / path).read_bytes() == data
+    assert (tmp_path / written.path).read_bytes() == data
 
 
 def test_a_layout_that_puts_two_zip_members_at_one_path_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from provisioning.archives import layout
 from provisioning.archives.layout import (
     MAX_DEPTH,
     MAX_LINK_HOPS,
-    FileWriter,
     Layout,
     Limits,
     LinkResolver,
@@ -20,6 +19,7 @@ from provisioning.archives.layout import (
     check_name,
     find_dangling,
     place_members,
+    write_file,
 )
 from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
@@ -178,13 +178,7 @@ def test_links_through_many_others_are_followed_once_each() -> None:
 
 
 def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry:
-    writer = FileWriter(root, "a.so", "a.zip", size)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-        return writer.finish(mode)
-    finally:
-        writer.close()
+    return write_file(root, "a.so", "a.zip", size, pieces, mode=mode)
 
 
 def test_an_existing_file_or_link_is_never_written_to(tmp_path: Path) -> None:
