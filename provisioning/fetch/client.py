@@ -50,15 +50,12 @@ def find_headers(url: str) -> dict[str, str]:
     host = parts.hostname or ""
     if parts.scheme != "https" and host not in LOOPBACK:
         return {}
+    place = parts.netloc.rpartition("@")[2]
     tokens = parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
-    if token := tokens.get(parts.netloc.rpartition("@")[2], tokens.get(host, "")):
+    if token := tokens.get(place, tokens.get(host, "")):
         return {"Authorization": f"Bearer {token}"}
     helper = os.environ.get(HELPER_VARIABLE, "")
-    return (
-        _ask_helper(helper, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
-        if helper
-        else {}
-    )
+    return _ask_helper(helper, f"{parts.scheme}://{place}{parts.path}") if helper else {}
 
 
 def parse_tokens(text: str) -> dict[str, str]:
@@ -83,7 +80,14 @@ class HelperAnswer(Struct, frozen=True):
 @lru_cache(maxsize=64)
 def _ask_helper(helper: str, uri: str) -> dict[str, str]:
     """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
-    fix = f"check what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
+    try:
+        return _read_helper(helper, uri)
+    except ToolError as error:
+        fix = f"check what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
+        raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
+
+
+def _read_helper(helper: str, uri: str) -> dict[str, str]:
     left = MAX_CHARACTERS
 
     def count(line: str) -> None:
@@ -92,29 +96,24 @@ def _ask_helper(helper: str, uri: str) -> dict[str, str]:
         if left < 0:
             raise ToolError(f"it printed more than {MAX_CHARACTERS} characters")
 
-    try:
-        ended = run_process(
-            [helper, "get"],
-            input_text=json.dumps({"uri": uri}),
-            timeout_s=HELPER_TIMEOUT_S,
-            on_line=count,
-            check=False,  # an error of run_process would contain the output, which may be secret
-            merged=False,
-        )
-    except ToolError as error:
-        raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
+    ended = run_process(
+        [helper, "get"],
+        input_text=json.dumps({"uri": uri}),
+        timeout_s=HELPER_TIMEOUT_S,
+        on_line=count,
+        check=False,  # an error of run_process would contain the output, which may be secret
+        merged=False,
+    )
     if not ended.is_good:
-        why = f"{helper} {ended.describe()}"
-        raise UnfitError("the credential helper failed", why=why, fix=fix)
+        raise ToolError(f"{helper} {ended.describe()}")
     try:
         headers = decode_json(ended.output, HelperAnswer).headers
     except DocumentError as error:
         why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
-        raise UnfitError("the credential helper failed", why=why, fix=fix) from error
+        raise ToolError(why) from error
     found = {name: ", ".join(values) for name, values in headers.items()}
     if any(re.search(r"[^ -~]", word) for pair in found.items() for word in pair):
-        why = "one of its headers has characters that HTTP does not allow"
-        raise UnfitError("the credential helper failed", why=why, fix=fix)
+        raise ToolError("one of its headers has characters that HTTP does not allow")
     return found
 
 

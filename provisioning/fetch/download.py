@@ -37,10 +37,6 @@ PATIENCE_S = 2.0
 FILE_MODE = 0o644  # regardless of the umask: a store may be shared
 
 
-class MixedError(TransientError):
-    """The file on the server differs from the partly downloaded file."""
-
-
 class NoRoomError(PermanentError):
     """The server states a size, or sent as much, that the disk has no room for. Another URL may
     have the right file.
@@ -241,20 +237,20 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
         return True
     if part.size > pin.size_bytes > 0:
         part.restart()
-    with client.get(url, range_headers(part.size, part.validator)) as (head, body):
-        if head.status == 416:
-            _judge_416(head, part)
+    rest = {"Range": f"bytes={part.size}-", "If-Range": part.validator}
+    with client.get(url, rest if part.size and part.validator else {}) as (head, body):
+        if head.status == 416 and head.total == part.size > 0:
             return True
-        try:
-            position = place_body(head, part.size, part.validator, pin)
-        except MixedError:
-            part.restart()
-            raise
-        if position == 0:
+        position = 0 if head.status == 200 else part.size
+        if position or head.status == 416:
+            if why := _find_mix(head, part, pin):
+                part.restart()
+                raise TransientError(f"{why}; starting over")
+            part.was_resumed = True
+        else:
+            _check_start(head, pin)
             part.restart(head.validator)
             bar.done = 0
-        else:
-            part.was_resumed = True
         most = _check_size(head, part, pin)
         for data in body:
             part.append(data)
@@ -287,58 +283,36 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     return min(room, pin.most_bytes or math.inf)
 
 
-def range_headers(have: int, validator: str) -> dict[str, str]:
-    """Return the headers that request the rest of a file after its first ``have`` bytes. Without a
-    validator, return no headers, which requests the whole file.
-    """
-    if not have or not validator:
-        return {}
-    return {"Range": f"bytes={have}-", "If-Range": validator}
-
-
-def _judge_416(head: Head, part: PartFile) -> None:
-    if head.total == part.size > 0:
-        return
-    part.restart()
-    raise TransientError(
-        "HTTP 416: the server's file is shorter than the part downloaded so far; starting over"
-    )
-
-
-def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
-    """Return the offset in the file where a response's body starts: ``have`` if it continues the
-    existing bytes, else 0.
-
-    Raises MixedError for a part that does not continue the existing bytes, PermanentError for a
-    part that was not requested, and MismatchError for a wrong size.
-    """
-    if head.status == 200 or not have:
-        if head.status == 206 and head.range_start > 0:
-            raise PermanentError("the server sends a part, but the whole file was requested")
-        if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
-            raise MismatchError(
-                f"the server's file is {head.length} bytes long, not the pinned {pin.size_bytes}"
-            )
-        return 0
-    if head.range_start != have:
-        where = f"the server resumed at byte {head.range_start}, not at {have}"
-        raise MixedError(f"{where}; starting over")
-    if head.validator and head.validator != validator:
-        raise MixedError(
-            "the file changed during the download (another ETag or date); starting over"
-        )
+def _find_mix(head: Head, part: PartFile, pin: Pin) -> str:
+    """Return why a response does not continue the bytes downloaded so far, or '' if it does."""
+    if head.status == 416:
+        return "HTTP 416: the server's file is shorter than the part downloaded so far"
+    if head.range_start != part.size:
+        return f"the server resumed at byte {head.range_start}, not at {part.size}"
+    if head.validator and head.validator != part.validator:
+        return "the file changed during the download (another ETag or date)"
     if pin.size_bytes and head.total not in {-1, pin.size_bytes}:
-        raise MixedError(
-            f"the file changed during the download (now {head.total} bytes); starting over"
+        return f"the file changed during the download (now {head.total} bytes)"
+    return ""
+
+
+def _check_start(head: Head, pin: Pin) -> None:
+    """Check that a response is the whole file. Raises PermanentError for a part, which was not
+    requested, and MismatchError for a wrong size.
+    """
+    if head.status == 206 and head.range_start > 0:
+        raise PermanentError("the server sends a part, but the whole file was requested")
+    if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
+        raise MismatchError(
+            f"the server's file is {head.length} bytes long, not the pinned {pin.size_bytes}"
         )
-    return have
 
 
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     """Check that the file is complete, after the response's body has ended.
 
-    Raises TransientError if it is not, or if it is an error page. Raises MismatchError if the
-    server's file does not have the pinned size.
+    Raises TransientError if it is not, or if it is a web page, such as a login page. Raises
+    MismatchError if the server's file does not have the pinned size.
     """
     expected = max(position + head.length if head.length >= 0 else -1, head.total)
     if 0 <= expected != part.size:
@@ -346,8 +320,9 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     if pin.size_bytes and part.size == pin.size_bytes:
         return
     is_small = pin.size_bytes and part.size <= PAGE_BYTES
-    if is_small or is_web_page(part, head):
-        shown = part.start_of()
+    is_page = head.content_type.lower().startswith(("text/html", "application/xhtml"))
+    shown = part.start_of()
+    if is_small or is_page or shown.lower().startswith(("<!doctype html", "<html")):
         part.restart()
         raise TransientError(f"the server sent an error page with status {head.status}: {shown!r}")
     if not pin.size_bytes:
@@ -358,12 +333,6 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
             f"the server's file is {size} bytes long, not the pinned {pin.size_bytes}"
         )
     raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
-
-
-def is_web_page(part: PartFile, head: Head) -> bool:
-    """Return whether a body is a web page, such as a login page."""
-    is_said = head.content_type.lower().startswith(("text/html", "application/xhtml"))
-    return is_said or part.start_of().lower().startswith(("<!doctype html", "<html"))
 
 
 FILENAME, SHA256 = "{filename}", "{sha256}"

@@ -111,15 +111,22 @@ class RemoteFile:
             if head.range_start != max(0, head.total - tail_bytes):
                 raise PermanentError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator
-            at = head.range_start
-            for data in body:
-                if at + len(data) > head.total:
-                    raise PermanentError("the server sent more than was requested")
-                os.pwrite(self.fd, data, at)
-                at += len(data)
-        if at != self.size:
+            for _ in self._write(body, head.range_start, head.total):
+                pass
+        self._have((head.range_start, head.total))
+
+    def _write(self, body: Iterable[bytes], at: int, end: int) -> Iterator[int]:
+        """Write a body, which must end at ``end``, from the offset ``at`` on. Yield how many bytes
+        were written each time. Raises PermanentError or TransientError.
+        """
+        for data in body:
+            if at + len(data) > end:
+                raise PermanentError("the server sent more than was requested")
+            os.pwrite(self.fd, data, at)
+            at += len(data)
+            yield len(data)
+        if at != end:
             raise TransientError("the body ended early")
-        self._have((head.range_start, at))
 
     def fetch(self, spans: Iterable[Span]) -> None:
         """Fetch these spans.
@@ -149,16 +156,11 @@ class RemoteFile:
                     raise PermanentError("the file changed during the download")
                 if head.length > end - start:
                     raise PermanentError("the server sent more than was requested")
-                for data in body:
+                for count in self._write(body, start, end):
                     self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
-                    if at[0] + len(data) > end:
-                        raise PermanentError("the server sent more than was requested")
-                    os.pwrite(self.fd, data, at[0])
-                    at[0] += len(data)
+                    at[0] += count
                     if bar:
-                        bar.advance(len(data))
-            if at[0] != end:
-                raise TransientError("the body ended early")
+                        bar.advance(count)
 
         try_again(work, lambda: at[0], self.policy, self.progress, self.name)
         self._have(span)

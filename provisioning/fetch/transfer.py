@@ -279,21 +279,10 @@ def explain_failures(url: str) -> Iterator[None]:
 
 def _classify(error: BaseException) -> TransientError | PermanentError:
     import requests
+    import urllib3
 
     chain = list(_causes(error))
-    if found := _classify_tls(chain):
-        return found
-    if isinstance(error, requests.exceptions.ProxyError):
-        return _classify_proxy(chain)
-    for kind, why in _transient_kinds():
-        if any(isinstance(cause, kind) for cause in chain):
-            return TransientError(why)
-    return TransientError(f"the connection failed ({type(chain[-1]).__name__})")
-
-
-def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError | None:
-    errors = [cause for cause in chain if isinstance(cause, ssl.SSLError)]
-    for cause in errors:
+    for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return PermanentError(
                 f"its certificate is not trusted: {cause.verify_message} "
@@ -301,11 +290,24 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
             )
         if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError("the server closed the connection during the TLS handshake")
-    if errors:
-        return PermanentError(
-            "TLS failed: the server and this machine may have no protocol in common"
-        )
-    return None
+    if any(isinstance(cause, ssl.SSLError) for cause in chain):
+        why = "TLS failed: the server and this machine may have no protocol in common"
+        return PermanentError(why)
+    if isinstance(error, requests.exceptions.ProxyError):
+        return _classify_proxy(chain)
+    incomplete = urllib3.exceptions.IncompleteRead, http.client.IncompleteRead
+    reasons: dict[str, tuple[type[BaseException], ...]] = {
+        "the host's name cannot be resolved": (socket.gaierror,),
+        "the connection was refused": (ConnectionRefusedError,),
+        "the connection closed before the end of the body": incomplete,
+        "the server closed the connection without a response": (http.client.RemoteDisconnected,),
+        "the connection was reset": (ConnectionResetError,),
+        "no data arrived within the time limit": (TimeoutError, urllib3.exceptions.TimeoutError),
+    }
+    for why, kinds in reasons.items():
+        if any(isinstance(cause, kinds) for cause in chain):
+            return TransientError(why)
+    return TransientError(f"the connection failed ({type(chain[-1]).__name__})")
 
 
 def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentError:
@@ -320,21 +322,6 @@ def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentErr
             return PermanentError(f"the proxy refuses this host (HTTP {status})")
         return TransientError(f"the proxy failed (HTTP {status})")
     return TransientError("the proxy cannot be reached; check HTTP_PROXY and HTTPS_PROXY")
-
-
-def _transient_kinds() -> list[tuple[type[BaseException], str]]:
-    import urllib3
-
-    return [
-        (socket.gaierror, "the host's name cannot be resolved"),
-        (ConnectionRefusedError, "the connection was refused"),
-        (urllib3.exceptions.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.RemoteDisconnected, "the server closed the connection without a response"),
-        (ConnectionResetError, "the connection was reset"),
-        (TimeoutError, "no data arrived within the time limit"),
-        (urllib3.exceptions.TimeoutError, "no data arrived within the time limit"),
-    ]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
