@@ -151,14 +151,10 @@ def install_command(extra: str) -> str:
     else:
         target = f"{folder or DISTRIBUTION}[{extra}]"
     quoted = shlex.quote(target) if set(target) & set('"$`\\') else f'"{target}"'
-    return f"{_find_pip()} install {quoted}"
-
-
-def _find_pip() -> str:
-    """Return the command of this Python's pip: ``pip`` if that is the one on PATH, which it is not
-    for an environment of the noxfile or one that is not activated."""
-    own, found = Path(sys.executable).parent / "pip", shutil.which("pip")
-    return "pip" if found and Path(found) == own else f"{shlex.quote(sys.executable)} -m pip"
+    # Another pip is first on PATH in an environment of the noxfile or one that is not activated.
+    is_own = Path(shutil.which("pip") or "") == Path(sys.executable).parent / "pip"
+    pip = "pip" if is_own else f"{shlex.quote(sys.executable)} -m pip"
+    return f"{pip} install {quoted}"
 
 
 def _find_local() -> tuple[Path | None, Path | None]:

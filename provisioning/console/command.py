@@ -210,16 +210,14 @@ def run_command(
     before = CALLER.set(caller)
     try:
         outcome = _run_verb(caller, verbs, name, words)
-    except QnnCiError as error:
+    except KeyboardInterrupt:
+        return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
+    except Exception as raised:  # noqa: BLE001 - without -v, a user never sees a traceback
+        error = raised if isinstance(raised, QnnCiError) else explain_exception(raised)
         if advise and not error.fix:
             error.fix = advise(f"{error.what}\n{error.why}")
         _show_traceback(words)
         return _report_error(caller, name, error, as_json=as_json)
-    except KeyboardInterrupt:
-        return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - without -v, a user never sees a traceback
-        _show_traceback(words)
-        return _report_error(caller, name, explain_exception(error), as_json=as_json)
     finally:
         CALLER.reset(before)
     if outcome.exit_code:
@@ -526,19 +524,15 @@ def keep_own(
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        name = _find_name(word, {*mine, *theirs})
+        name = word.partition("=")[0]  # --model for --model=mlp
+        if name not in {*mine, *theirs}:
+            name = word[:2]  # -D for -DA=1
         action = mine.get(name) or theirs.get(name)
         count = _count_values(action, word == name, rest) if action else 0
         target = left if action and name not in mine else kept
         target += [word, *rest[:count]]
         del rest[:count]
     return kept, left
-
-
-def _find_name(word: str, known: set[str]) -> str:
-    """Return the option in an argument: ``--model`` for ``--model=mlp``, ``-D`` for ``-DA=1``."""
-    name = word.partition("=")[0]
-    return name if name in known else word[:2]
 
 
 def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:

@@ -70,20 +70,14 @@ def run_git(
         )
 
 
-def ask_git(
-    root: Path,
-    *words: str,
-    data: bytes | None = None,
-    timeout_s: float = TIMEOUT_S,
-    variables: Mapping[str, str] = NONE,
-) -> bytes:
+def ask_git(root: Path, *words: str, data: bytes = b"") -> bytes:
     """Run git in ``root`` (a checkout, its .git, or a bare repository) and return its stdout.
 
     Raises ToolError; its ``why`` is git's stderr.
     """
-    env = {**_environment(root), **variables}
+    argv, env = _name(root, words), _environment(root)
     with _explain_owner(root):
-        ended = run_streams(_name(root, words), data=data or b"", env=env, timeout_s=timeout_s)
+        ended = run_streams(argv, data=data, env=env, timeout_s=TIMEOUT_S)
         ended.require()
         return ended.stdout
 

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
@@ -98,16 +97,13 @@ class Completed:
 
 
 def describe_exit(code: int) -> str:
-    """Return text such as ``was killed by SIGSEGV`` or ``exited with 3``."""
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name: ``SIGSEGV`` for 11, ``signal 99`` for an unknown number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    """Return text such as ``exited with 3``, ``was killed by SIGSEGV`` or, for an unknown signal,
+    ``was killed by signal 99``.
+    """
+    if code >= 0:
+        return f"exited with {code}"
+    names = {int(known): known.name for known in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def module_command(
@@ -169,14 +165,9 @@ def run_process(
                 on_line(line.removesuffix("\n"))
 
         lines = _Lines(note)
-        ended = _run(
-            [os.fspath(word) for word in argv],
-            {"env": env, "cwd": cwd, "stderr": STDOUT if merged else DEVNULL},
-            limits,
-            data,
-            lines.add,
-            fix=fix,
-        )
+        stderr = STDOUT if merged else DEVNULL
+        given = {"env": env, "cwd": cwd, "stderr": stderr}
+        ended = _run(argv, given, limits, data, lines.add, fix=fix)
         lines.end()
     completed = replace(ended, output=output.text())
     if check:
@@ -205,8 +196,7 @@ def run_streams(
         if len(part) and len(stdout) == most_bytes:
             limits.exceeded = f"printed more than {gib(most_bytes)}"
 
-    words = [os.fspath(word) for word in argv]
-    ended = _run(words, {"env": env, "stderr": PIPE}, limits, data, collect, stderr.add)
+    ended = _run(argv, {"env": env, "stderr": PIPE}, limits, data, collect, stderr.add)
     return replace(ended, output=stderr.text(), stdout=bytes(stdout), stderr=stderr.join())
 
 
@@ -214,25 +204,20 @@ class Excerpt:
     """The beginning and the end of a stream, together at most ``most`` bytes."""
 
     def __init__(self, most: int) -> None:
-        self.half, self.size, self.dropped = most // 2, 0, 0
-        self.head = bytearray()
-        self.tail: deque[bytes] = deque()
+        self.half, self.dropped = most // 2, 0
+        self.head, self.tail = bytearray(), bytearray()
 
     def add(self, part: bytes) -> None:
         room = self.half - len(self.head)
         self.head += part[:room]
-        self.tail.append(part[room:])
-        self.size += len(part[room:])
-        while (excess := self.size - self.half) > 0:
-            first = self.tail.popleft()
-            if left := first[excess:]:
-                self.tail.appendleft(left)
-            self.dropped += len(first) - len(left)
-            self.size -= len(first) - len(left)
+        self.tail += part[room:]
+        if (excess := len(self.tail) - self.half) > 0:
+            del self.tail[:excess]
+            self.dropped += excess
 
     def join(self) -> bytes:
         left_out = f"\n[{self.dropped} bytes are left out]\n" if self.dropped else ""
-        return b"".join([self.head, left_out.encode(), *self.tail])
+        return b"".join([self.head, left_out.encode(), self.tail])
 
     def text(self) -> str:
         return self.join().decode("utf-8", "replace")
@@ -289,7 +274,7 @@ class _Limits:
 
 
 def _run(
-    words: Sequence[str],
+    argv: Sequence[str | os.PathLike[str]],
     given: Mapping[str, Any],
     limits: _Limits,
     data: bytes | Path,
@@ -297,9 +282,9 @@ def _run(
     fix: str = "",
 ) -> Completed:
     """Run a process to its end, and pass its stdout, and its stderr if that is a pipe, to
-    ``readers``. Its stdin is ``data``.
+    ``readers``. Its stdin is ``data``; ``given`` are more arguments of Popen.
     """
-    started = time.monotonic()
+    started, words = time.monotonic(), [os.fspath(word) for word in argv]
     process: subprocess.Popen[bytes] | None = None
     with _open_input(data) as stdin:
         try:
@@ -338,19 +323,14 @@ def _open_input(data: bytes | Path) -> Any:
 
 
 def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subprocess.Popen[bytes]:
-    env, cwd = given["env"], given.get("cwd")
     try:
-        return subprocess.Popen(
-            words,
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            stdin=given["stdin"],
-            stdout=PIPE,
-            stderr=given["stderr"],
-            start_new_session=True,
-        )
+        return subprocess.Popen(words, stdout=PIPE, start_new_session=True, **given)
     except OSError as error:
-        raise explain_start(words[0], cwd, error, fix) from error
+        advice, cwd = fix or f"install {Path(words[0]).name}, or put it on PATH", given.get("cwd")
+        if cwd and not cwd.is_dir():
+            advice = f"check why {cwd} is not a directory"
+        why = error.strerror or ""
+        raise MissingToolError(f"cannot start {words[0]}", why=why, fix=advice) from error
 
 
 def _read(
@@ -418,14 +398,6 @@ def guard_group(group: int, *, is_over: bool = False) -> None:
         pipe = _guardian[0].stdin
         if pipe:  # one write, so that threads cannot mix their lines
             pipe.write(f"{'-' if is_over else '+'} {group}\n".encode())
-
-
-def explain_start(program: str, cwd: Path | None, error: OSError, fix: str) -> MissingToolError:
-    """Return the error for a program that cannot be started."""
-    advice = fix or f"install {Path(program).name}, or put it on PATH"
-    if cwd and not cwd.is_dir():
-        advice = f"check why {cwd} is not a directory"
-    return MissingToolError(f"cannot start {program}", why=error.strerror or "", fix=advice)
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:
@@ -537,24 +509,22 @@ def run_tasks(
     An interrupt, or an exception in a task or ``on_done``, ends the processes of all tasks, and is
     raised again. ``abort`` is then called, too, to end work that run_process did not start.
     """
-    results: dict[int, R] = {}
-    futures: dict[Future[R], int] = {}
+    futures: list[Future[R]] = []
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for number, task in enumerate(tasks):
-                futures[pool.submit(task)] = number
+            futures.extend(map(pool.submit, tasks))
             pending = set(futures)
             while pending:
                 done, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
                 # Report finished tasks even if another task failed at the same moment.
                 for future in sorted(done, key=lambda one: one.exception() is not None):
-                    results[futures[future]] = future.result()
+                    result = future.result()
                     if on_done:
-                        on_done(future.result())
+                        on_done(result)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             if abort:
                 abort()
             end_running(futures)
             raise
-    return [results[number] for number in sorted(results)]
+    return [future.result() for future in futures]
