@@ -139,7 +139,9 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
     doctor."""
     root = roots[NDK]
     toolchain = read_toolchain(NDK)
-    found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
+    found = (
+        read_version(root, toolchain.adoption) if toolchain.adoption.variable else toolchain.default
+    )
     policy = elf_policy("aarch64-android")
     platform = f"android-{policy.android_api}"
     options = {

@@ -107,7 +107,7 @@ def find_qnn(chosen: QnnChoice) -> str:
     if chosen.sdk == WHEEL:
         return read_toolchain(WHEEL_RUNTIME).default
     toolchain = read_toolchain(SDK)
-    if is_version(chosen.sdk) or not toolchain.adoption:
+    if is_version(chosen.sdk) or not toolchain.adoption.variable:
         return chosen.sdk
     named = toolchain.adoption.find_choice({toolchain.adoption.choice: chosen.sdk})
     return read_version(Path(named), toolchain.adoption) if named else toolchain.default

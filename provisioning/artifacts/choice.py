@@ -139,16 +139,15 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     if MAVEN in wanted:
         yield MAVEN, read_toolchain(MAVEN).default
     toolchain = read_toolchain(SDK)
-    adoption = toolchain.adoption
-    chosen = adoption.find_choice(os.environ) if adoption else ""
+    chosen = toolchain.adoption.find_choice(os.environ)
     for name, profile in read_profiles().items():
         for profile_artifact in profile.artifacts if name in wanted else ():
             if profile_artifact.name == SDK and DEVICE_COMPONENTS & set(
                 profile_artifact.components
             ):
                 version = toolchain.chosen_release(os.environ, profile_artifact.version).version
-                if adoption and chosen:
-                    version = read_version(Path(chosen), adoption)
+                if chosen:
+                    version = read_version(Path(chosen), toolchain.adoption)
                 yield name, version
 
 

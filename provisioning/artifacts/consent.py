@@ -77,8 +77,8 @@ def require_trust(request: ArtifactRequest) -> None:
         why = "its vendor publishes no hash, so you have to trust the first download"
     else:
         return
-    adoption = request.toolchain.adoption
-    installed = f"; or set {adoption.variable} to an existing installation" if adoption else ""
+    variable = request.toolchain.adoption.variable
+    installed = f"; or set {variable} to an existing installation" if variable else ""
     raise IntegrityError(
         f"{request.label} has no known SHA-256 to check it against",
         why=why,
@@ -152,7 +152,7 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     """
     version, found = request.release.version, []
     adoption = request.toolchain.adoption
-    if adoption and (stated := read_version(root, adoption)) != "unknown":
+    if (stated := read_version(root, adoption)) != "unknown":
         if not stated.startswith(version):
             raise contradiction(
                 request, f"{adoption.version_file} states version {stated}, not {version}"

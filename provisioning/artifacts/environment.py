@@ -118,8 +118,8 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     found = [locate_artifact(request, store, progress) for request in requests]
     missing = [request for request, item in zip(requests, found, strict=True) if item is None]
     if missing:
-        adoptions = [request.toolchain.adoption for request in missing]
-        variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
+        named = [request.toolchain.adoption.variable for request in missing]
+        variables = ", ".join(filter(None, named))
         or_adopt = f", or set {variables} to an installation" if variables else ""
         command = "+".join([f"qnn-ci fetch {name}", *other_versions(profile, missing)])
         raise UnfitError(
@@ -162,7 +162,7 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     ]
     for request in requests:
         adoption = request.toolchain.adoption
-        if adoption and (chosen := adoption.find_version(os.environ)):
+        if chosen := adoption.find_version(os.environ):
             check_minimum(request, adoption.choice, chosen)
     return requests
 
@@ -174,11 +174,10 @@ def _is_brought(wanted: ProfileArtifact) -> bool:
     of ``wanted``. Returns False if a variable points to an installation of ``wanted`` itself.
     """
     own = read_toolchain(wanted.name).adoption
-    if own is None or own.find_named(os.environ)[1]:
+    if not own.variable or own.find_named(os.environ)[1]:
         return False
     for name, directory in wanted.unless_in.items():
-        adoption = read_toolchain(name).adoption
-        root = adoption.find_named(os.environ)[1] if adoption else ""
+        root = read_toolchain(name).adoption.find_named(os.environ)[1]
         place = caller_path(Path(root).expanduser()) / directory
         if root and all((place / Path(marker).name).is_file() for marker in own.markers):
             return True

@@ -25,8 +25,8 @@ def find_installation(
     Raises UnfitError if a marker file or a component is missing, or if the version is too old.
     """
     adoption = request.toolchain.adoption
-    variable, named = adoption.find_named(variables) if adoption else ("", "")
-    if adoption is None or not named:
+    variable, named = adoption.find_named(variables)
+    if not named:
         return None
     root = caller_path(Path(named).expanduser())
     missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]

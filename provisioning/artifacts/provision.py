@@ -99,11 +99,10 @@ def adopt_artifact(
     ``verify`` also ManifestError and IntegrityError.
     """
     adoption = request.toolchain.adoption
-    variable, named = adoption.find_named(os.environ) if adoption else ("", "")
-    if not adoption or not named:
-        return None
+    variable, named = adoption.find_named(os.environ)
     root = Path(named).expanduser().resolve()
-    if not adoption.find_choice(os.environ) and _is_of_env(root, request, store):
+    is_chosen = adoption.find_choice(os.environ)
+    if not named or (not is_chosen and _is_of_env(root, request, store)):
         return None
     chosen = adoption.find_version(os.environ)
     if chosen and not is_same(read_version(root, adoption), chosen):

@@ -183,12 +183,12 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
     pins = {}
     for request in wanted:
         adoption = request.toolchain.adoption
-        if not (adoption and adoption.find_choice(os.environ)):
+        if not adoption.find_choice(os.environ):
             pins[request.name] = request.release.version
         if request.name == CHECKOUT:
             commits = {release.version: release.pin for release in request.toolchain.releases}
             root = roots.get(CHECKOUT)
-            version = read_version(root, adoption) if root and adoption else ""
+            version = read_version(root, adoption) if root else ""
             pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
 
@@ -199,9 +199,9 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
     adoptions = {
-        artifact_request.name: artifact_request.toolchain.adoption
-        for artifact_request in wanted_requests(request.profile)
-        if artifact_request.toolchain.adoption
+        wanted_request.name: wanted_request.toolchain.adoption
+        for wanted_request in wanted_requests(request.profile)
+        if wanted_request.toolchain.adoption.variable
     }
     facts = survey_environment(request, policy, fitness, wanted, adoptions, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)

@@ -91,13 +91,6 @@ class ProgramHeader(NamedTuple):
         return self.type == PT_NULL and self.vendor_type == TYPE_HASHES
 
 
-class VersionNeed(NamedTuple):
-    """Symbol versions needed from one library: ``("libc.so.6", ("GLIBC_2.17", ...))``."""
-
-    library: str
-    versions: tuple[str, ...]
-
-
 class ElfHeaders(NamedTuple):
     """The ELF header and the program headers, which end at offset ``end`` of the file."""
 
@@ -147,7 +140,9 @@ class ElfFacts:
     """What one ELF file contains. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
     e_flags.
 
-    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
+    ``version_needs`` and ``version_defs`` are the symbol versions, such as ``GLIBC_2.17``, that it
+    needs from all of its libraries and that it defines. ``rpath`` and ``runpath`` are split at
+    colons. ``execstack`` is true if PT_GNU_STACK requires an
     executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is
     None if the file has no checksum; it is read only from unsigned Hexagon libraries.
     """
@@ -163,7 +158,7 @@ class ElfFacts:
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
-    version_needs: tuple[VersionNeed, ...] = ()
+    version_needs: tuple[str, ...] = ()
     version_defs: tuple[str, ...] = ()
     android: AndroidNote | None = None
     build_id: str | None = None
@@ -198,20 +193,18 @@ class ElfFacts:
         """Return the highest version of the family ``prefix`` that the file defines, such as
         (3, 4, 30) for ``GLIBCXX``; None if it defines none.
         """
-        versions = (_numbers(version, prefix) for version in self.version_defs)
-        return max(filter(None, versions), default=None)
+        return _highest(self.version_defs, prefix)
 
     def highest_need(self, prefix: str) -> tuple[int, ...] | None:
         """Return the highest version of the family ``prefix`` that the file needs, such as (2, 34)
         for ``GLIBC``; None if it needs none.
         """
-        versions = (version for need in self.version_needs for version in need.versions)
-        return max(filter(None, (_numbers(version, prefix) for version in versions)), default=None)
+        return _highest(self.version_needs, prefix)
 
 
-def _numbers(version: str, prefix: str) -> tuple[int, ...]:
-    """Return (2, 17) for ``GLIBC_2.17``; () for another family and for ``GLIBC_PRIVATE``."""
-    family, _, rest = version.rpartition("_")
-    parts = rest.split(".")
-    fits = family == prefix and all(part.isdecimal() for part in parts)
-    return tuple(map(int, parts)) if fits else ()
+def _highest(versions: tuple[str, ...], prefix: str) -> tuple[int, ...] | None:
+    """Return (2, 17) for ``GLIBC_2.17``; versions such as ``GLIBC_PRIVATE`` are ignored."""
+    split = [version.rpartition("_") for version in versions]
+    numbers = [rest.split(".") for family, _, rest in split if family == prefix]
+    known = [tuple(map(int, parts)) for parts in numbers if all(map(str.isdecimal, parts))]
+    return max(known, default=None)

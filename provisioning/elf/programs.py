@@ -118,18 +118,19 @@ class Table:
         return Table(self.tables, self.tables.follow(place)) if place else None
 
     def text(self, number: int) -> str:
-        return self.bytes(number)[:MAX_TEXT].decode("utf-8", "replace")
+        return self.bytes(number).decode("utf-8", "replace")
 
     def span(self, number: int) -> tuple[int, int]:
         """Return where a vector of bytes starts, and its length; both 0 if it is missing."""
-        place = self.find(number)
-        if not place:
-            return 0, 0
-        vector = self.tables.follow(place)
-        count = self.tables.read("I", vector)
-        if vector + WORD + count > self.tables.end:
+        start, count = self._vector(number)
+        if start + count > self.tables.end:
             raise struct.error(f"a vector of {count} bytes exceeds the flatbuffer")
-        return vector + WORD, count
+        return start, count
+
+    def _vector(self, number: int) -> tuple[int, int]:
+        place = self.find(number)
+        vector = self.tables.follow(place) if place else 0
+        return (vector + WORD, self.tables.read("I", vector)) if place else (0, 0)
 
     def bytes(self, number: int) -> bytes:
         """Return the first MAX_TEXT bytes of a vector of bytes."""
@@ -147,13 +148,9 @@ class Table:
             yield Table(self.tables, self.tables.follow(place))
 
     def _places(self, number: int, size: int) -> range:
-        place = self.find(number)
-        if not place:
-            return range(0)
-        vector = self.tables.follow(place)
-        count = self.tables.read("I", vector)
+        start, count = self._vector(number)
         self.tables.count(count)
-        return range(vector + WORD, vector + WORD + size * count, size)
+        return range(start, start + size * count, size)
 
 
 # If options lack vtcm_size, the match fails where the next options start, which keeps the search

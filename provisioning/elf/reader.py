@@ -25,12 +25,12 @@ from __future__ import annotations
 import io
 import mmap
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
@@ -53,7 +53,6 @@ from provisioning.elf.facts import (
     ElfFacts,
     ElfHeaders,
     ProgramHeader,
-    VersionNeed,
 )
 
 HEAD_BYTES = 512
@@ -66,7 +65,7 @@ MAX_SECTIONS = 16384
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12
-NT_GNU_BUILD_ID = 3
+BUILD_ID = (b"GNU", 3)  # name and type of the note NT_GNU_BUILD_ID
 SWIV_SECTION, SWIV_MAGIC, SWIV_BYTES = 0xD3574956, b"SWIV", 8
 E_SHOFF = 0x20  # in an ELF32 header, which is in the first PT_LOAD
 # Limit for a DSP library's memory; a header may claim any size.
@@ -82,35 +81,25 @@ _NUMBERS: dict[str, int] = {
     **enums.ENUM_P_TYPE_RISCV,
     **enums.ENUM_P_TYPE_BASE,
 }
-_CLASSES, _ORDERS = {1: 32, 2: 64}, {1: True, 2: False}
 
 
 class HeadersTruncatedError(ValueError):
     """A structure extends past the end of the file."""
 
 
-@contextmanager
-def _open_elf(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that starts like an ELF file. Raises ElfError, even for errors in the block."""
+def read_elf(path: Path) -> ElfFacts:
+    """Read the facts of ``path``. Raises ElfError and nothing else for an unreadable file."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as file, _only_value_errors():
             _refuse_other_formats(path, file.read(HEAD_BYTES))
-            yield file
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                return _Elf(mapped).facts(path)
     except OSError as error:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
     except HeadersTruncatedError as error:
         raise ElfError(path, Defect.TRUNCATED, f"{error}, but the file ends before that") from error
-    except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
+    except ValueError as error:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
-
-
-def read_elf(path: Path) -> ElfFacts:
-    """Read the facts of ``path``. Raises ElfError and nothing else for an unreadable file."""
-    with (
-        _open_elf(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-    ):
-        return _Elf(mapped).facts(path)
 
 
 def parse_headers(data: bytes) -> ElfHeaders:
@@ -140,26 +129,26 @@ def _only_value_errors() -> Iterator[None]:
 
 
 def _refuse_other_formats(path: Path, head: bytes) -> None:
-    text = head.lower()
+    text, why = head.lower(), ""
+    if head.startswith(MAGIC):
+        return
     if not head:
-        raise ElfError(path, Defect.EMPTY)
-    if head.startswith(b"version https://git-lfs"):
-        raise ElfError(path, Defect.LFS_POINTER)
-    # A page may start with a byte order mark, a comment or an XML declaration.
-    if not head.startswith(b"\x7fELF") and (b"<!doctype html" in text or b"<html" in text):
-        raise ElfError(path, Defect.HTML)
-    if head.startswith(APPLE_DOUBLE) and path.name.startswith("._"):
-        raise ElfError(path, Defect.APPLE_DOUBLE)
-    if not head.startswith(b"\x7fELF"):
+        defect = Defect.EMPTY
+    elif head.startswith(b"version https://git-lfs"):
+        defect = Defect.LFS_POINTER
+    elif b"<!doctype html" in text or b"<html" in text:  # after a comment, for example
+        defect = Defect.HTML
+    elif head.startswith(APPLE_DOUBLE) and path.name.startswith("._"):
+        defect = Defect.APPLE_DOUBLE
+    else:
         windows = "it is a file of Windows: " if head.startswith(b"MZ") else ""
-        raise ElfError(
-            path, Defect.NOT_ELF, f"{windows}it starts with {repr(bytes(head[:16]))[1:]}"
-        )
+        defect, why = Defect.NOT_ELF, f"{windows}it starts with {repr(bytes(head[:16]))[1:]}"
+    raise ElfError(path, defect, why)
 
 
 # The tables that the loader reads before anything else, and the tags with their sizes in bytes.
 TABLES = (("DT_STRTAB", "DT_STRSZ"), ("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ"))
-APPLE_DOUBLE = bytes.fromhex("00051607")
+MAGIC, APPLE_DOUBLE = b"\x7fELF", bytes.fromhex("00051607")
 
 
 class _Elf:
@@ -192,12 +181,10 @@ class _Elf:
 
     def facts(self, path: Path) -> ElfFacts:
         self._require_segments()
-        tags = self._tags()
-        self._require_tables(tags)
+        self._require_tables()
         notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())
-        names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
-        flags = tags.get("DT_FLAGS", [0])[0]
+        flags = self.tags.get("DT_FLAGS", [0])[0]
         interpreters = [head.offset for head in self.heads if head.type == PT_INTERP]
         return ElfFacts(
             path=path,
@@ -207,19 +194,19 @@ class _Elf:
             machine=_number(self.head["e_machine"]),
             type=_number(self.head["e_type"]),
             flags=self.head["e_flags"],
-            soname=self._first_string(tags, "DT_SONAME"),
-            needed=tuple(names),
-            rpath=_split(self._first_string(tags, "DT_RPATH")),
-            runpath=_split(self._first_string(tags, "DT_RUNPATH")),
-            version_needs=tuple(self._version_needs(tags)),
-            version_defs=tuple(self._version_defs(tags)),
-            android=find_android(notes),
-            build_id=find_build_id(notes),
+            soname=next(self._strings("DT_SONAME"), None),
+            needed=tuple(self._strings("DT_NEEDED")),
+            rpath=tuple(self._search_path("DT_RPATH")),
+            runpath=tuple(self._search_path("DT_RUNPATH")),
+            version_needs=tuple(self._version_needs()),
+            version_defs=tuple(self._version_defs()),
+            android=next((_parse_android(note) for note in notes if note.name == b"Android"), None),
+            build_id=next((note.desc.hex() for note in notes if note[:2] == BUILD_ID), None),
             interpreter=next(map(self._string_at, interpreters), None),
             program_headers=self.heads,
             sections=tuple(name for name, _ in sections),
             rodata=next((place for name, place in sections if name == ".rodata"), None),
-            textrel="DT_TEXTREL" in tags or bool(flags & DF_TEXTREL),
+            textrel="DT_TEXTREL" in self.tags or bool(flags & DF_TEXTREL),
             execstack=any(head.type == PT_GNU_STACK and head.flags & PF_X for head in self.heads),
             checksum=self.checksum(),
         )
@@ -262,7 +249,7 @@ class _Elf:
 
     def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the names, offsets and sizes of sections."""
-        entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
+        entries = self.section_headers
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
         if all(entry["sh_type"] == "SHT_NULL" for entry in entries):
@@ -283,29 +270,63 @@ class _Elf:
         ):
             return None
         self._require_segments()
-        for entry in self._entries("Elf_Shdr", "sh", MAX_SECTIONS):
+        for entry in self.section_headers:
             if entry["sh_type"] == SWIV_SECTION:
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
                 start = entry["sh_offset"]
-                section = self.map[start : start + entry["sh_size"]]
-                found = read_checksum(self.map, section, self.loads)
-                return found._replace(is_stripped=found.is_wrong and self._was_stripped(found))
+                stored = self._stored_checksum(self.map[start : start + entry["sh_size"]])
+                computed = self._sum_segments()
+                is_stripped = stored != computed and self._was_stripped(stored)
+                return Checksum(stored, computed, is_stripped)
         return None
 
-    def _was_stripped(self, found: Checksum) -> bool:
+    def _stored_checksum(self, section: bytes) -> int:
+        """Return the checksum in ``section``. Raises ValueError if it contains none or the segments
+        have impossible sizes.
+        """
+        if len(section) < SWIV_BYTES or section[:4] != SWIV_MAGIC:
+            raise ValueError("its checksum section contains no checksum")
+        if sum(head.memsz for head in self.loads) > MAX_MEMORY_BYTES:
+            raise ValueError(f"its segments take more than {MAX_MEMORY_BYTES} bytes of memory")
+        if any(head.filesz > head.memsz for head in self.loads):
+            raise ValueError("a segment has more bytes in the file than in memory")
+        return int.from_bytes(section[4:8], "little")
+
+    def _was_stripped(self, stored: int) -> bool:
         """Return whether the stored sum matches if e_shoff is set to where the linker put the
         section headers: after their string table, at the next multiple of 4.
         """
-        entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
+        entries = self.section_headers
         if self.bits != 32 or not 0 < self.head["e_shstrndx"] < len(entries):
             return False
         names = entries[self.head["e_shstrndx"]]
         place = _round_up(names["sh_offset"] + names["sh_size"], 4)
         if place >= 1 << 32 or not self.little_endian:
             return False
-        return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
+        return self._sum_segments(place.to_bytes(4, "little")) == stored
 
-    def _tags(self) -> dict[str, list[int]]:
+    def _sum_segments(self, e_shoff: bytes = b"") -> int:
+        """Return the CRC-32 of the PT_LOAD segments. If ``e_shoff`` is not empty, it replaces the
+        field e_shoff of the ELF32 header.
+        """
+        value = 0
+        for head in self.loads:
+            for start in range(head.offset, head.offset + head.filesz, CHUNK_BYTES):
+                end = min(start + CHUNK_BYTES, head.offset + head.filesz)
+                chunk = self.map[start:end]
+                if e_shoff and start <= E_SHOFF and E_SHOFF + len(e_shoff) <= end:
+                    at = E_SHOFF - start
+                    chunk = chunk[:at] + e_shoff + chunk[at + len(e_shoff) :]
+                value = zlib.crc32(chunk, value)
+            value = zlib.crc32(bytes(head.memsz - head.filesz), value)
+        return value
+
+    @cached_property
+    def section_headers(self) -> list[Any]:
+        return list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
+
+    @cached_property
+    def tags(self) -> dict[str, list[int]]:
         """Return the values in the dynamic section, in order, for each tag."""
         tags: dict[str, list[int]] = {}
         step = self.structs.Elf_Dyn.sizeof()
@@ -321,12 +342,12 @@ class _Elf:
             tags.setdefault(entry["d_tag"], []).append(entry["d_val"])
         raise ValueError("its dynamic section has no end")
 
-    def _require_tables(self, tags: dict[str, list[int]]) -> None:
+    def _require_tables(self) -> None:
         """Raise ValueError if a table that the loader reads contains only zeros, as at the end of a
         file whose download broke after its space was reserved."""
         for start, size in TABLES:
-            if start in tags and (length := tags.get(size, [0])[0]):
-                place = self._offset_of(tags[start][0])
+            if start in self.tags and (length := self.tags.get(size, [0])[0]):
+                place = self._offset_of(self.tags[start][0])
                 self._require(place, length, f"the table {start}")
                 if not any(self.map[place : place + length]):
                     raise ValueError(f"the table {start} contains only zeros")
@@ -338,36 +359,32 @@ class _Elf:
                 return address - head.vaddr + head.offset
         raise ValueError(f"no segment contains address {address:#x}")
 
-    def _dynamic_string(self, tags: dict[str, list[int]], value: int) -> str:
-        if "DT_STRTAB" not in tags:
+    def _dynamic_string(self, value: int) -> str:
+        if "DT_STRTAB" not in self.tags:
             raise ValueError("its dynamic section has no string table")
-        return self._string_at(self._offset_of(tags["DT_STRTAB"][0] + value))
+        return self._string_at(self._offset_of(self.tags["DT_STRTAB"][0] + value))
 
-    def _first_string(self, tags: dict[str, list[int]], tag: str) -> str | None:
-        values = tags.get(tag)
-        return self._dynamic_string(tags, values[0]) if values else None
+    def _strings(self, tag: str) -> Iterator[str]:
+        return map(self._dynamic_string, self.tags.get(tag, []))
 
-    def _version_needs(self, tags: dict[str, list[int]]) -> Iterator[VersionNeed]:
-        if "DT_VERNEED" not in tags:
-            return
-        for entry in self._chain(
-            "Elf_Verneed", "vn_next", self._offset_of(tags["DT_VERNEED"][0]), MAX_ENTRIES
-        ):
-            versions = tuple(
-                self._dynamic_string(tags, aux["vna_name"])
-                for aux in self._chain(
-                    "Elf_Vernaux", "vna_next", entry["at"] + entry["vn_aux"], entry["vn_cnt"]
-                )
-            )
-            yield VersionNeed(self._dynamic_string(tags, entry["vn_file"]), versions)
+    def _search_path(self, tag: str) -> list[str]:
+        return next((text.split(":") for text in self._strings(tag)), [])
 
-    def _version_defs(self, tags: dict[str, list[int]]) -> Iterator[str]:
-        if "DT_VERDEF" not in tags:
-            return
-        start = self._offset_of(tags["DT_VERDEF"][0])
-        for entry in self._chain("Elf_Verdef", "vd_next", start, MAX_ENTRIES):
+    def _version_needs(self) -> Iterator[str]:
+        for entry in self._chain("Elf_Verneed", "vn_next", *self._start_of("DT_VERNEED")):
+            start = entry["at"] + entry["vn_aux"]
+            for aux in self._chain("Elf_Vernaux", "vna_next", start, entry["vn_cnt"]):
+                yield self._dynamic_string(aux["vna_name"])
+            self._dynamic_string(entry["vn_file"])  # the loader reads it
+
+    def _version_defs(self) -> Iterator[str]:
+        for entry in self._chain("Elf_Verdef", "vd_next", *self._start_of("DT_VERDEF")):
             aux = self._parse("Elf_Verdaux", entry["at"] + entry["vd_aux"])
-            yield self._dynamic_string(tags, aux["vda_name"])
+            yield self._dynamic_string(aux["vda_name"])
+
+    def _start_of(self, tag: str) -> tuple[int, int]:
+        """Return where a tag's table starts, and its most entries: 0 if there is no table."""
+        return (self._offset_of(self.tags[tag][0]), MAX_ENTRIES) if tag in self.tags else (0, 0)
 
     def _chain(self, kind: str, link: str, position: int, count: int) -> Iterator[Any]:
         """Yield at most ``count`` entries, the first at ``position``. The field ``link`` of an
@@ -394,13 +411,12 @@ class _Elf:
 
 def _identify(start: bytes) -> tuple[int, bool]:
     """Return (bits, is little-endian) from the first bytes of a file."""
-    if start[:4] != b"\x7fELF":
+    if start[:4] != MAGIC:
         raise ValueError("it does not start with ELF's magic number")
-    if start[4] not in _CLASSES:
-        raise ValueError(f"EI_CLASS is {start[4]}")
-    if start[5] not in _ORDERS:
-        raise ValueError(f"EI_DATA is {start[5]}")
-    return _CLASSES[start[4]], _ORDERS[start[5]]
+    for name, byte in (("EI_CLASS", start[4]), ("EI_DATA", start[5])):
+        if byte not in (1, 2):
+            raise ValueError(f"{name} is {byte}")
+    return 32 * start[4], start[5] == 1
 
 
 # Building the structures takes longer than parsing a file's headers with them, so they are cached.
@@ -420,10 +436,6 @@ def _make_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
 
 def _number(name: str | int) -> int:
     return name if isinstance(name, int) else _NUMBERS[name]
-
-
-def _split(paths: str | None) -> tuple[str, ...]:
-    return tuple(paths.split(":")) if paths is not None else ()
 
 
 class Note(NamedTuple):
@@ -453,57 +465,12 @@ def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Ite
         at = _round_up(start + desc_size, step)
 
 
-def find_build_id(notes: Iterable[Note]) -> str | None:
-    """Return the GNU build ID in hexadecimal, or None if there is none."""
-    for note in notes:
-        if note.name == b"GNU" and note.type == NT_GNU_BUILD_ID:
-            return note.desc.hex()
-    return None
-
-
-def find_android(notes: Iterable[Note]) -> AndroidNote | None:
-    """Return the content of .note.android.ident, None if there is no such note."""
-    for note in notes:
-        if note.name == b"Android":
-            texts = [note.desc[at : at + 64].split(b"\0")[0] for at in (4, 68)]
-            ndk, build = (text.decode("ascii", "replace") for text in texts)
-            return AndroidNote(int.from_bytes(note.desc[:4], "little"), ndk, build)
-    return None
+def _parse_android(note: Note) -> AndroidNote:
+    """Return the content of .note.android.ident."""
+    texts = [note.desc[at : at + 64].split(b"\0")[0] for at in (4, 68)]
+    ndk, build = (text.decode("ascii", "replace") for text in texts)
+    return AndroidNote(int.from_bytes(note.desc[:4], "little"), ndk, build)
 
 
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-def read_checksum(
-    data: bytes | mmap.mmap, section: bytes, loads: Sequence[ProgramHeader]
-) -> Checksum:
-    """Return the checksum in ``section`` and the one computed from ``loads``. Raises ValueError if
-    ``section`` contains no checksum or the segments have impossible sizes.
-    """
-    if len(section) < SWIV_BYTES or section[:4] != SWIV_MAGIC:
-        raise ValueError("its checksum section contains no checksum")
-    if sum(head.memsz for head in loads) > MAX_MEMORY_BYTES:
-        raise ValueError(f"its segments take more than {MAX_MEMORY_BYTES} bytes of memory")
-    if any(head.filesz > head.memsz for head in loads):
-        raise ValueError("a segment has more bytes in the file than in memory")
-    return Checksum(int.from_bytes(section[4:8], "little"), sum_segments(data, loads))
-
-
-def sum_segments(
-    data: bytes | mmap.mmap, loads: Sequence[ProgramHeader], e_shoff: bytes = b""
-) -> int:
-    """Return the CRC-32 of the segments ``loads``. If ``e_shoff`` is not empty, it replaces the
-    field e_shoff of the ELF32 header.
-    """
-    value = 0
-    for head in loads:
-        for start in range(head.offset, head.offset + head.filesz, CHUNK_BYTES):
-            end = min(start + CHUNK_BYTES, head.offset + head.filesz)
-            chunk = data[start:end]
-            if e_shoff and start <= E_SHOFF and E_SHOFF + len(e_shoff) <= end:
-                at = E_SHOFF - start
-                chunk = chunk[:at] + e_shoff + chunk[at + len(e_shoff) :]
-            value = zlib.crc32(chunk, value)
-        value = zlib.crc32(bytes(head.memsz - head.filesz), value)
-    return value

@@ -61,9 +61,10 @@ def read_toml(
         data = read_user_file(path, "the manifest", LIMIT_BYTES)
         with decoding():
             text = data.decode("utf-8-sig")
-            if prepare is None:
-                return parse_toml(text, kind)
-            return convert_toml(prepare(tomllib.loads(text)), kind, text)
+            if prepare:
+                return convert_toml(prepare(tomllib.loads(text)), kind, text)
+            found: T = parse_toml(text, cast("Any", kind))
+            return found
     except UsageError as error:
         is_named = not root and os.environ.get(MANIFESTS_VARIABLE)
         fix = f"correct {MANIFESTS_VARIABLE}" if is_named else error.fix
@@ -77,16 +78,12 @@ def read_toml(
         ) from error
 
 
-def parse_toml(text: str, kind: type[T]) -> T:
+@lru_cache(maxsize=64)  # some files are read for every artifact, finding or case
+def parse_toml(text: str, kind: Any) -> Any:
     """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError.
 
     Results are cached: callers must not change them.
     """
-    return cast("T", _parse_toml(text, cast("Any", kind)))
-
-
-@lru_cache(maxsize=64)  # some files are read for every artifact, finding or case
-def _parse_toml(text: str, kind: Any) -> Any:
     return convert_toml(tomllib.loads(text), kind, text)
 
 
@@ -108,9 +105,7 @@ def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
     """Decode manifests/policies/``name``.toml into ``kind``, or ``path``, a user's file, if it is
     not None. Raises ManifestError.
     """
-    if path:
-        return read_toml(path.name, kind, path.parent)
-    return read_toml(f"policies/{name}.toml", kind)
+    return read_toml(path.name if path else f"policies/{name}.toml", kind, path and path.parent)
 
 
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,7 +122,7 @@ class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to recognise an existing installation.
+    """How to recognise an existing installation. ``variable`` is '' if there is no way.
 
     The environment variable ``variable`` contains its root, and every path in ``markers`` must
     exist below the root. ``version_pattern``, a regular expression with one group, finds the
@@ -153,12 +148,12 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_choice(self, variables: Mapping[str, str]) -> str:
         """Return the directory in the environment variable ``choice``, or '' if there is none."""
-        word = variables.get(self.choice, "") if self.choice else ""
+        word = variables.get(self.choice, "")
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
         """Return the version in the environment variable ``choice``, or '' if there is none."""
-        word = variables.get(self.choice, "") if self.choice else ""
+        word = variables.get(self.choice, "")
         return word if is_version(word) else ""
 
     def find_named(self, variables: Mapping[str, str]) -> tuple[str, str]:
@@ -182,7 +177,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licence: Licence
     releases: tuple[AnyRelease, ...]
     components: dict[str, tuple[str, ...]] = {}
-    adoption: Adoption | None = None
+    adoption: Adoption = Adoption("", ())
 
     def __post_init__(self) -> None:
         check_names(self.name)
@@ -197,18 +192,18 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if release.version == wanted:
                 return release
         known = " or ".join(release.version for release in self.releases)
-        installed = self.adoption and f"; {self.adoption.variable} selects an installed one"
+        variable = self.adoption.variable
+        installed = f"; {variable} selects an installed one" if variable else ""
         raise UsageError(
             f"{self.name} has no version {wanted}",
-            fix=f"use {known}; to add a release, see {GUIDE}{installed or ''}",
+            fix=f"use {known}; to add a release, see {GUIDE}{installed}",
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
         """Return the release whose version the user set in the variable ``choice``, else the
         release ``version`` ('' for the default). Raises UsageError.
         """
-        chosen = self.adoption.find_version(variables) if self.adoption else ""
-        return self.release(chosen or version)
+        return self.release(self.adoption.find_version(variables) or version)
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -270,18 +265,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the oldest allowed version of an artifact and the reason, both '' if every version
         is allowed.
         """
-        wanted = (
-            profile_artifact
-            for profile_artifact in self.artifacts
-            if profile_artifact.name == artifact
-        )
-        return next(
-            (
-                (profile_artifact.minimum, profile_artifact.minimum_reason)
-                for profile_artifact in wanted
-            ),
-            ("", ""),
-        )
+        for wanted in self.artifacts:
+            if wanted.name == artifact:
+                return wanted.minimum, wanted.minimum_reason
+        return "", ""
 
 
 def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -> T:
@@ -305,9 +292,7 @@ def suggest_near(name: str, known: Iterable[str]) -> str:
 
 def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
-    if name not in (known := list_toolchains()):
-        fix = f"{suggest_near(name, known)}use one of: {', '.join(known)}"
-        raise UsageError(f"there is no artifact {name!r}", fix=fix)
+    find_row(dict.fromkeys(list_toolchains()), name, "artifact")
     found = read_toml(f"toolchains/{name}.toml", Toolchain)
     if found.name != name:
         raise ManifestError(
@@ -327,17 +312,17 @@ def read_profiles() -> dict[str, Profile]:
     """Return all profiles, each merged over the one that it extends. The keys are their names.
     Raises ManifestError."""
     written = read_toml("profiles.toml", dict[str, Profile])
+    found = {}
     for name, profile in written.items():
-        if profile.like and (profile.like not in written or written[profile.like].like):
+        base = written.get(profile.like)
+        if profile.like and (base is None or base.like):
             raise ManifestError(
                 f'profile {name} has `like = "{profile.like}"`, but that profile is missing '
                 "or also has `like`",
                 fix="in manifests/profiles.toml, set `like` to a profile that does not have it",
             )
-    return {
-        name: profile.over(written[profile.like]) if profile.like else profile
-        for name, profile in written.items()
-    }
+        found[name] = profile.over(base) if base else profile
+    return found
 
 
 def read_profile(text: str) -> Profile:

@@ -84,12 +84,12 @@ class Release(
     @property
     def origin(self) -> Origin:
         """The pin; empty if there is none."""
-        return Origin()
+        return Origin(getattr(self, "sha256", ""), getattr(self, "commit", ""))
 
     @property
     def place(self) -> str:
         """The URL or the name of the package that it is fetched from."""
-        return ""
+        return str(getattr(self, "url", "") or getattr(self, "package", ""))
 
     @property
     def pin(self) -> str:
@@ -115,20 +115,12 @@ class FileRelease(Release, frozen=True, kw_only=True):
             raise ValueError("a size is negative")
         msgspec.structs.force_setattr(self, "sha256", _digits(self.sha256, 64))
 
-    @property
-    def origin(self) -> Origin:
-        return Origin(sha256=self.sha256)
-
 
 class ArchiveRelease(FileRelease, frozen=True, kw_only=True, tag="archive"):
     """A ZIP or tarball at a URL."""
 
     url: str
     mirrors: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> str:
-        return self.url
 
 
 class PackageRelease(FileRelease, frozen=True, kw_only=True):
@@ -142,10 +134,6 @@ class PackageRelease(FileRelease, frozen=True, kw_only=True):
         for word in (self.package, self.package_version):  # pip would take more for its options
             if not re.fullmatch(r"\w[\w.+!:-]*", word):
                 raise ValueError(f"{word!r} is not the name or the version of a package")
-
-    @property
-    def place(self) -> str:
-        return self.package
 
 
 class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
@@ -189,14 +177,6 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
         if not self.commit:
             raise ValueError("the commit is empty")
         msgspec.structs.force_setattr(self, "commit", _digits(self.commit, 40, 64))
-
-    @property
-    def origin(self) -> Origin:
-        return Origin(commit=self.commit)
-
-    @property
-    def place(self) -> str:
-        return self.url
 
 
 AnyRelease = ArchiveRelease | WheelRelease | ZigRelease | AarRelease | GitRelease

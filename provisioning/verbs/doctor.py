@@ -171,9 +171,7 @@ def _locate(
 ) -> Path | None:
     if wanted.name in given:
         return given[wanted.name]
-    adoption = wanted.toolchain.adoption
-    _, named = adoption.find_named(base) if adoption else ("", "")
-    if named:
+    if named := wanted.toolchain.adoption.find_named(base)[1]:
         return Path(named).expanduser().absolute()
     store = Store()
     published = store.find(wanted.pinned(store).key())

@@ -266,8 +266,8 @@ class _Checkout:
 
     def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
         request = self.job.request
-        adoption = request.toolchain.adoption
-        checkout = f", or set {adoption.variable} to a checkout" if adoption else ""
+        variable = request.toolchain.adoption.variable
+        checkout = f", or set {variable} to a checkout" if variable else ""
         return DownloadError(
             f"{request.label} could not be fetched: {redact_url(self.release.url)}",
             why=why,

@@ -18,10 +18,9 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
-    VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild, find_headers_version, find_qnn_build, search_build
-from provisioning.elf.reader import find_build_id, parse_notes, read_elf
+from provisioning.elf.reader import BUILD_ID, parse_notes, read_elf
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -32,7 +31,7 @@ def test_the_facts_of_an_x86_library_are_read() -> None:
     assert (facts.bits, facts.little_endian, facts.machine) == (64, True, EM_X86_64)
     assert (facts.path.name, facts.interpreter) == ("libx86.so", None)
     assert (facts.soname, facts.needed) == ("libx86.so", ("libneeded.so",))
-    assert facts.version_needs == (VersionNeed("libneeded.so", ("GLIBC_2.9",)),)
+    assert facts.version_needs == ("GLIBC_2.9",)
     assert facts.highest_need("GLIBC") == (2, 9)
     assert facts.highest_need("GLIBCXX") is None
     assert len(facts.build_id or "") == 40
@@ -284,16 +283,17 @@ def test_elf_notes_are_read_with_the_alignment_of_their_segment(align: int, step
         return whole.ljust(-(-len(whole) // step) * step, b"\0")
 
     blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"y", 1) + note(b"GNU\0", b"\xab\xcd")
-    assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
+    found = list(parse_notes(blob, "little", align))
+    assert [note.desc for note in found if note[:2] == BUILD_ID] == [b"\xab\xcd"]
 
 
 def test_the_highest_needed_symbol_version_counts() -> None:
-    needs = (VersionNeed("libc.so.6", ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")),)
+    needs = ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")
     facts = replace(read_elf(LIBRARIES / "libx86.so"), version_needs=needs)
     assert facts.highest_need("GLIBC") == (2, 36)
     assert facts.highest_need("GLIBCXX") is None
     odd = ("GLIBC_2.4", "GLIBC_PRIVATE", "GLIBC_3.x", "GLIBC_", "OTHER_GLIBC_9")
-    other = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
+    other = replace(facts, version_needs=odd)
     assert other.highest_need("GLIBC") == (2, 4)
     assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
     assert replace(facts, version_defs=("A_B_1.2", "A_B")).highest_def("A_B") == (1, 2)

@@ -90,7 +90,6 @@ def test_an_installation_is_found_by_the_variable_that_points_to_it(
     choice: str, root: str, named: tuple[str, str]
 ) -> None:
     adoption = read_toolchain("qnn-sdk").adoption
-    assert adoption
     assert adoption.find_named({"QNN_CI_SDK": choice, "QNN_SDK_ROOT": root}) == named
 
 
@@ -118,7 +117,7 @@ def test_a_version_without_a_release_tells_how_to_get_it(name: str) -> None:
         toolchain.release("none")
     wanted = [release.version for release in toolchain.releases]
     wanted += [GUIDE]
-    wanted += [toolchain.adoption.variable] if toolchain.adoption else []
+    wanted += filter(None, [toolchain.adoption.variable])
     assert [one for one in wanted if one not in caught.value.fix] == []
 
 
@@ -367,6 +366,5 @@ def test_a_public_cache_leaves_out_artifacts_whose_licence_forbids_sharing(
 
 def test_the_doctors_host_libraries_are_those_of_libcxx() -> None:
     adoption = read_toolchain("libcxx").adoption
-    assert adoption
     wanted = {Path(marker).name for marker in adoption.markers}
     assert {*read_doctor_policy().host_libraries} == wanted
