@@ -95,10 +95,6 @@ class Proof(str, Enum):
     SUGGESTED = "suggested"
 
 
-CERTAIN = {one: rank for rank, one in enumerate(Certainty)}
-PROVEN = {one: rank for rank, one in enumerate(Proof)}
-
-
 class Place(Record, frozen=True, kw_only=True):
     """A line of a user's file. The path is relative to the root of the file's repository."""
 
@@ -226,18 +222,17 @@ class Finding(Record, frozen=True, kw_only=True):
     def explained(self, advice: Advice) -> Finding:
         """Return the finding with further advice, the best known cause and the best proven remedy
         first. A guess is left out if a cause is known."""
-        causes = sorted(_join(self.causes, advice.causes), key=lambda one: CERTAIN[one.certainty])
-        known = any(cause.certainty is Certainty.KNOWN for cause in causes)
+        causes = _join(self.causes, advice.causes)
+        if any(cause.certainty is Certainty.KNOWN for cause in causes):
+            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.GUESS)
         remedies = _join(self.remedies, advice.remedies)
         return msgspec.structs.replace(
             self,
             seen=_join(self.seen, advice.seen),
-            causes=tuple(
-                cause for cause in causes if not (known and cause.certainty is Certainty.GUESS)
-            ),
+            causes=tuple(sorted(causes, key=lambda one: [*Certainty].index(one.certainty))),
             where=_join(self.where, advice.where),
             places=_join(self.places, advice.places),
-            remedies=tuple(sorted(remedies, key=lambda one: PROVEN[one.proof])),
+            remedies=tuple(sorted(remedies, key=lambda one: [*Proof].index(one.proof))),
         )
 
     def renamed(self, *culprits: str) -> Finding:

@@ -6,7 +6,7 @@ docs/reference/findings.md is made from this table. An id is never used again fo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ci.facts.finding import (
     HEADLINE_CHARS,
@@ -23,15 +23,28 @@ from ci.facts.finding import (
 from provisioning.errors import QnnCiError, describe_exception
 
 _KINDS: dict[str, Kind] = {}
+# The question of the kinds whose ids start with these characters.
+QUESTIONS = {
+    "QNN2401": Question.USABLE,
+    "QNN20": Question.FAITHFUL,
+    "QNN21": Question.QUANTIZED,
+    "QNN22": Question.TASK,
+    "QNN23": Question.BUDGET,
+    "QNN24": Question.LOWERED,
+    "QNN25": Question.RUN,
+    "QNN26": Question.ENVIRONMENT,
+    "QNN27": Question.PROOF,
+    "QNN29": Question.OURS,
+}
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of finding. ``meaning`` says what it states, ``help`` what to do about it, and
-    ``example`` is such a headline."""
+    ``example`` is such a headline. Its ``question`` follows from its id."""
 
     id: str
-    question: Question
+    question: Question = field(init=False)
     meaning: str
     help: str
     example: str
@@ -40,6 +53,8 @@ class Kind:
     def __post_init__(self) -> None:
         if self.id in _KINDS:
             raise ValueError(f"{self.id} is used twice")
+        question = next(one for start, one in QUESTIONS.items() if self.id.startswith(start))
+        object.__setattr__(self, "question", question)
         _KINDS[self.id] = self
 
     def find(
@@ -82,56 +97,48 @@ def read_kinds() -> tuple[Kind, ...]:
 
 NOISE = Kind(
     "QNN2001",
-    Question.FAITHFUL,
     "The program's error is above the predicted rounding noise, in the whole output or in a part.",
     "read `seen`, `where` and `known fault` below the headline; `localise` finds the operator",
     "not faithful: the error is 47.6 dB above the predicted noise in axis 2, channel 13 of 64",
 )
 ELEMENTS = Kind(
     "QNN2002",
-    Question.FAITHFUL,
     "Noise explains the error of the output as a whole, but not that of single elements.",
     "give the model a metric: if the program keeps it, such an error is only a note",
     "not faithful: the error is 3.1 dB above the predicted noise in element [3, 0] of sample 2",
 )
 NOT_FINITE = Kind(
     "QNN2003",
-    Question.FAITHFUL,
     "An element of an output is NaN or infinite.",
     "look for values above 65504 in fp16, divisions by zero, and logarithms of zero",
     "not faithful: an element is NaN or infinite",
 )
 OFF_GRID = Kind(
     "QNN2004",
-    Question.FAITHFUL,
     "An output has values that its quantization cannot represent.",
     "compare the scale and zero point that the runner uses with those of the program",
     "not faithful: 12.50% of the elements have values that the output cannot have",
 )
 UNEQUAL = Kind(
     "QNN2005",
-    Question.FAITHFUL,
     "Too few elements of an output of integers or booleans equal those of the model.",
     "return the values behind the indices as well, to see how close the decisions are",
     "not faithful: 71.00% of the elements equal those of the quantized model, 99.50% required",
 )
 FAR = Kind(
     "QNN2006",
-    Question.FAITHFUL,
     "The SQNR or the cosine against the quantized model is below the policy's limit.",
     "`localise` finds the operator; the limit is in the policy",
     "not faithful: SQNR 18.2 dB in the worst sample, 30 dB required",
 )
 TOKENS = Kind(
     "QNN2007",
-    Question.FAITHFUL,
     "The program of a language model has other tokens, logits, keys or values than its model.",
     "read `where`, which names the first wrong layer, and compare with `--scheme fp16`",
     "not faithful: free: step 4: token 43 instead of 35, 2.31 below its logit (0.42 allowed)",
 )
 LOST = Kind(
     "QNN2101",
-    Question.QUANTIZED,
     "Rounding leaves so little of the output that the program cannot be judged by it.",
     "choose a scheme with more bits, or calibrate with inputs like the judged ones:"
     " docs/guides/precision.md",
@@ -139,14 +146,12 @@ LOST = Kind(
 )
 CLIPPED = Kind(
     "QNN2102",
-    Question.QUANTIZED,
     "The judged inputs leave the calibrated ranges, so the quantized model clips values.",
     "calibrate with inputs like the judged ones",
     "not quantized well: the error is 11.2 dB above the predicted noise in row 1 of 4",
 )
 QUANTIZED_BADLY = Kind(
     "QNN2103",
-    Question.QUANTIZED,
     "The quantized model is further from the float32 model than the policy allows.",
     "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
     " docs/guides/precision.md",
@@ -154,14 +159,12 @@ QUANTIZED_BADLY = Kind(
 )
 PART = Kind(
     "QNN2104",
-    Question.QUANTIZED,
     "A part of a concatenated output is quantized too coarsely, because all parts share a step.",
     "return the parts as separate outputs",
     "not quantized well: SQNR 9.1 dB in part 0:4 along axis 1, 20 dB required",
 )
 FEW = Kind(
     "QNN2105",
-    Question.QUANTIZED,
     "Quantization changes too many of the indices, classes or booleans of an output.",
     "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
     " docs/guides/precision.md",
@@ -169,7 +172,6 @@ FEW = Kind(
 )
 METRIC_LOST = Kind(
     "QNN2106",
-    Question.QUANTIZED,
     "The user's metric fails for the quantized model, but not for the float32 model.",
     "calibrate with inputs like the judged ones, or give more bits to the layers that lose most:"
     " docs/guides/precision.md",
@@ -177,28 +179,24 @@ METRIC_LOST = Kind(
 )
 METRIC_DROP = Kind(
     "QNN2201",
-    Question.TASK,
     "The user's metric is worse for the program than the policy allows.",
     "read the other findings first: a program that is not faithful explains it",
     "not good for the task: top1 is 0.42 for the program, 0.91 for float32",
 )
 METRIC_MODEL = Kind(
     "QNN2202",
-    Question.TASK,
     "The float32 model itself does not reach the metric that the policy asks for.",
     "check the metric, and that it gets the inputs, labels and order of outputs it expects",
     "not good for the task: top1 is 0.5, 0.9 required",
 )
 METRIC_BLIND = Kind(
     "QNN2203",
-    Question.TASK,
     "The user's metric also accepts the outputs of other inputs, so it proves nothing.",
     "use labels and inputs that vary, or a smaller max_drop",
     "not good for the task: top1 also returns 0.9 for the outputs of other inputs",
 )
 METRIC_ERROR = Kind(
     "QNN2204",
-    Question.TASK,
     "The code of the user's metric failed.",
     "correct the metric; its output is in the log",
     "not good for the task: metric: ValueError: labels and outputs differ in length",
@@ -206,14 +204,12 @@ METRIC_ERROR = Kind(
 )
 OVER_BUDGET = Kind(
     "QNN2301",
-    Question.BUDGET,
     "A size, a time or a count of operators is over the policy's budget, or cannot be checked.",
     "the finding names the limit and what makes the figure smaller",
     "over its budget: program_bytes is 1,000,000 bytes, 800,000 allowed",
 )
 ON_CPU = Kind(
     "QNN2302",
-    Question.BUDGET,
     "Nodes stay on the CPU, although the policy requires that all run on the NPU.",
     "write these operators differently, or set full_delegation = false",
     "QNN does not take rank 6: view, permute in zoo.py:40",
@@ -221,28 +217,24 @@ ON_CPU = Kind(
 )
 INVALID = Kind(
     "QNN2401",
-    Question.USABLE,
     "The model, its data or its policy entry cannot be used.",
     "the finding states the error and what to change",
     "net.py: AttributeError: 'NoneType' object has no attribute 'shape'",
 )
 NOT_LOWERED = Kind(
     "QNN2402",
-    Question.LOWERED,
     "ExecuTorch, ONNX Runtime or QNN refused the model.",
     "`audit` lists the operators that QNN does not take",
     "refused: aten.lstm.input is not quantized: ExecuTorch has no rule for it",
 )
 NO_NODE = Kind(
     "QNN2403",
-    Question.LOWERED,
     "QNN accepted no node of the model.",
     "`audit` lists the operators that QNN does not take",
     "refused: QNN accepted no node: aten.cdist.default",
 )
 DIED = Kind(
     "QNN2404",
-    Question.LOWERED,
     "The process that lowered the model died, was too slow, or used too much memory.",
     "see the end of its log; `--timeout` and the policy's memory_bytes are the limits",
     "lowering: did not end within 300 s",
@@ -250,77 +242,66 @@ DIED = Kind(
 )
 NO_OUTPUTS = Kind(
     "QNN2501",
-    Question.RUN,
     "The program returned no outputs, or outputs of another shape.",
     "see the end of the log; `explain` names causes of many messages",
     "run: was killed by SIGSEGV",
 )
 RUNNER = Kind(
     "QNN2502",
-    Question.RUN,
     "The program ran, but its runner reports a fault, such as a profile without the NPU.",
     "the finding states what the runner reported",
     "run: QNN executed nothing, according to the session's profile",
 )
 LACKING = Kind(
     "QNN2601",
-    Question.ENVIRONMENT,
     "This machine lacks a library, a device or time on its CPU that the case needs.",
     "`doctor` examines the environment",
     "lowered; the program cannot run here: it needs an Adreno",
 )
 INCONCLUSIVE = Kind(
     "QNN2701",
-    Question.PROOF,
     "The gate accepts wrong outputs of a kind for this case, so that it proves nothing.",
     "use inputs whose outputs differ more, or a scheme with less noise",
     "the gate accepts noise: this case proves nothing",
 )
 CHANGED = Kind(
     "QNN2702",
-    Question.PROOF,
     "A figure differs from the one that an earlier run with this toolchain recorded.",
     "find the cause, or record the new figures with `--record`",
     "SQNR 32.1 dB, 40.2 dB recorded for this toolchain",
 )
 UNEXPECTED = Kind(
     "QNN2703",
-    Question.PROOF,
     "The case passed, but the policy expects that it is refused.",
     "remove or narrow the row of [[unsupported]]",
     "the case passed, but the policy expects it to be unsupported",
 )
 CONTRADICTED = Kind(
     "QNN2704",
-    Question.PROOF,
     "The kept outputs do not have the figures that the run reported.",
     "run the case again; do not trust the report",
     "sqnr_db is 40.0 in the report, 3.2 for the kept outputs",
 )
 UNRECORDED = Kind(
     "QNN2705",
-    Question.PROOF,
     "A test or a known fault did not end as this project's tables say.",
     "find the cause, or change the row of the table",
     "passed by theirs, failed by ours: upstream compares no outputs",
 )
 RETYPED = Kind(
     "QNN2707",
-    Question.PROOF,
     "A layer has fewer bits in the program than a mixture, recipe or annotation requested.",
     "the finding lists the layers; request the type for their neighbours, too, or drop the request",
     "softmax was requested in 16 bit, but its result is 8 bit",
 )
 EARLIER = Kind(
     "QNN2706",
-    Question.PROOF,
     "A report that an earlier version of executorch-qnn-ci wrote states this reason as text only.",
     "run the case again with this version",
     "not faithful: SQNR 18.6 dB against the float32 model",
 )
 BUG = Kind(
     "QNN2901",
-    Question.OURS,
     "executorch-qnn-ci itself failed, so the case says nothing about the model.",
     "report the bug with the log",
     "this is a bug in executorch-qnn-ci: KeyError: 'scale'",

@@ -68,7 +68,7 @@ SHOWN_CASES = 6
 
 def make_annotations(report: Report) -> list[Annotation]:
     """Group the findings of failed cases by line, model and cause, and return an annotation for
-    each group. Its message names the cases.
+    each group. Its message names up to SHOWN_CASES of the cases.
 
     Cases share an annotation because CI systems show only a few annotations per run.
     """
@@ -83,7 +83,8 @@ def make_annotations(report: Report) -> list[Annotation]:
     return [
         Annotation(
             Level.ERROR,
-            f"{show_brief(pairs[0][0])} ({name_cases([case for _, case in pairs])})",
+            f"{show_brief(pairs[0][0])}"
+            f" ({name_some([f'{case.scheme} {case.soc}' for _, case in pairs], SHOWN_CASES)})",
             f"{report.session}: {names[model]}",
             place.file,
             place.line,
@@ -92,11 +93,6 @@ def make_annotations(report: Report) -> list[Annotation]:
         )
         for (place, model, kin), pairs in groups.items()
     ]
-
-
-def name_cases(cases: list[Case]) -> str:
-    """Return text such as ``8a8w SM8650, fp16 SM8650 and 3 more``, with up to SHOWN_CASES names."""
-    return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
 
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -172,16 +168,9 @@ def render_location(path: str, line: int) -> dict[str, Any]:
     """Return the location of a line. ``path`` is relative to the tree, or absolute for a file
     outside it.
     """
-    return {
-        "physicalLocation": {
-            "artifactLocation": render_artifact(path),
-            "region": {"startLine": max(line, 1)},
-        }
-    }
-
-
-def render_artifact(path: str) -> dict[str, str]:
-    """Return ``path`` as a URI: relative to the tree, or absolute for a file outside it."""
-    if path.startswith("/"):
-        return {"uri": "file://" + quote(path)}
-    return {"uri": quote(path), "uriBaseId": TREE}
+    outside = path.startswith("/")
+    artifact = (
+        {"uri": "file://" + quote(path)} if outside else {"uri": quote(path), "uriBaseId": TREE}
+    )
+    region = {"startLine": max(line, 1)}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

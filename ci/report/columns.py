@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,6 @@ from ci.report.schema import (
     MADE_PROVES,
     Case,
     DeviceFigures,
-    PredictedTime,
     Report,
     Threshold,
     TypeShare,
@@ -36,6 +36,7 @@ from ci.report.text import (
 )
 
 NOTHING = "-"
+Draw = Callable[[Case, Threshold | None], Bar]
 RANGE = "80 % of left-out models are in the range; nothing was measured"
 NO_GATE = "not judged, because it varies between runs on the emulator"
 
@@ -61,7 +62,7 @@ class Column:
     page_only: bool = False
     hint: Callable[[Case], str] | None = None
     chart: str = ""
-    draw: Callable[[Case, Threshold | None], Bar] | None = None
+    draw: Draw | None = None
 
     def value(self, case: Case) -> str:
         """Return the sort key as text, ``-`` if the case has none, or an empty string if the column
@@ -75,8 +76,23 @@ class Column:
         return self.show(case) not in {"", NOTHING}
 
 
-def _format(value: float | None, form: str) -> str:
+Form = str | Callable[[Any], str]  # the format of a figure, or what shows it as text
+
+
+def _show(value: float | None, form: Form) -> str:
+    """Return a figure as text. In a format, ``-`` stands for None."""
+    if callable(form):
+        return form(value)
     return NOTHING if value is None else format(value, form)
+
+
+def _figure(
+    name: str, find: str | Callable[[Case], float | None], form: Form, **more: Any
+) -> Column:
+    """Return a column for a figure, by which it is sorted. ``find`` is the field of Case with the
+    figure, or returns it."""
+    get = attrgetter(find) if isinstance(find, str) else find
+    return Column(name, lambda case: _show(get(case), form), get, **more)
 
 
 def show_equal(share: float | None) -> str:
@@ -119,7 +135,7 @@ def show_operators(case: Case, most: int = 3) -> str:
 def _make_accelerator_column(name: str, figure: Callable[[Case], int | None]) -> Column:
     return Column(
         name,
-        lambda case: _format(figure(case), "d"),
+        lambda case: _show(figure(case), "d"),
         title=f"{name} (no gate)",
         hint=lambda _: NO_GATE,
     )
@@ -162,11 +178,11 @@ def show_heat(case: Case) -> str:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
     known = None not in ends
-    parts = [" -> ".join(_format(end, ".0f") for end in ends) + " C"] if known else []
+    parts = [" -> ".join(_show(end, ".0f") for end in ends) + " C"] if known else []
     return ", ".join([*parts, *["throttled"] * case.device.throttled]) or NOTHING
 
 
-def _make_footprint_column(name: str, field: str, show: Callable[[int | None], str]) -> Column:
+def _make_footprint_column(name: str, field: str, form: Form) -> Column:
     """Return a column for a figure of the footprint, with the recorded figure as tooltip."""
 
     def find(case: Case) -> int | None:
@@ -174,34 +190,20 @@ def _make_footprint_column(name: str, field: str, show: Callable[[int | None], s
 
     def recall(case: Case) -> str:
         was = getattr(case.recorded_footprint, field, None)
-        return "" if was is None or was == find(case) else f"{show(was)} recorded"
+        return "" if was is None or was == find(case) else f"{_show(was, form)} recorded"
 
-    return Column(
-        name,
-        lambda case: show(find(case)),
-        find,
-        hint=recall,
-        page_only=True,
-    )
-
-
-def _show_count(number: int | None) -> str:
-    return _format(number, "d")
-
-
-def _show_time(ms: float | None) -> str:
-    return _format(ms, ".4g")
+    return _figure(name, find, form, hint=recall, page_only=True)
 
 
 # Columns for figures of the footprint: the name, the field, and what shows it as text.
-FOOTPRINT: tuple[tuple[str, str, Callable[[int | None], str]], ...] = (
+FOOTPRINT: tuple[tuple[str, str, Form], ...] = (
     ("DDR read", "read_bytes", show_bytes),
     ("DDR write", "write_bytes", show_bytes),
     ("spill", "spill_bytes", show_bytes),
     ("fill", "fill_bytes", show_bytes),
     ("largest context", "context_bytes", show_bytes),
-    ("VTCM MB", "vtcm_mb", _show_count),
-    ("segment alignment", "segment_align", _show_count),
+    ("VTCM MB", "vtcm_mb", "d"),
+    ("segment alignment", "segment_align", "d"),
     ("lowering memory", "lowering_memory_bytes", show_bytes),
 )
 
@@ -210,15 +212,12 @@ def show_estimate(case: Case) -> str:
     """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
     with the SoC, in milliseconds. If there is no time, return the simulated cycles, or ``cannot
     tell`` if they are unknown, too."""
-    shown = [f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})" for one in _list_times(case)]
-    if case.estimate and not shown:
-        cycles = _find_cycles(case)
-        shown.append("cannot tell" if cycles is None else f"{cycles:,} cycles")
-    return shown[0] if shown else NOTHING
-
-
-def _list_times(case: Case) -> tuple[PredictedTime, ...]:
-    return case.estimate.times if case.estimate else ()
+    if not case.estimate:
+        return NOTHING
+    for one in case.estimate.times:
+        return f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})"
+    cycles = _find_cycles(case)
+    return "cannot tell" if cycles is None else f"{cycles:,} cycles"
 
 
 def _find_cycles(case: Case) -> int | None:
@@ -248,10 +247,10 @@ COLUMNS = (
     ),
     Column("SQNR q", lambda case: show_decibels(case.sqnr_db_quantized), title="SQNR q dB"),
     Column("predicted", lambda case: show_decibels(case.predicted_sqnr_db), title="predicted dB"),
-    Column(
+    _figure(
         "noise",
-        lambda case: _format(case.above_noise_db, "+.1f"),
-        lambda case: case.above_noise_db,
+        "above_noise_db",
+        "+.1f",
         hint=lambda case: case.above_noise_place,
         title="above noise",
     ),
@@ -259,26 +258,21 @@ COLUMNS = (
     Column(
         "equal", lambda case: show_shares(case.equal, case.equal_exact), lambda case: case.equal
     ),
-    Column(
-        "equal q",
-        lambda case: show_equal(case.equal_quantized),
-        lambda c: c.equal_quantized,
-        page_only=True,
-    ),
-    Column(
+    _figure("equal q", "equal_quantized", show_equal, page_only=True),
+    _figure(
         "metric",
-        lambda case: _format(case.metric, ".4g"),
-        lambda case: case.metric,
+        "metric",
+        ".4g",
         hint=lambda case: (
-            f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}, quantized"
-            f" {_format(case.metric_quantized, '.4g')}"
+            f"{case.metric_name}, float32 {_show(case.metric_float, '.4g')}, quantized"
+            f" {_show(case.metric_quantized, '.4g')}"
         ),
     ),
-    Column("gain", lambda case: _format(case.gain, ".4f"), page_only=True),
-    Column("offset", lambda case: _format(case.offset, ".4f"), page_only=True),
-    Column("cosine", lambda case: _format(case.cosine, ".5f"), page_only=True),
-    Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f"), page_only=True),
-    Column("max abs", lambda case: _format(case.max_abs, ".3g"), page_only=True),
+    Column("gain", lambda case: _show(case.gain, ".4f"), page_only=True),
+    Column("offset", lambda case: _show(case.offset, ".4f"), page_only=True),
+    Column("cosine", lambda case: _show(case.cosine, ".5f"), page_only=True),
+    Column("cosine q", lambda case: _show(case.cosine_quantized, ".5f"), page_only=True),
+    Column("max abs", lambda case: _show(case.max_abs, ".3g"), page_only=True),
     Column(
         "delegated",
         lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
@@ -297,7 +291,7 @@ COLUMNS = (
         title="weights by bits",
         on_terminal=False,
     ),
-    Column("parts", lambda case: _format(case.partitions, "d"), page_only=True),
+    Column("parts", lambda case: _show(case.partitions, "d"), page_only=True),
     Column(
         "lower s",
         lambda case: show_seconds(case.lower_s),
@@ -310,26 +304,21 @@ COLUMNS = (
         chart="run, s",
         draw=lambda case, _: draw_time(case.run_s),
     ),
-    Column(
-        "run ms",
-        lambda case: _format(case.run_ms, ".4g"),
-        lambda case: case.run_ms,
-        hint=lambda case: case.run_options,
-    ),
+    _figure("run ms", "run_ms", ".4g", hint=lambda case: case.run_options),
     Column(
         "estimate ms",
         show_estimate,
-        lambda case: next((predicted_time.ms for predicted_time in _list_times(case)), None),
+        lambda case: case.estimate.times[0].ms if case.estimate and case.estimate.times else None,
         hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
     _make_time_column("first ms", lambda one: one.first_ms),
     _make_time_column("p50 ms", lambda one: one.p50_ms, lambda one: one.p50_spread_ms),
     _make_time_column("p90 ms", lambda one: one.p90_ms, lambda one: one.p90_spread_ms),
     _make_time_column("load ms", lambda one: one.load_ms, lambda one: one.load_spread_ms),
-    Column(
+    _figure(
         "memory",
-        lambda case: show_bytes(case.device.peak_memory_bytes) if case.device else NOTHING,
-        lambda case: case.device and case.device.peak_memory_bytes,
+        lambda case: case.device.peak_memory_bytes if case.device else None,
+        show_bytes,
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
         title="peak memory",
     ),
@@ -339,34 +328,27 @@ COLUMNS = (
         lambda case: case.device and case.device.after.hottest_c,
         hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
     ),
-    Column(
+    _figure(
         "equal e",
-        lambda case: show_equal(case.equal_emulator),
-        lambda case: case.equal_emulator,
+        "equal_emulator",
+        show_equal,
         hint=lambda case: (
             f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
         ),
         title="as the emulator",
     ),
-    Column(
+    _figure(
         "SQNR e",
-        lambda case: show_decibels(case.sqnr_db_emulator),
-        lambda case: case.sqnr_db_emulator,
+        "sqnr_db_emulator",
+        show_decibels,
         title="SQNR to the emulator dB",
         on_terminal=False,
     ),
-    Column(
-        ".pte",
-        lambda case: show_bytes(case.pte_bytes),
-        lambda case: case.pte_bytes,
-        chart="program",
-        draw=draw_size,
-        title=".pte size",
-    ),
-    Column(
+    _figure(".pte", "pte_bytes", show_bytes, chart="program", draw=draw_size, title=".pte size"),
+    _figure(
         "DDR",
-        lambda case: show_bytes(sum_traffic(case.footprint)),
         lambda case: sum_traffic(case.footprint),
+        show_bytes,
         chart="DDR traffic",
         draw=draw_traffic,
         page_only=True,
@@ -380,12 +362,7 @@ COLUMNS = (
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
         on_terminal=False,
     ),
-    Column(
-        "simulated cycles",
-        lambda case: _show_count(_find_cycles(case)),
-        _find_cycles,
-        on_terminal=False,
-    ),
+    _figure("simulated cycles", _find_cycles, "d", on_terminal=False),
     _make_accelerator_column("cycles", lambda case: case.accelerator_cycles),
     _make_accelerator_column("accelerator us", lambda case: case.accelerator_us),
     Column("cached", lambda case: "yes" if case.cached else ""),
@@ -423,31 +400,33 @@ def name_report(report: Report) -> dict[str, str]:
     return name_models(case.model for case in (*report.cases, *others))
 
 
-# The limits of a Threshold as text, by column.
-LIMITS: dict[str, Callable[[Threshold], str]] = {
-    "SQNR": lambda rule: _format(rule.min_sqnr_db, ".1f"),
-    "SQNR q": lambda rule: _format(rule.min_sqnr_db_quantized, ".1f"),
-    "SQNR all": lambda rule: _format(rule.min_sqnr_db_all, ".1f"),
-    "noise": lambda rule: _format(rule.max_above_noise_db, "+.1f"),
-    "equal": lambda rule: show_equal(rule.min_equal),
-    "equal q": lambda rule: show_equal(rule.min_equal_quantized),
-    "cosine": lambda rule: _format(rule.min_cosine, ".6g"),
-    "cosine q": lambda rule: _format(rule.min_cosine_quantized, ".6g"),
-    "metric drop": lambda rule: _format(rule.max_metric_drop, ".3g"),
-    "metric": lambda rule: _format(rule.min_metric, ".3g"),
-    "max abs": lambda rule: _format(rule.max_abs, ".3g"),
+def _limit(field: str, form: Form) -> Callable[[Threshold], str]:
+    get = attrgetter(field)
+    return lambda rule: _show(get(rule), form)
+
+
+# The limits of a Threshold as text, by column, and those of its budget.
+LIMITS = {
+    "SQNR": _limit("min_sqnr_db", ".1f"),
+    "SQNR q": _limit("min_sqnr_db_quantized", ".1f"),
+    "SQNR all": _limit("min_sqnr_db_all", ".1f"),
+    "noise": _limit("max_above_noise_db", "+.1f"),
+    "equal": _limit("min_equal", show_equal),
+    "equal q": _limit("min_equal_quantized", show_equal),
+    "cosine": _limit("min_cosine", ".6g"),
+    "cosine q": _limit("min_cosine_quantized", ".6g"),
+    "metric drop": _limit("max_metric_drop", ".3g"),
+    "metric": _limit("min_metric", ".3g"),
+    "max abs": _limit("max_abs", ".3g"),
 }
-
-
-# The limits of a Threshold's budget, by column: the field, and what shows it as text.
-BUDGETS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    ".pte": ("program_bytes", show_bytes),
-    "parts": ("partitions", _show_count),
-    **{name: (field, show) for name, field, show in FOOTPRINT},
-    **{f"{name} ms": (f"{name}_ms", _show_time) for name in ("p50", "p90", "load")},
-    "memory": ("device_memory_bytes", show_bytes),
-    "estimate ms": ("ms", _show_time),
-    "simulated cycles": ("cycles", _show_count),
+BUDGETS = {
+    ".pte": _limit("budget.program_bytes", show_bytes),
+    "parts": _limit("budget.partitions", "d"),
+    **{name: _limit(f"budget.{field}", form) for name, field, form in FOOTPRINT},
+    **{f"{name} ms": _limit(f"budget.{name}_ms", ".4g") for name in ("p50", "p90", "load")},
+    "memory": _limit("budget.device_memory_bytes", show_bytes),
+    "estimate ms": _limit("budget.ms", ".4g"),
+    "simulated cycles": _limit("budget.cycles", "d"),
 }
 
 
@@ -460,18 +439,16 @@ def show_limit(name: str, rule: Threshold) -> str:
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all samples"
-    if name in BUDGETS:
-        field, show = BUDGETS[name]
-        return show(getattr(rule.budget, field))
-    return LIMITS[name](rule) if name in LIMITS else NOTHING
+    limit = LIMITS.get(name) or BUDGETS.get(name)
+    return limit(rule) if limit else NOTHING
 
 
-def list_charts(reports: Sequence[Report]) -> list[Column]:
-    """Return the columns that are drawn as bars. DDR traffic is included only if a case has a value
-    for it."""
+def list_charts(reports: Sequence[Report]) -> list[tuple[str, Draw]]:
+    """Return the title of each chart, and what draws its bars. DDR traffic is included only if a
+    case has a value for it."""
     cases = [case for report in reports for case in report.cases]
     return [
-        column
+        (column.chart, column.draw)
         for column in COLUMNS
         if column.draw and (column.draw is not draw_traffic or any(map(column.is_had, cases)))
     ]

@@ -27,11 +27,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
     pairs = [(before[name], case) for name, case in now.items() if name in before]
     changes = [compare_case(*pair, same_host=same_host) for pair in pairs]
     changed = sorted(filter(is_shown, changes), key=_rank)
-    was, now_is = ({tool.name: tool.version for tool in one.toolchain} for one in (base, report))
-    tools = (
-        ToolChange(name=name, before=was.get(name, ""), now=now_is.get(name, ""))
-        for name in {**was, **now_is}
-    )
+    was, is_now = ({tool.name: tool.version for tool in one.toolchain} for one in (base, report))
     return Comparison(
         source=base.source,
         started=base.started,
@@ -39,7 +35,11 @@ def compare_reports(base: Report, report: Report) -> Comparison:
         same=len(pairs) - len(changed),
         missing=tuple(name for name in before if name not in now),
         new=tuple(name for name in now if name not in before),
-        tools=tuple(tool for tool in tools if tool.before != tool.now),
+        tools=tuple(
+            ToolChange(name=name, before=was.get(name, ""), now=is_now.get(name, ""))
+            for name in {**was, **is_now}
+            if was.get(name, "") != is_now.get(name, "")
+        ),
     )
 
 
@@ -63,7 +63,7 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
         sources=tuple(
             name
             for name in now.digests.differing(before.digests)
-            if same_host or name != "float_outputs"  # their last bits depend on the processor
+            if same_host or name != "float_outputs"
         ),
     )
 
@@ -85,10 +85,7 @@ def compare_cycles(before: Case, now: Case) -> float | None:
 
 def is_shown(change: Change) -> bool:
     """Return whether the case's status, accuracy, size, delegation, cycles or sources changed."""
-    figures = (
-        *(change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes),
-        change.cycles,
-    )
+    figures = change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes, change.cycles
     return change.now is not change.before or any((*figures, change.sources))
 
 

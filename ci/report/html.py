@@ -11,7 +11,7 @@ import hashlib
 import re
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -57,6 +57,9 @@ def render_html(report: Report) -> str:
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
     overview = make_document(report)
+    controls: dict[str, list[Control]] = defaultdict(list)
+    for control in report.controls:
+        controls[str(control)].append(control)
     return render_page(
         "index.html.j2",
         report=report,
@@ -71,21 +74,18 @@ def render_html(report: Report) -> str:
         list_findings=list_findings,
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
-        controls=group_controls(report.controls),
-        kinds=[
-            control_kind
-            for control_kind in ControlKind
-            if any(it.kind is control_kind for it in report.controls)
-        ],
+        controls=controls,
+        kinds=sorted({one.kind for one in report.controls}, key=[*ControlKind].index),
         names=name_report(report),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
-        figures=make_figures(report, shown),
+        figures=[
+            Figure(chart, tuple(draw(case, report.threshold_for(case)) for _, case in shown))
+            for chart, draw in list_charts([report])
+        ],
         heat=make_map(report) if len(shown) < len(cases) else {},
         work=show_work(report),
-        statuses=[
-            status for status in Status if any(case.status is status for case in report.cases)
-        ],
+        statuses=sorted({case.status for case in report.cases}, key=[*Status].index),
     )
 
 
@@ -119,14 +119,6 @@ def render_page(name: str, **values: Any) -> str:
         )
     )
     return re.sub(r">\n\s*<", "><", page)  # a browser makes a text node of each gap
-
-
-def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
-    """Return the controls of each case. The keys are the names of the cases."""
-    rows: dict[str, list[Control]] = defaultdict(list)
-    for control in controls:
-        rows[str(control)].append(control)
-    return rows
 
 
 @cache
@@ -195,18 +187,6 @@ def choose_bars(report: Report) -> list[tuple[int, Case]]:
     return sorted(every, key=rank)[:WORST]
 
 
-def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figure]:
-    """Return a chart for each column that has one, with a bar for each case in ``shown``."""
-    return [
-        Figure(
-            column.chart,
-            tuple(column.draw(case, report.threshold_for(case)) for _, case in shown),
-        )
-        for column in list_charts([report])
-        if column.draw
-    ]
-
-
 @dataclass(frozen=True)
 class Cell:
     """A case in the map of all cases: its index in the report, a CSS class for its margin to a
@@ -224,9 +204,12 @@ def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
     rows: dict[str, dict[tuple[str, str], Cell]] = {}
     for index, case in enumerate(report.cases):
         margin = find_margin(report, case)
-        tone = next((name for room, name in ROOM.items() if margin and margin[0] >= room), "near")
-        tone = tone if case.status is Status.PASSED else case.status.value
-        tone = tone if margin or case.status is not Status.PASSED else "free"
+        if case.status is not Status.PASSED:
+            tone = case.status.value
+        elif margin:
+            tone = next((name for room, name in ROOM.items() if margin[0] >= room), "near")
+        else:
+            tone = "free"
         near = f"margin {margin[0]:+.1f} dB ({margin[1]})" if margin else "no limit"
         cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
         rows.setdefault(case.model, {})[case.scheme, case.soc] = cell

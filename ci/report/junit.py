@@ -14,7 +14,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from ci.report.columns import KEYS, columns_of, name_report
-from ci.report.schema import Case, Control, Report, Status
+from ci.report.schema import Case, Report, Status
 from ci.report.text import Names, describe_note, show_decibels
 from provisioning.console.terminal import clean
 
@@ -30,7 +30,15 @@ def render_junit(report: Report) -> bytes:
         _add_case(suite, case, report, names)
     controls = _add_suite(root, report, f"{report.title}.controls")
     for control in report.controls:
-        _add_control(controls, control, names)
+        figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
+        _add_test(
+            controls,
+            names.get(control.model, control.model),
+            f"{control.scheme} {control.soc} rejects {control.kind.value}",
+            tag="" if control.rejected else "failure",
+            message=f"the gate let wrong outputs pass: {control.kind.value}, {figure}",
+            output=figure,
+        )
     for element in (root, suite, controls):
         _count(element)
     root.set("time", f"{report.summary.wall_s:.3f}")
@@ -49,6 +57,12 @@ def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
 
 
 def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> None:
+    figures = []
+    for column in columns_of([case])[len(KEYS) :]:
+        if column.is_had(case):
+            hint = column.hint(case) if column.hint else ""
+            hint = f" ({hint})" if hint else ""
+            figures.append(f"{column.title or column.name}: {column.show(case)}{hint}")
     again = [report.again(case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     _add_test(
@@ -59,7 +73,7 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
         message="\n".join([case.reason or case.status.value, *operators]),
         output="\n".join(
             [
-                _describe(case),
+                "\n".join(figures),
                 *case.warnings,
                 *map(describe_note, case.noise_notes),
                 *operators,
@@ -68,28 +82,6 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
             ]
         ).strip(),
         seconds=(case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0),
-    )
-
-
-def _describe(case: Case) -> str:
-    parts = []
-    for column in columns_of([case])[len(KEYS) :]:
-        if column.is_had(case):
-            hint = column.hint(case) if column.hint else ""
-            hint = f" ({hint})" if hint else ""
-            parts.append(f"{column.title or column.name}: {column.show(case)}{hint}")
-    return "\n".join(parts)
-
-
-def _add_control(suite: ET.Element, control: Control, names: Names) -> None:
-    figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
-    _add_test(
-        suite,
-        names.get(control.model, control.model),
-        f"{control.scheme} {control.soc} rejects {control.kind.value}",
-        tag="" if control.rejected else "failure",
-        message=f"the gate let wrong outputs pass: {control.kind.value}, {figure}",
-        output=figure,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from ci.report.schema import Case, CaseName, Phase, Report, ShardMark, Threshold, summarize
+from ci.report.schema import CaseName, Phase, Report, ShardMark, summarize
 from provisioning.errors import UsageError
 
 Shards = Sequence[tuple[Report, ShardMark]]
@@ -22,7 +22,8 @@ def digest_names(names: Iterable[CaseName]) -> str:
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """Return the report of the whole run, with the cases in the order of a run without shards.
+    """Return the report of the whole run, with the cases in the order of a run without shards, and
+    the limits in the order of the first case that each applies to.
 
     Raises UsageError unless the reports are all the shards of one run.
     """
@@ -46,23 +47,6 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         (control for report in reports for control in report.controls),
         key=lambda control: places.get(control.name, len(places)),
     )
-    first = min(reports, key=lambda one: one.started)
-    wall_s = max(report.summary.wall_s for report in reports)
-    return msgspec.structs.replace(
-        first,
-        thresholds=tuple(_order_thresholds(reports, cases)),
-        cases=tuple(cases),
-        controls=tuple(controls),
-        summary=summarize(cases, controls, wall_s, _longest_phases(reports)),
-        remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),
-        shard=None,
-        comparison=None,
-        uncompared="",
-    )
-
-
-def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Iterator[Threshold]:
-    """Yield the limits in the order of the first case that each applies to."""
     rules = {
         case.name: rule
         for report in reports
@@ -70,15 +54,23 @@ def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Itera
         if (rule := report.threshold_for(case))
     }
     ordered = (rules[case.name] for case in cases if case.name in rules)
-    return iter({(threshold.scheme, threshold.model): threshold for threshold in ordered}.values())
-
-
-def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
-    """Return each phase with its longest time in any shard, because shards run in parallel."""
-    found: dict[str, float] = {}
+    # Shards run in parallel, so the longest time of a phase counts.
+    longest: dict[str, float] = {}
     for phase in (phase for report in reports for phase in report.summary.phases):
-        found[phase.name] = max(phase.seconds, found.get(phase.name, 0.0))
-    return [Phase(name=name, seconds=seconds) for name, seconds in found.items()]
+        longest[phase.name] = max(phase.seconds, longest.get(phase.name, 0.0))
+    phases = [Phase(name=name, seconds=seconds) for name, seconds in longest.items()]
+    wall_s = max(report.summary.wall_s for report in reports)
+    return msgspec.structs.replace(
+        min(reports, key=lambda one: one.started),
+        thresholds=tuple({(rule.scheme, rule.model): rule for rule in ordered}.values()),
+        cases=tuple(cases),
+        controls=tuple(controls),
+        summary=summarize(cases, controls, wall_s, phases),
+        remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),
+        shard=None,
+        comparison=None,
+        uncompared="",
+    )
 
 
 def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
@@ -90,7 +82,15 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
         return [
             "one of the reports does not belong to a shard" if reports else "there are no reports"
         ]
-    faults = list(_compare_runs(shards))
+    views: dict[str, set[object]] = {
+        "sessions": {report.session for report in reports},
+        "backends": {report.backend for report in reports},
+        "toolchains": {report.toolchain for report in reports},
+        "policies or options": {mark.policy for _, mark in shards},
+        "numbers of shards": {mark.count for _, mark in shards},
+        "lists of cases": {mark.whole for _, mark in shards},
+    }
+    faults = [f"they have different {what}" for what, found in views.items() if len(found) > 1]
     count = shards[0][1].count
     indexes = Counter(mark.index for _, mark in shards)
     faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
@@ -99,21 +99,6 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
     ]
     faults += [f"shard {mark.index}/{count} was cut short" for one, mark in shards if one.unjudged]
     return faults or [*_check_cases(shards, wanted)]
-
-
-def _compare_runs(shards: Shards) -> Iterator[str]:
-    """Yield a message for each property that must be the same in all shards of a run, but
-    differs.
-    """
-    views: dict[str, set[object]] = {
-        "sessions": {report.session for report, _ in shards},
-        "backends": {report.backend for report, _ in shards},
-        "toolchains": {report.toolchain for report, _ in shards},
-        "policies or options": {mark.policy for _, mark in shards},
-        "numbers of shards": {mark.count for _, mark in shards},
-        "lists of cases": {mark.whole for _, mark in shards},
-    }
-    return (f"they have different {what}" for what, found in views.items() if len(found) > 1)
 
 
 def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:

@@ -45,19 +45,16 @@ def make_document(report: Report) -> Document:
     seconds = f"{report.summary.wall_s:.1f} s"
     result = f"{report.verdict}: {show_counts(report.summary)}; {seconds}"
     tone = Status.PASSED if report.ok else Status.FAILED
-    return Document(report.title, result, parts, (*_list_notes(report),), tone.value)
-
-
-def _list_notes(report: Report) -> Iterator[str]:
-    yield from report.notes
+    counts, notes = report.summary, [*report.notes]
     if report.uncompared:
-        yield f"not compared with the base: {report.uncompared}"
-    counts = report.summary
-    yield f"controls: {counts.controls - counts.controls_passed} of {counts.controls} rejected"
+        notes.append(f"not compared with the base: {report.uncompared}")
+    rejected = counts.controls - counts.controls_passed
+    notes.append(f"controls: {rejected} of {counts.controls} rejected")
     phases = sorted(counts.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
-        yield f"time, s: {', '.join(f'{one.name} {one.seconds:.1f}' for one in phases[:PHASES])}"
-        yield f"work, s: {show_work(report)}"
+        times = ", ".join(f"{one.name} {one.seconds:.1f}" for one in phases[:PHASES])
+        notes += [f"time, s: {times}", f"work, s: {show_work(report)}"]
+    return Document(report.title, result, parts, tuple(notes), tone.value)
 
 
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:
@@ -164,22 +161,14 @@ def _list_worst(report: Report, names: Names) -> Iterator[Table]:
     at least two cases have a limit."""
     margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
     if len(margins) > 1:
-        rows = tuple(
-            Row(
-                (
-                    *_name(case, names),
-                    case.status.value,
-                    figure,
-                    show_decibels(value),
-                    f"{margin:+.1f}",
-                ),
-                case.status.value,
-            )
-            for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
-        )
+        rows = []
+        for (least, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]:
+            figures = (figure, show_decibels(value), f"{least:+.1f}")
+            status = case.status.value
+            rows.append(Row((*_name(case, names), status, *figures), status))
         head = (*CASE, "status", "figure", "dB", "margin")
         title = "Cases nearest to their limits"
-        yield Table(title, "", head, rows, len(CASE), frozenset({5, 6}), hidden=True)
+        yield Table(title, "", head, tuple(rows), len(CASE), frozenset({5, 6}), hidden=True)
 
 
 def _list_remarks(report: Report, names: Names) -> Iterator[Card]:

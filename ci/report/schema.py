@@ -735,11 +735,8 @@ class Change(Record, frozen=True, kw_only=True):
         """Return -1 if the case is worse, 1 if it is better, or 0 if only other facts differ. The
         status counts first, then nodes on the CPU, the metric, the SQNR and the cycles."""
         status = RANKS[self.before] - RANKS[self.now]
-        figures = (
-            *(status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0),
-            -(self.cycles or 0.0),
-        )
-        first = next(filter(None, figures), 0)
+        nodes, cycles = -(self.fallback_nodes or 0), -(self.cycles or 0.0)
+        first = status or nodes or self.metric or self.sqnr_db or cycles
         return (first > 0) - (first < 0)
 
 
@@ -769,12 +766,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     @property
     def skipped(self) -> tuple[CaseName, ...]:
         """Return the cases that are unsupported now but were supported in the base."""
-        found = (
-            change
-            for change in self.changed
-            if change.now is Status.UNSUPPORTED is not change.before
-        )
-        return tuple(change.case for change in found)
+        unsupported = Status.UNSUPPORTED
+        return tuple(one.case for one in self.changed if one.now is unsupported is not one.before)
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -833,8 +826,7 @@ class Report(Record, frozen=True, kw_only=True):
     @property
     def recounted(self) -> Report:
         """Return the report with a summary that is counted from its cases and controls."""
-        told = self.summary
-        counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
+        counts = summarize(self.cases, self.controls, self.summary.wall_s, self.summary.phases)
         return msgspec.structs.replace(self, summary=counts)
 
     @property
@@ -881,13 +873,6 @@ class Report(Record, frozen=True, kw_only=True):
         return self.session if self.backend == HTP else f"{self.session} for {self.backend}"
 
     @property
-    def spared(self) -> dict[str, int]:
-        """The number of noise notes per operator, the most frequent first. The name of an unknown
-        operator is empty."""
-        notes = (note for case in self.cases for note in case.noise_notes)
-        return dict(Counter(note.operator for note in notes).most_common())
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Notes: which unsupported versions were tried, which QNN compiled the programs, which
         devices have an older QNN that cannot load them, which operators have errors that noise does
@@ -896,31 +881,17 @@ class Report(Record, frozen=True, kw_only=True):
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
-        named = ", ".join(f"{one or 'not located'} {n}" for one, n in self.spared.items())
+        counts = Counter(note.operator for case in self.cases for note in case.noise_notes)
+        named = ", ".join(f"{one or 'not located'} {n}" for one, n in counts.most_common())
         spared = f"above the predicted noise, but too small to matter: {named}"
         remarks = (*([spared] if named else []), *self.remarks)
         if newest is None:
             return (*tried, *remarks)
         told = f"compiled by QNN {', '.join(builds)}: no QNN before {newest} can load the programs"
-        older = [
-            f"{runtime.name} {runtime.version}"
-            for runtime in self.runtimes
-            if not is_loadable(str(newest), runtime.version)
-        ]
-        warning = (
-            f"warning: these versions of QNN are too old to load the programs: {', '.join(older)}"
-        )
+        runtimes = (one for one in self.runtimes if not is_loadable(str(newest), one.version))
+        older = ", ".join(f"{runtime.name} {runtime.version}" for runtime in runtimes)
+        warning = f"warning: these versions of QNN are too old to load the programs: {older}"
         return (*tried, told, *([warning] if older else []), *remarks)
-
-    @property
-    def lowering_s(self) -> float:
-        """The seconds that lowering took in this run, summed over its workers."""
-        return sum(case.lower_s or 0.0 for case in self.cases if not case.cached)
-
-    @property
-    def running_s(self) -> float:
-        """The seconds that running programs took, summed over the workers."""
-        return sum(case.run_s or 0.0 for case in self.cases)
 
     def threshold_for(self, case: Case) -> Threshold | None:
         """Return the limits by which the case was judged, or None if there are none."""

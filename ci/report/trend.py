@@ -11,7 +11,7 @@ from typing import Any
 from ci.report.bars import Bar
 from ci.report.columns import NOTHING, list_charts
 from ci.report.html import render_page
-from ci.report.schema import Case, CaseName, Report, Status
+from ci.report.schema import CaseName, Report, Status
 from ci.report.text import count, keep_end, name_case, name_models
 from ci.report.write import REPORTS_FIX, read_report
 from provisioning.console.progress import Progress
@@ -21,6 +21,7 @@ from provisioning.files import explain_writes, write_whole
 
 PAGE = "trend.html"
 NAME_CHARS = 46
+MARKS = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
 
 
 @dataclass(frozen=True)
@@ -119,25 +120,20 @@ def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     """
     runs = [{(report.title, case.name): case for case in report.cases} for report in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
-    rows = (CaseTrend(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
-    return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
-
-
-def _follow(
-    reports: Sequence[Report], cases: Sequence[Case | None]
-) -> tuple[tuple[Status | None, ...], tuple[Line, ...]]:
-    pairs = list(zip(reports, cases, strict=True))
-    lines = (
-        Line(
-            column.chart,
-            tuple(
-                draw(case, report.threshold_for(case)) if case else None for report, case in pairs
-            ),
+    charts, rows = list_charts(reports), []
+    for session, name in keys:
+        cases = [run.get((session, name)) for run in runs]
+        pairs = [
+            (case, report.threshold_for(case) if case else None)
+            for report, case in zip(reports, cases, strict=True)
+        ]
+        lines = (
+            Line(chart, tuple(draw(case, rule) if case else None for case, rule in pairs))
+            for chart, draw in charts
         )
-        for column in list_charts(reports)
-        if (draw := column.draw)
-    )
-    return tuple(case.status if case else None for case in cases), tuple(lines)
+        statuses = tuple(case.status if case else None for case in cases)
+        rows.append(CaseTrend(session, name, statuses, tuple(lines)))
+    return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
 
 
 def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory: Path) -> Path:
@@ -145,14 +141,12 @@ def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory:
     written.
     """
     path = directory / PAGE
-    charts = [column.chart for column in list_charts(reports)]
-    sessions = list(dict.fromkeys(report.title for report in reports))
     page = render_page(
         "trend.html.j2",
         reports=reports,
         rows=rows,
-        charts=charts,
-        sessions=sessions,
+        charts=[chart for chart, _ in list_charts(reports)],
+        sessions=list(dict.fromkeys(report.title for report in reports)),
         names=name_models(row.name.model for row in rows),
     )
     with explain_writes(directory, REPORTS_FIX):
@@ -167,20 +161,14 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:
     several = len({row.session for row in rows}) > 1
     lines = [f"{head}; . passed, F failed, - unsupported"]
     names = name_models(row.name.model for row in rows)
-    shown = (name_case(row.name, names) for row in rows)
-    lines += [
-        _describe_row(row, f"{name} {row.session if several else ''}".rstrip())
-        for row, name in zip(rows, shown, strict=True)
-    ]
+    for row in rows:
+        name = f"{name_case(row.name, names)} {row.session if several else ''}".rstrip()
+        marks = "".join(MARKS[status] for status in row.statuses)
+        values = [value for value in row.lines[0].values if value is not None]
+        moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
+        shown = keep_end(clean(name), NAME_CHARS)
+        lines.append(f"  {shown:<{NAME_CHARS}}  {marks}{moved}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def _describe_row(row: CaseTrend, name: str) -> str:
-    marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
-    strip = "".join(marks[status] for status in row.statuses)
-    values = [value for value in row.lines[0].values if value is not None]
-    moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
-    return f"  {keep_end(clean(name), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
 
 
 def trend_data(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ci.parity.compare.findings import Finding, Kind, Level, ParityReport
 from ci.parity.facts import WHOLE, Configuration, NotEvaluated, Place
 from ci.parity.render import Changes, make_annotations, make_document, render_document, render_sarif
 from ci.parity.run import changed_lines
-from ci.report.annotation import render_artifact, render_location, render_log
+from ci.report.annotation import render_location, render_log
 from ci.report.document import render_text
 from ci.report.providers import Provider
 from tests.stand_ins.snapshots import check_snapshot
@@ -85,13 +85,11 @@ def test_sarif_fits_the_oasis_schema(
         *("cmake-only-source", "missing-file", "empty-glob")
     }
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
-    assert render_artifact("/usr/share/cmake/My Module.cmake") == {
-        "uri": "file:///usr/share/cmake/My%20Module.cmake"
-    }
-    assert render_location("p/b c.cpp", 3)["physicalLocation"]["artifactLocation"] == {
-        "uri": "p/b%20c.cpp",
-        "uriBaseId": "%SRCROOT%",
-    }
+    for name, artifact in {
+        "/usr/share/My Module.cmake": {"uri": "file:///usr/share/My%20Module.cmake"},
+        "p/b c.cpp": {"uri": "p/b%20c.cpp", "uriBaseId": "%SRCROOT%"},
+    }.items():
+        assert render_location(name, 3)["physicalLocation"]["artifactLocation"] == artifact
     (run,) = render_log("name", "1", "root", {"R": "rule"}, [{}] * 25_001)["runs"]
     assert len(run["results"]) == 25_000  # GitHub takes no more
 
