@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import provisioning.__main__
@@ -13,14 +14,14 @@ from ci.verbs.environments import (
     choose_estimate,
     choose_file,
     choose_fuzz,
-    choose_matrix,
     choose_mend,
     choose_onnx,
     choose_setup,
     choose_upgrade,
+    find_group,
     find_suite_verb,
 )
-from ci.verbs.options import DEVICE, EVERYTHING, LOWERING
+from ci.verbs.options import DEVICE, EVERYTHING, LOWERING, ONNX_TORCH
 from provisioning.console.command import Verb, find_verb, order_words, run_program
 
 VERBS: dict[str, Verb] = {
@@ -154,7 +155,7 @@ VERBS: dict[str, Verb] = {
     "versions-matrix": Verb(
         "ci.verbs.versions_matrix",
         "test several QNN versions for known compiler faults",
-        environment=choose_matrix,
+        environment=partial(find_group, otherwise=ONNX_TORCH),
     ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report",

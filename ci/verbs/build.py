@@ -96,7 +96,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         parity = compare_parity(jobs[0], progress)
     if args.dry_run:
         check_jobs(jobs)
-        return add_parity(describe_plans(jobs), parity, strict=True)
+        lines = [shlex.join(command) for job in jobs for command in job.plan.list_commands()]
+        planned = Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})
+        return add_parity(planned, parity, strict=True)
     path = args.reports / target.session / "artifacts.json"
     require_writable(path.parent)
     rows: list[dict[str, Any]] = []
@@ -183,6 +185,11 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         raise UsageError(f"--jobs {args.jobs} is negative")
     if args.source and not args.source.is_dir():
         raise UsageError(f"--source {args.source} is not a directory", fix="correct the path")
+    defines = {}
+    for word in args.defines:
+        name, equals, defines[name] = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"-D {word} is not NAME=VALUE")
     return BuildRequest(
         source=args.source.absolute() if args.source else None,
         python=find_python(python),
@@ -190,20 +197,12 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         release=args.release,
         clean=args.clean,
         extras=frozenset(args.extras),
-        defines=dict(split_define(word) for word in args.defines),
+        defines=defines,
         soc=args.soc,
         dsp_type=args.dsp_type,
         doctor=not args.no_doctor,
         packages=not args.check,
     )
-
-
-def split_define(word: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE`` into name and value. Raises UsageError for other text."""
-    name, equals, value = word.partition("=")
-    if not equals or not name:
-        raise UsageError(f"-D {word} is not NAME=VALUE")
-    return name, value
 
 
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
@@ -227,9 +226,3 @@ def check_jobs(jobs: list[BuildJob]) -> Outcome:
         job.check()
     names = [job.plan.target.name for job in jobs]
     return Outcome(f"{', '.join(names)}: nothing is missing\n", {"checked": names})
-
-
-def describe_plans(jobs: list[BuildJob]) -> Outcome:
-    """Return the commands of the builds, quoted for a shell, one per line."""
-    lines = [shlex.join(command) for job in jobs for command in job.plan.list_commands()]
-    return Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})

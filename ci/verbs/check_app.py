@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 
 from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
-from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind
 from provisioning.console.command import FLAG, MANY, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict
@@ -62,21 +62,16 @@ def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
     """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
     otherwise OK."""
     codes = {checked_unit.exit_code(strict=strict) for checked_unit in checked}
-    ranked = (ExitCode.FAILED, ExitCode.ENVIRONMENT, ExitCode.OK)
-    return next(code for code in ranked if code in codes)
+    return next(one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT, ExitCode.OK) if one in codes)
 
 
 def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
     """Return a description of each unit with the sizes of its components and its verdict."""
-    return "\n".join(
-        line
-        for one in checked
-        for line in (
-            *_describe(one.unit),
-            "",
-            render_verdict(one.verdict, strict=strict, width=width),
-        )
-    )
+    lines = []
+    for one in checked:
+        verdict = render_verdict(one.verdict, strict=strict, width=width)
+        lines += [*_describe(one.unit), "", verdict]
+    return "\n".join(lines)
 
 
 def _describe(unit: AppUnit) -> list[str]:
@@ -100,18 +95,13 @@ def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
     largest component is first. Assets and libraries for QNN's ABI are grouped by ``COMPONENTS``.
     The libraries for each other ABI form one component."""
     found: dict[str, tuple[int, int, int]] = {}
-    for library in (*unit.libraries, *unit.assets):
-        name = _component(library)
+    for file in (*unit.libraries, *unit.assets):
+        names = (name for name, pattern in COMPONENTS.items() if re.fullmatch(pattern, file.name))
+        is_other = file.abi not in {QNN_ABI, ""}
+        name = f"all for {file.abi}" if is_other else next(names, "other libraries")
         count, size, packed = found.get(name, (0, 0, 0))
-        found[name] = (count + 1, size + library.size_bytes, packed + (library.packed_bytes or 0))
+        found[name] = (count + 1, size + file.size_bytes, packed + (file.packed_bytes or 0))
     return dict(sorted(found.items(), key=lambda row: -row[1][1]))
-
-
-def _component(file: PackedFile) -> str:
-    if file.abi not in {QNN_ABI, ""}:
-        return f"all for {file.abi}"
-    names = (name for name, pattern in COMPONENTS.items() if re.fullmatch(pattern, file.name))
-    return next(names, "other libraries")
 
 
 def _builds(unit: AppUnit) -> list[str]:
@@ -123,33 +113,32 @@ def data_of(
     app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
     """Return the checked app as data for JSON."""
+    units = [
+        {
+            "name": one.unit.name,
+            "kind": one.unit.kind.value,
+            "min_sdk": one.unit.min_sdk,
+            "extracted": find_extraction(one.unit),
+            "native_libraries": one.unit.manifest and dict(one.unit.manifest.native_libraries),
+            "abis": list(one.unit.abis),
+            "qnn": _builds(one.unit),
+            "components": [
+                {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
+                for name, (count, size, packed) in measure(one.unit).items()
+            ],
+            "errors": len(one.verdict.errors),
+            "warnings": len(one.verdict.warnings),
+            "findings": msgspec.to_builtins(one.findings),
+        }
+        for one in checked
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "app": app,
         "socs": list(socs),
         "strict": strict,
         "fit": choose_exit(checked, strict=strict) is ExitCode.OK,
-        "units": [_unit_data(checked_unit) for checked_unit in checked],
-    }
-
-
-def _unit_data(checked: CheckedUnit) -> Mapping[str, Any]:
-    unit, verdict = checked.unit, checked.verdict
-    return {
-        "name": unit.name,
-        "kind": unit.kind.value,
-        "min_sdk": unit.min_sdk,
-        "extracted": find_extraction(unit),
-        "native_libraries": dict(unit.manifest.native_libraries) if unit.manifest else None,
-        "abis": list(unit.abis),
-        "qnn": _builds(unit),
-        "components": [
-            {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
-            for name, (count, size, packed) in measure(unit).items()
-        ],
-        "errors": len(verdict.errors),
-        "warnings": len(verdict.warnings),
-        "findings": msgspec.to_builtins(checked.findings),
+        "units": units,
     }
 
 

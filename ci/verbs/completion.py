@@ -18,15 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    script = shtab.complete(make_whole_parser(), args.shell)
-    return Outcome(script, {"shell": args.shell, "script": script}, exact=True)
-
-
-def make_whole_parser() -> argparse.ArgumentParser:
-    """Return one parser with all verbs. A normal call builds only the parser of the verb that it
-    runs."""
     from ci.__main__ import VERBS
 
+    # A normal call builds only the parser of the verb that it runs.
     whole = argparse.ArgumentParser("qnn-ci")
     whole.add_argument("-V", "--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers()
@@ -37,4 +31,5 @@ def make_whole_parser() -> argparse.ArgumentParser:
         for action in parser._actions:
             if action.type in {user_path, policy_path}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return whole
+    script = shtab.complete(whole, args.shell)
+    return Outcome(script, {"shell": args.shell, "script": script}, exact=True)

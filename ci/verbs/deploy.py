@@ -103,11 +103,7 @@ def ready_device(
     """Lease the device that the options select, push the bundle to it, and yield a runner and the
     facts about the device. The lease ends with the block. Raises UsageError, UnfitError, ToolError
     or StoreError."""
-    if not args.bundle:
-        raise UsageError(
-            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
-        )
-    bundle = read_bundle(args.bundle)
+    bundle = require_bundle(args)
     found = (
         list_candidates(args, bundle, progress)
         if args.any
@@ -130,6 +126,15 @@ def ready_device(
         runner.sent = runner.device.push(runner.directory, files, digests)
         progress.step(f"{runner.device.name}: sent {runner.sent:,} bytes of the bundle")
         yield runner, found[runners.index(runner)][1]
+
+
+def require_bundle(args: argparse.Namespace) -> Bundle:
+    """Return the bundle in --bundle. Raises UsageError if it is missing or invalid."""
+    if not args.bundle:
+        raise UsageError(
+            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
+        )
+    return read_bundle(args.bundle)
 
 
 def choose_word(args: argparse.Namespace) -> str:

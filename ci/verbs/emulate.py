@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from ci.cases.pool import ScratchPool
 from ci.cases.runners import ProgramRunner, find_program
 from ci.cases.session import Phases, report_unrun, run_session
 from ci.cases.spec import CaseSpec, choose_lane, default_soc, require_backend, require_options
-from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
@@ -47,7 +45,14 @@ from ci.verbs.built import (
     follow_build,
     require_executorch,
 )
-from ci.verbs.deploy import DEVICE, ON_DEVICE, add_device, describe_device, ready_device
+from ci.verbs.deploy import (
+    DEVICE,
+    ON_DEVICE,
+    add_device,
+    describe_device,
+    ready_device,
+    require_bundle,
+)
 from ci.verbs.options import (
     CASES,
     add_option,
@@ -193,8 +198,7 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
     require_packages(("torch",), "lowering")
     from ci.models.model import list_model_candidates
 
-    with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
-        return list_model_candidates(spec.reference, spec.source)
+    return list_model_candidates(spec.reference, spec.source)
 
 
 def require_companions(args: argparse.Namespace) -> None:
@@ -215,11 +219,7 @@ def check_device(args: argparse.Namespace) -> None:
             "--runner cannot be used with a device",
             fix="leave it out: the bundle contains a runner",
         )
-    if not args.bundle:
-        raise UsageError(
-            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
-        )
-    socs = read_bundle(args.bundle).socs
+    socs = require_bundle(args).socs
     chosen = args.any.partition("=")[2].upper()
     args.soc = args.soc or [chosen if chosen in socs else socs[0]]
     if unknown := [soc for soc in args.soc if soc.upper() not in socs]:
@@ -395,25 +395,22 @@ def take_shard(
     specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, options: Sequence[str]
 ) -> tuple[list[CaseSpec], ShardMark]:
     """Return the cases of a shard such as ``2/3``, and the mark that identifies it in the report.
-    ``options`` are as for digest_policy. Raises UsageError for an invalid shard."""
+
+    The mark has the SHA-256 of everything that the shards of a run must have in common. These are
+    the lowering options, the limits and other rules of the policy, and the ``options`` of the call
+    that change results. Raises UsageError for an invalid shard.
+    """
     index, count = parse_shard(text)
     parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
     chosen = parts[index - 1]
+    choices = [str(spec.source.choices) for spec in specs]
+    limits = policy.describe_limits(specs)
+    common = (choices, limits, policy.reference, policy.unsupported, options)
     mark = ShardMark(
         index=index,
         count=count,
         positions=tuple(position for position, spec in enumerate(specs) if spec in set(chosen)),
         whole=digest_names(spec.name for spec in specs),
-        policy=digest_policy(policy, specs, options),
+        policy=hashlib.sha256(msgspec.json.encode(common)).hexdigest(),
     )
     return list(chosen), mark
-
-
-def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], options: Sequence[str]) -> str:
-    """Return the SHA-256 of everything that the shards of a run must have in common. These are the
-    lowering options, the limits and other rules of the policy, and the ``options`` of the call that
-    change results."""
-    chosen = [str(spec.source.choices) for spec in specs]
-    limits = policy.describe_limits(specs)
-    parts = (chosen, limits, policy.reference, policy.unsupported, options)
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -19,12 +19,12 @@ from provisioning.errors import UsageError
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
-def find_group(words: Sequence[str]) -> str:
-    """Return the group that the first option in SHARED with an environment requires, or "" if none
-    of these options was passed."""
+def find_group(words: Sequence[str], otherwise: str = "") -> str:
+    """Return the group that the first option in SHARED with an environment requires, or
+    ``otherwise`` if none of these options was passed."""
     typed = {word.partition("=")[0] for word in words}
     rows = ((flag, settings.get("environment", "")) for flag, (_, _, settings) in SHARED.items())
-    return next((group for flag, group in rows if group and flag in typed), "")
+    return next((group for flag, group in rows if group and flag in typed), otherwise)
 
 
 def find_suite_verb(words: Sequence[str]) -> str:
@@ -35,32 +35,29 @@ def find_suite_verb(words: Sequence[str]) -> str:
 def choose_emulator(words: Sequence[str]) -> str:
     """Return the group for test-emulator: the known faults need both engines, and the message that
     names another verb needs no packages."""
-    return CORE if find_suite_verb(words) else find_group(words) or LOWERING
+    return CORE if find_suite_verb(words) else find_group(words, LOWERING)
 
 
 def choose_onnx(words: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    try:
-        return find_group(words) or (ONNX if names_files(words) else ONNX_TORCH)
-    except UsageError:  # the verb reports it
-        return ONNX
+    return find_group(words) or choose_by_models(words, ONNX_TORCH, ONNX)
 
 
 def choose_mend(words: Sequence[str]) -> str:
     """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
     ExecuTorch."""
+    return choose_by_models(words, LOWERING, LOWERING)
+
+
+def choose_by_models(words: Sequence[str], others: str, unknown: str) -> str:
+    """Return ONNX if all models of a command line are .onnx files, otherwise ``others``. If the
+    policy is invalid, which the verb reports, return ``unknown``."""
     try:
-        return ONNX if names_files(words) else LOWERING
-    except UsageError:  # the verb reports it
-        return LOWERING
-
-
-def names_files(words: Sequence[str]) -> bool:
-    """Return whether all models of a command line are .onnx files. Raises UsageError as
-    choose_policy does."""
-    given = [policy_path(word) for word in find_values(words, "--policy")]
-    policy = choose_policy(given[-1] if given else None)
-    return are_files([*find_values(words, "--model")], policy)
+        given = [policy_path(word) for word in find_values(words, "--policy")]
+        policy = choose_policy(given[-1] if given else None)
+    except UsageError:
+        return unknown
+    return ONNX if are_files([*find_values(words, "--model")], policy) else others
 
 
 def are_files(models: Sequence[str], policy: Path | None) -> bool:
@@ -105,11 +102,6 @@ def choose_estimate(words: Sequence[str]) -> str:
     if all(model.endswith(".onnx") for model in models) and models:
         return ONNX
     return ONNX_TORCH if "onnx" in given else LOWERING
-
-
-def choose_matrix(words: Sequence[str]) -> str:
-    """Return the group for versions-matrix: with --known, nothing runs."""
-    return find_group(words) or ONNX_TORCH
 
 
 def choose_setup(words: Sequence[str]) -> str:

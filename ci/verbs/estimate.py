@@ -51,22 +51,15 @@ def render_estimate(case: CaseName, estimate: Estimate) -> Iterator[str]:
         yield f"  cannot tell the time: {estimate.unknown}"
     width = max((len(time.device) for time in estimate.times), default=0)
     for one in estimate.times:
-        yield f"  {one.device:{width}}  {show_time(one)}{name_neighbours(one)}"
+        told = f"{one.ms:.3g} ms ({one.low_ms:.3g} to {one.high_ms:.3g})"
+        yield f"  {one.device:{width}}  {told}{name_neighbours(one)}"
     if estimate.simulation:
         yield from render_simulation(estimate.simulation)
 
 
-def show_time(time: PredictedTime) -> str:
-    """Return text such as ``1.05 ms (0.91 to 1.3)``."""
-    return f"{time.ms:.3g} ms ({time.low_ms:.3g} to {time.high_ms:.3g})"
-
-
 def name_neighbours(time: PredictedTime) -> str:
     """Return the nearest measured models, such as ``, between resnet18 1.0 and regnet 1.2``."""
-    below, above = (
-        measured_model and f"{measured_model.model} {measured_model.ms:.3g}"
-        for measured_model in (time.below, time.above)
-    )
+    below, above = (one and f"{one.model} {one.ms:.3g}" for one in (time.below, time.above))
     if below and above:
         return f", between {below} and {above}"
     return f", above {below}" if below else f", below {above}" if above else ""
@@ -138,7 +131,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     is_onnx = args.frontend == "onnx" if args.frontend else bool(files)
     lane, profile = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
     policy = read_limits(args, profile, progress)
-    soc = choose_soc(device) if device else DEFAULT_SOC
+    soc = DEFAULT_SOC
+    if device:  # compile for its SoC or, if socs.toml lacks that, for one with the same Hexagon
+        alike = (name for name, one in read_socs().items() if one.hexagon == device.hexagon)
+        soc = device.soc or next(alike)
     specs = select_asked(args, policy, lane, soc)
     specs, tools = prepare_tools(args, specs, policy, progress, is_onnx=is_onnx)
     options = Options(
@@ -148,10 +144,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     cases = []
     for spec, result in simulate(options, tools, progress, offline=args.offline):
         found = judge_result(spec, result, device, own)
-        trace = ""
         if args.trace and found.estimate.simulation:
-            trace = write_trace(Path(result.directory), args.trace / f"{spec.slug}.json")
-        cases.append(msgspec.structs.replace(found, trace=trace))
+            target = args.trace / f"{spec.slug}.json"
+            timeline = read_bytes(Path(result.directory) / TRACE, CONTENT_BYTES)
+            write_whole(target, json.dumps(convert_trace(gzip.decompress(timeline))))
+            found = msgspec.structs.replace(found, trace=str(target))
+        cases.append(found)
     text = [line for case in cases for line in render_estimate(case.name, case.estimate)]
     text += [f"  trace: {case.trace}" for case in cases if case.trace]
     if any(case.estimate.times for case in cases):
@@ -159,13 +157,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
     failed = any(case.estimate.simulation is None for case in cases)
     return Outcome("\n".join(text) + "\n", data, ExitCode.FAILED if failed else ExitCode.OK)
-
-
-def choose_soc(device: Device) -> str:
-    """Return a SoC for which to compile for a device: its own, or one with the same Hexagon version
-    if socs.toml lacks it."""
-    alike = (name for name, one in read_socs().items() if one.hexagon == device.hexagon)
-    return device.soc or next(alike)
 
 
 def judge_result(
@@ -183,13 +174,6 @@ def judge_result(
         fault=result.refused.text if result.refused else "",
     )
     return EstimatedCase(**msgspec.structs.asdict(spec.name), estimate=estimate)
-
-
-def write_trace(artifact: Path, target: Path) -> str:
-    """Write the trace of a simulated case for Perfetto, and return its path as text."""
-    trace = convert_trace(gzip.decompress(read_bytes(artifact / TRACE, CONTENT_BYTES)))
-    write_whole(target, json.dumps(trace))
-    return str(target)
 
 
 def simulate(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ci.cases.policy import LANES, read_emulator_policy
-from ci.report.evidence import CASE, NamedCase, Statement, find_faults, parse_statement
+from ci.report.evidence import CASE, NamedCase, find_faults, parse_statement
 from ci.report.schema import Threshold
 from provisioning.console.command import FILE, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -41,7 +41,10 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         faults = [f"{args.evidence.name} is not a statement of a test result: {error}"]
     else:
         case, described = statement.predicate.read_case(), statement.predicate.describe(CASE)
-        faults = list(compare(statement, args.program, args.policy))
+        build = find_qnn_build(args.program)
+        wanted = partial(find_limits, args.policy) if args.policy else None
+        sha256 = hash_file(args.program)
+        faults = [*find_faults(statement, sha256, build.text if build else "", wanted)]
     # The evidence's text is on separate lines, so that it cannot look like the verdict.
     lines = [
         f"{args.program.name} does not match its evidence"
@@ -56,14 +59,6 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         {"fits": not faults, "faults": faults, "case": described},
         ExitCode.FAILED if faults else ExitCode.OK,
     )
-
-
-def compare(statement: Statement, program: Path, policy: Path | None) -> Iterator[str]:
-    """Yield a message for each mismatch between a statement and the program, or between the
-    statement and the policy, if there is one."""
-    build = find_qnn_build(program)
-    wanted = partial(find_limits, policy) if policy else None
-    yield from find_faults(statement, hash_file(program), build.text if build else "", wanted)
 
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:

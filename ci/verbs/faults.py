@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ci.cases.session import Phases, read_host, read_source, started_now
@@ -73,6 +72,11 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not runs:
         require_packages((NEEDS["onnx"],), "onnx")
     cases = tuple(make_case(run, soc) for run in runs)
+    known = sum(bool(run.expected) for run in runs)
+    right = sum(bool(run.expected and not run.problem) for run in runs)
+    recorded = "the result recorded in faults.toml"
+    more = f"; {len(runs) - known} more have no recorded result with this QNN"
+    more *= known < len(runs)
     report = Report(
         session=SUITE,
         started=started_now(),
@@ -84,7 +88,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
         command=" ".join([repeat_command(args), *(["--soc", soc] if args.soc else [])]),
-        remarks=(*remarks, *count_ends(runs)),
+        remarks=(*remarks, f"{right} of {known} graphs have {recorded}{more}"),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)
 
@@ -111,13 +115,3 @@ def make_case(one: Rerun, soc: str) -> Case:
         sqnr_db=one.sqnr_db,
         predicted_sqnr_db=one.predicted_db,
     )
-
-
-def count_ends(runs: Sequence[Rerun]) -> list[str]:
-    """Return one line with the number of graphs that have the result recorded in faults.toml."""
-    known = [run for run in runs if run.expected]
-    as_known = sum(not rerun.problem for rerun in known)
-    without = f"; {len(runs) - len(known)} more have no recorded result with this QNN" * (
-        len(known) < len(runs)
-    )
-    return [f"{as_known} of {len(known)} graphs have the result recorded in faults.toml{without}"]

@@ -65,17 +65,6 @@ def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
     return known
 
 
-def build_twice(client: DockerClient, name: str, base: str, progress: Progress) -> None:
-    """Build an image twice without any cache. Raises FailedError if the two builds differ."""
-    first, second = (build_image(client, name, progress, base=base, fresh=True) for _ in range(2))
-    if first.image_id != second.image_id:
-        raise FailedError(
-            f"two clean builds of {name} are different",
-            why=f"their ids are {first.image_id} and {second.image_id}",
-            fix="compare the files of both, for example with diffoci",
-        )
-
-
 def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
     """Build an image, and remember its base if the user chose one."""
     built = build_image(client, name, progress, base=args.base)
@@ -89,7 +78,16 @@ def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -
     names = list(dict.fromkeys(args.words)) or [DEFAULT]
     for name in names:
         if args.check:
-            build_twice(client, name, args.base, progress)
+            first, second = (
+                build_image(client, name, progress, base=args.base, fresh=True).image_id
+                for _ in range(2)
+            )
+            if first != second:
+                raise FailedError(
+                    f"two clean builds of {name} are different",
+                    why=f"their ids are {first} and {second}",
+                    fix="compare the files of both, for example with diffoci",
+                )
         built = build(client, name, args, progress)
         plan = plan_image(client, name, args.base)
         rows.append(_row(name, built, plan.image.budget_mb))

@@ -150,7 +150,8 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
     else:
         files[MODEL] = fill_template("qnn_model.txt", {})
     quoted = json.dumps(path if is_onnx else f"{path}:{factory}", ensure_ascii=False)
-    words = {'"PATH:FACTORY"': quoted + shapes, "FACTORY": factory, "NAME": name_model(path)}
+    key = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40].rstrip("-_") or "model"
+    words = {'"PATH:FACTORY"': quoted + shapes, "FACTORY": factory, "NAME": key}
     return {**files, POLICY: fill_template("qnn.toml", {**(OF_ONNX if is_onnx else {}), **words})}
 
 
@@ -183,12 +184,6 @@ def make_workflow(uses: str, *, is_onnx: bool) -> str:
     if is_onnx:
         words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
     return fill_template("qnn.yml", words)
-
-
-def name_model(path: str) -> str:
-    """Return a key for a model file in the policy, made from the file's name."""
-    words = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")
-    return words[:40].rstrip("-_") or "model"
 
 
 def fill_template(name: str, words: dict[str, str]) -> str:

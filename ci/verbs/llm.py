@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec
 
 from ci.cases.engine import RunNotes
 from ci.cases.judged import CaseResult, Evidence, Options, Run, make_case
-from ci.cases.pipeline import CaseRun, Setup
+from ci.cases.pipeline import Setup
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, make_report, run_session
 from ci.cases.spec import CaseSpec, match_all
@@ -51,7 +51,7 @@ from provisioning.documents import read_text
 from provisioning.errors import DefectError, DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import Pin, fetch_file
 from provisioning.files import hash_file
-from provisioning.manifest.targets import PinnedFile, read_decoders, read_socs
+from provisioning.manifest.targets import read_decoders, read_socs
 from provisioning.store.store import store_home
 
 
@@ -71,10 +71,11 @@ def find_files(
     given = environ.get(variable)
     place = Path(given) if given else store_home() / "decoders" / name
     for pin in (known.weights, known.tokenizer):
-        if not is_whole(place / pin.name, pin):
+        path = place / pin.name
+        if not (path.is_file() and hash_file(path) == pin.sha256):
             if given:
                 raise IntegrityError(
-                    f"{place / pin.name} is missing or not the pinned file",
+                    f"{path} is missing or not the pinned file",
                     why=f"{variable} names the directory; the pinned file has SHA-256 {pin.sha256}",
                     fix=f"put the published file there, or unset {variable}",
                 )
@@ -83,13 +84,8 @@ def find_files(
                     f"{pin.name} is not in the store, and --offline forbids the download",
                     fix=f"omit --offline, or set {variable} to a directory with the file",
                 )
-            fetch_file([pin.url], place / pin.name, Pin(pin.size_bytes, pin.sha256), progress)
+            fetch_file([pin.url], path, Pin(pin.size_bytes, pin.sha256), progress)
     return place / known.weights.name, place / known.tokenizer.name
-
-
-def is_whole(path: Path, pin: PinnedFile) -> bool:
-    """Return whether a file exists and matches its pin."""
-    return path.is_file() and hash_file(path) == pin.sha256
 
 
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
@@ -141,13 +137,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     schemes = choose_schemes(args.scheme)
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
+    run: Callable[..., Report]
     if args.pte:
-        job = find_program(args)
+        run = partial(run_program, find_program(args))
         specs = [CaseSpec(shown_path(args.pte), Scheme.ASIS, socs[0])]
+        work = f"run {specs[0].model}"
     else:
-        subject, show = find_subject(args, progress)
+        run = partial(run_specs, *find_subject(args, progress), plain=args.plain)
         name = shown_path(args.weights) if args.weights else args.model
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
+        work = f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time"
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
     # No command repeats a case with the user's own files: it would need --model, which cannot name
@@ -160,21 +159,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options = replace(options, baselines=None)
     report: Report = take_steps(
         chosen.profile,
-        f"run {shown_path(args.pte)}"
-        if args.pte
-        else f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
-        lambda environment, scratch: (
-            run_program(job, options, environment=environment, phases=phases, scratch=scratch)
-            if args.pte
-            else run_specs(
-                subject,
-                show,
-                options,
-                plain=args.plain,
-                environment=environment,
-                phases=phases,
-                scratch=scratch,
-            )
+        work,
+        lambda environment, scratch: run(
+            options, environment=environment, phases=phases, scratch=scratch
         ),
         phases,
         offline=args.offline,
@@ -344,10 +331,6 @@ def run_specs(
     StoreError if the disk is full."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
-
-    def make_run(spec: CaseSpec, setup: Setup) -> CaseRun:
-        return LlmRun(spec, setup, subject, show)
-
     setup = Setup(
         options=options,
         engine=LlmEngine(name_toolchain(parts, environment), subject, plain),
@@ -356,7 +339,7 @@ def run_specs(
         work=scratch.scratch,
         parts=parts,
     )
-    return run_session(setup, phases, make_run)
+    return run_session(setup, phases, lambda spec, setup: LlmRun(spec, setup, subject, show))
 
 
 def run_program(

@@ -26,7 +26,7 @@ from ci.report.text import count, name_models
 from ci.verbs import onnx
 from ci.verbs.environments import are_files
 from ci.verbs.options import RUN, add_option, add_options, check_values, least
-from ci.verbs.steps import read_limits, require_forward, select_asked
+from ci.verbs.steps import read_limits, select_asked
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import shown_path
@@ -184,12 +184,16 @@ def choose_cases(
     args: argparse.Namespace, progress: Progress
 ) -> tuple[list[CaseSpec], EmulatorPolicy, bool]:
     """Return the requested cases, their policy, and whether their models are .onnx files. Raises
-    the same errors as read_limits, select_asked and require_forward."""
+    UsageError for a model with other methods than forward, and the same errors as read_limits and
+    select_asked."""
     is_onnx = are_files(args.model, choose_policy(args.policy))
     lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
     policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
     specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
-    require_forward(specs)
+    if several := [spec.model for spec in specs if spec.source.choices.methods]:
+        raise UsageError(
+            f"{several[0]} has several methods", fix="select a model whose only method is forward"
+        )
     return specs, policy, is_onnx
 
 

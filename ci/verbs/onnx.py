@@ -9,9 +9,7 @@ import os
 import platform
 import re
 import shlex
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,8 +123,7 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
     require_lane([spec])
     from ci.onnx.compile import list_nodes
 
-    with redirect_stdout(sys.stderr):  # what the user's code and the exporter print
-        return list_nodes(spec)
+    return list_nodes(spec)
 
 
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:

@@ -73,18 +73,16 @@ def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def render_text(report: Report, args: argparse.Namespace) -> str:
-    """Return the table, or the output that --annotate or --summary asks for instead. Raises
-    StoreError if the CI system's summary cannot be written."""
+    """Return the table, or the output that --annotate or --summary asks for instead. On a terminal,
+    Markdown has no HTML tags and entities. Raises StoreError if the CI system's summary cannot be
+    written."""
     if args.annotate:
         return Provider().annotate(make_annotations(report))
     document = make_document(report)
     if args.summary and not publishing.append_summary(document):
         text = render_markdown(document)
-        return show_markdown(text) if sys.stdout.isatty() else text
+        if not sys.stdout.isatty():
+            return text
+        bare = re.sub(r"</?(?:pre|details|summary)>", "", text)  # for a person
+        return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))
     return show_document(document)
-
-
-def show_markdown(text: str) -> str:
-    """Return a summary as a person reads it on a terminal: without HTML's tags and entities."""
-    bare = re.sub(r"</?(?:pre|details|summary)>", "", text)
-    return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))

@@ -77,6 +77,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
     given = {name: getattr(args, name) for name in VARIABLES}
+    needed = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set[str]()
+    needed |= set() if args.signer else {"hexagon_sdk"}
     serial = args.testsig or ""
     if serial == FROM_ADB and not args.dry_run:
         serial = read_device_serial(args.device)
@@ -90,7 +92,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
             op_package=args.op_package_dir,
             files=tuple(args.files),
         ),
-        roots=find_roots(given, args.build_dir, os.environ, _needed_roots(args), progress),
+        roots=find_roots(given, args.build_dir, os.environ, needed, progress),
         target=args.out or user_path(read_signing_policy().output),
         signer_command=args.signer or "",
         signer_python=args.signer_python,
@@ -99,11 +101,6 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
         force=args.force,
         accept_unrecognised=args.accept_unrecognised,
     )
-
-
-def _needed_roots(args: argparse.Namespace) -> set[str]:
-    libraries = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set()
-    return libraries | (set() if args.signer else {"hexagon_sdk"})
 
 
 def _describe_signer(plan: SignPlan) -> str:

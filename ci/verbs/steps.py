@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,20 +63,16 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
     args.own = tuple(policy.models)
     if args.policy:
         progress.step(f"policy: {shown_path(args.policy)}")
-    elif not args.ours and getattr(args, "model", None) == [] and not is_in_checkout():
-        progress.step(
-            f"note: there is no {NAME} here or above, so this project's own suite is tested"
-        )
+    elif getattr(args, "model", None) == [] and not (
+        args.ours or user_path(".").resolve().is_relative_to(CHECKOUT)
+    ):
+        told = f"there is no {NAME} here or above, so this project's own suite is tested"
+        progress.step(f"note: {told}")
     for name in policy.dropped:
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
     return replace(policy, strict_noise=True) if args.strict_noise else policy
-
-
-def is_in_checkout() -> bool:
-    """Return whether the command was started in this project's own checkout."""
-    return user_path(".").resolve().is_relative_to(CHECKOUT)
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
@@ -91,16 +88,6 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
             raise StoreError(f"{args.sarif} cannot be written", why=why, fix=fix)
         if args.sarif and not args.sarif.exists():
             require_writable(args.sarif.parent)
-
-
-def require_forward(specs: Iterable[CaseSpec]) -> None:
-    """Raise UsageError for a model with other methods than forward."""
-    for spec in specs:
-        if spec.source.choices.methods:
-            raise UsageError(
-                f"{spec.model} has several methods",
-                fix="select a model whose only method is forward",
-            )
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:
@@ -295,7 +282,8 @@ def list_asked(
     texts, listed = [], []
     for (model, scheme), spec in chosen.items():
         with at_key(f"{model} {scheme}".strip()):
-            candidates = run_forked(partial(find_candidates, spec), f"reading {model}")
+            with redirect_stdout(sys.stderr):  # what the user's code and the exporter print
+                candidates = run_forked(partial(find_candidates, spec), f"reading {model}")
             parts, base = spec.source.choices.parts, spec.scheme.base.value if scheme else ""
             rows = list_parts(candidates, parts, base)
         listed.append({"model": model, "scheme": scheme, "nodes": rows})
@@ -333,9 +321,11 @@ def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
         f"  {name:<{width}}  {model['about']} ({', '.join(model['schemes'])})"
         for name, model in models.items()
     ]
-    text = "\n".join(
-        ["models (default schemes)", *rows, "", "schemes", "  " + " ".join(schemes), "", "SoCs"]
+    lines = [f"  {' '.join(socs[start : start + 10])}" for start in range(0, len(socs), 10)]
+    blocks = (
+        ["models (default schemes)", *rows],
+        ["schemes", f"  {' '.join(schemes)}"],
+        ["SoCs", *lines],
     )
-    lines = [" ".join(socs[start : start + 10]) for start in range(0, len(socs), 10)]
-    text += "".join(f"\n  {line}" for line in lines) + "\n"
+    text = "\n\n".join("\n".join(block) for block in blocks) + "\n"
     return Outcome(text, {"models": models, "schemes": schemes, "socs": socs})

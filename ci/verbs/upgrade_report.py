@@ -246,10 +246,8 @@ def lay_out_libraries(packages: Path) -> None:
     folder.mkdir(parents=True)
     package = packages / "onnxruntime_qnn"
     bundled = sorted((packages / "onnxruntime_qnn.libs").glob("lib*"))
-    for path in [
-        *bundled,
-        *(path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name)),
-    ]:
+    own = (path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name))
+    for path in [*bundled, *own]:
         os.link(path, folder / path.name)
         if usual := BUNDLED.fullmatch(path.name):
             (folder / f"{usual[1]}.so.1").symlink_to(path.name)
@@ -270,14 +268,9 @@ def run_side(
         return side.report
     directory: Path = args.reports / side.slug
     shutil.rmtree(directory, ignore_errors=True)
-    choice = [
-        word
-        for name in ("model", "scheme", "soc")
-        for value in getattr(args, name)
-        for word in (f"--{name}", value)
-    ]
-    choice += ["--policy", str(args.policy or OURS)]
-    choice += ["--sdk", side.sdk] if side.sdk else []
+    chosen = {name: getattr(args, name) for name in ("model", "scheme", "soc")}
+    chosen |= {"policy": [str(args.policy or OURS)], "sdk": [side.sdk] if side.sdk else []}
+    choice = [w for name, values in chosen.items() for one in values for w in (f"--{name}", one)]
     verb = side.session.replace("_", "-")
     argv = [*module_command("ci"), verb, *choice, "--reports", str(directory)]
     paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
@@ -289,9 +282,9 @@ def run_side(
     report = directory / side.session / "report.json"
     if report.is_file():
         return read_report(report)
-    failures.append(
-        explain_run(side, ended.describe(), ended.output.splitlines()[-LAST_LINES:], log)
-    )
+    lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])
+    told = f"{ended.describe()}: {' '.join(filter(None, lines))} (whole log: {shown_path(log)})"
+    failures.append(note(side.name, "run", ["a report", told], "worse"))
     return None
 
 
@@ -337,10 +330,3 @@ def rerun_faults(
     choice = read_choice(side.sdk or WHEEL, WHEEL)
     with open_bench("onnx", choice, progress, packages=side.packages) as bench:
         return bench.qnn, bench.rerun(faults, DEFAULT_SOC, progress)
-
-
-def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
-    """Return a Difference that explains why a run left no report."""
-    told = " ".join(line.strip() for line in lines if line.strip())
-    words = ["a report", f"{ended}: {told} (whole log: {shown_path(log)})"]
-    return note(side.name, "run", words, "worse")

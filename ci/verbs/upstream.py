@@ -138,24 +138,13 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     return [failed] if faults else []
 
 
-def count_outcomes(every: Sequence[Judged]) -> str:
-    """Return the number of tests per result, in the order of Ending, such as ``301 passed by both;
-    40 passed by theirs, failed by ours; 2 failed; 9 unsupported; 0 timed out``."""
-    counts = Counter(judged.outcome for judged in every)
-    return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
-
-
 def count_causes(every: Sequence[Checked]) -> list[str]:
     """Return one line per cause, with the number of tests whose result it explains. The most
     frequent cause is first. The last line counts the tests that failed one of the verdicts without
     a known cause."""
-    causes = Counter(
-        checked.known.cause.name for checked in every if checked.known and not checked.fault
-    )
-    bad = [
-        checked for checked in every if checked.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}
-    ]
-    bare = sum(bool(checked.fault) for checked in bad)
+    causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
+    bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
+    bare = sum(bool(one.fault) for one in bad)
     lines = [f"cause {name}: {number}" for name, number in causes.most_common()]
     return [*lines, f"failures without a known cause: {bare} of {len(bad)}"]
 
@@ -324,17 +313,11 @@ def judge_entries(
     limits = partial(read_policy().limits_of, "")
     ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
     for test, turns in groupby(ordered, key=lambda one: one.test):
-        yield merge_repeats(
-            [
-                judge_test(
-                    turn,
-                    read_comparisons(kept_directory(directory, test, turn.repeat)),
-                    limits,
-                    wrong,
-                )
-                for turn in turns
-            ]
-        )
+        judged = []
+        for turn in turns:
+            compared = read_comparisons(kept_directory(directory, test, turn.repeat))
+            judged.append(judge_test(turn, compared, limits, wrong))
+        yield merge_repeats(judged)
 
 
 def make_report(
@@ -353,6 +336,8 @@ def make_report(
         judged = list(judge_entries(directory, entries))
     whole = header.is_whole and len(judged) == len(header.tests)
     checked, faults = check_all(judged, expectations, header.every, whole=whole)
+    counts = Counter(one.outcome for one in judged)
+    told = "; ".join(f"{counts[one]} {one.value}" for one in Ending)
     rows = [make_case(one, header.soc) for one in checked]
     cases = (*make_suite_case(faults, header.soc), *rows)
     controls = make_controls(judged, header.soc)
@@ -372,8 +357,7 @@ def make_report(
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=repeat_command(args),
         remarks=(
-            f"{count(len(judged), 'test')} of {len(header.every)}: "
-            + count_outcomes([one.judged for one in checked]),
+            f"{count(len(judged), 'test')} of {len(header.every)}: {told}",
             *count_causes(checked),
         ),
         unjudged=len(header.tests) - len(judged),

@@ -63,8 +63,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     failed = any(report.verdict not in accepted for report in reports.values()) or any(
         records.values()
     )
+    lines = []
+    for directory, messages in records.items():
+        matches = "does not match" if messages else "matches"
+        lines.append(f"the record of {directory} {matches} its files\n")
+        lines += [f"  wrong: {message}\n" for message in messages]
     return Outcome(
-        render_reports(reports) + _render(records),
+        "".join([render_reports(reports), *lines]),
         {
             "expected": args.expect,
             "files": [{"path": mask(str(path)), **one.as_data()} for path, one in reports.items()],
@@ -84,13 +89,3 @@ def _expand(paths: list[Path]) -> list[Path]:
             fix="pass files, such as *.mbn, by their names, or a directory with files named *.so",
         )
     return files
-
-
-def _render(records: dict[str, list[str]]) -> str:
-    lines = []
-    for directory, messages in records.items():
-        lines.append(
-            f"the record of {directory} {'does not match' if messages else 'matches'} its files"
-        )
-        lines += [f"  wrong: {message}" for message in messages]
-    return "".join(f"{line}\n" for line in lines)

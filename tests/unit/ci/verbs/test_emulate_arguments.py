@@ -30,7 +30,7 @@ from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report, write_report
-from ci.verbs import built, emulate
+from ci.verbs import built, deploy, emulate
 from ci.verbs.options import list_digested
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
@@ -268,7 +268,10 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
     parser = argparse.ArgumentParser()
     emulate.add_arguments(parser)
     options = [list_digested(parser.parse_args(row[2].split())) for row in rows]
-    digests = [emulate.digest_policy(*one[:2], two) for one, two in zip(rows, options, strict=True)]
+    digests = [
+        emulate.take_shard(specs, "1/1", policy, own)[1].policy
+        for (policy, specs, _), own in zip(rows, options, strict=True)
+    ]
     assert {digests[at] for at in (2, *range(-len(same), 0))} == {digests[0]}
     assert len({*digests}) == len(digests) - 1 - len(same)
 
@@ -342,7 +345,7 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
         yield "the device's runner", "facts"
 
     bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
-    monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
+    monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
     monkeypatch.setattr(emulate, "ready_device", ready)
     monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
@@ -388,7 +391,7 @@ def test_a_run_on_a_device_is_for_socs_of_its_bundle(
     monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: list[str], told: str
 ) -> None:
     bundle = SimpleNamespace(socs=("SM8550", "SM8650"))
-    monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
+    monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
     usual = {"runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
     args = Namespace(**{**usual, **words})
     if told:
