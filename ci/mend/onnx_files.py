@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,8 @@ import onnx
 from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
 
-from ci.mend.onnx_rewrites.graph import Graph, read
-from ci.mend.rewrite import ONNX, Change, find_rewrite
+from ci.mend.onnx_rewrites.graph import Graph, list_bodies, read
+from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     QUANTIZED,
     Shapes,
@@ -70,8 +71,7 @@ class OnnxFile:
         ``fold``, constants are computed."""
         key = (tuple(shapes), fold)
         if key not in self.known:
-            whole = onnx.ModelProto()
-            whole.CopyFrom(self.model)
+            whole = deepcopy(self.model)
             fix_shapes(whole, shapes)
             whole = infer(whole)
             for _ in range(MOST_ROUNDS if fold else 0):
@@ -79,9 +79,7 @@ class OnnxFile:
                     break
                 whole = infer(whole)
             self.known[key] = whole
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self.known[key])
-        return copy
+        return deepcopy(self.known[key])
 
     def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
         """Return the rewritten model, and what each rewrite changed. Shapes become fixed, unless
@@ -108,9 +106,10 @@ class OnnxFile:
     @cached_property
     def takes_batches(self) -> bool:
         """Whether only the batch size varies, and the model runs with another one."""
-        model, shapes = onnx.ModelProto(), self.enlarge(2)
+        shapes = self.enlarge(2)
         if {one.name for one in list_free(self.model.graph.input)} != {name for name, _ in shapes}:
             return False
+        model = onnx.ModelProto()
         model.graph.input.extend(self.model.graph.input)
         fix_shapes(model, shapes)
         feed = {name: np.zeros(shape, kind) for name, (kind, shape) in list_inputs(model).items()}
@@ -125,9 +124,7 @@ class OnnxFile:
         one, and the samples that are next to the user's file. Raises ValueError if a rewrite
         changes nothing or does not exist."""
         model, changes = self.rewrite(names)
-        if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
-            told = f"the rewrite {unused[0]!r} finds nothing to change in {self.path.name}"
-            raise ValueError(told)
+        require_changes(names, changes, self.path.name)
         given = onnx.load(self.path, load_external_data=False)
         if any(list_external(given)):
             data = target.with_name(f"{target.name}.data")
@@ -152,10 +149,7 @@ def apply_rewrites(
     shapes, and what each of them changed. Raises ValueError as OnnxFile.rewrite does."""
     changes = []
     for name in names:
-        rewrite = find_rewrite(ONNX, name)
-        if rewrite is None:
-            raise ValueError(f"there is no rewrite {name!r}")
-        changes.append(rewrite(model))
+        changes.append(find_rewrite(ONNX, name)(model))
         model = infer(model) if changes[-1] else model
     del model.graph.value_info[:]
     drop_unused(model)
@@ -167,13 +161,10 @@ def keep_types(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelP
     one, other = model.graph, original.graph
     made = {name for node in one.node for name in node.output}
     known = [port for port in other.value_info if port.name in made]
-    for own, given in (
-        (one.input, other.input),
-        (one.output, other.output),
-        (one.value_info, known),
-    ):
-        del own[:]
-        own.extend(given)
+    del one.input[:], one.output[:], one.value_info[:]
+    one.input.extend(other.input)
+    one.output.extend(other.output)
+    one.value_info.extend(known)
     return model
 
 
@@ -186,22 +177,17 @@ def fold_constants(model: onnx.ModelProto) -> bool:
     such a node, because shapes are known. Return whether there are any."""
     graph, chosen, made = Graph(model), [], set[str]()
     for node in graph.nodes:
-        has_graph = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-        is_large = any(
-            math.prod(graph.shapes.get(output, ())) > MOST_FOLDED for output in node.output
-        )
-        is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT
-        if is_kept or has_graph or is_large or graph.outputs.intersection(node.output):
+        sizes = [math.prod(graph.shapes.get(output, ())) for output in node.output]
+        is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT or list_bodies(node)
+        if is_kept or max(sizes) > MOST_FOLDED or graph.outputs.intersection(node.output):
             continue
         if node.op_type == "Shape" and node.input[0] in graph.shapes:
-            sizes = graph.shape(node.input[0])[read(node, "start", 0) : read(node, "end", None)]
-            value = numpy_helper.from_array(np.array(sizes, np.int64))
+            shape = graph.shape(node.input[0])[read(node, "start", 0) : read(node, "end", None)]
+            value = numpy_helper.from_array(np.array(shape, np.int64))
             node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=value))
-            chosen.append(node)
-        elif all(one in graph.tensors or one in made for one in node.input if one):
-            chosen.append(node)
-        else:
+        elif not all(one in graph.tensors or one in made for one in node.input if one):
             continue
+        chosen.append(node)
         made.update(node.output)
     wanted = [name for node in chosen for name in node.output if graph.reads[name]]
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,7 @@ class OnnxProof:
         """Return values inside of the file's model for the first sample."""
         if not names:
             return {}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.file.model)
+        model = deepcopy(self.file.model)
         own = {output.name for output in model.graph.output}
         more = (helper.make_empty_tensor_value_info(name) for name in names if name not in own)
         model.graph.output.extend(more)
@@ -143,8 +143,7 @@ def compare_ports(original: onnx.ModelProto, rewritten: onnx.ModelProto) -> None
 
 def cut(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
     """Return a copy of a model in which a value inside of it is an input, after its own inputs."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for node in copy.graph.node:
         outputs = [f"{output}/cut" if output == name else output for output in node.output]
         node.output[:] = outputs

@@ -47,11 +47,21 @@ def find_place(node: Any) -> Place | None:
     return next(iter(find_origin(node).places), None)
 
 
-def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]] | None:
-    """Return the function of a rewrite in the dict REWRITES of a package, TORCH or ONNX. Return
-    None if there is no function with this name."""
-    found = importlib.import_module(package).REWRITES.get(name)
-    return cast("Callable[[Any], tuple[Change, ...]] | None", found)
+def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]]:
+    """Return the function of a rewrite in the dict REWRITES of a package, TORCH or ONNX. Raises
+    ValueError if there is no function with this name."""
+    known = importlib.import_module(package).REWRITES
+    if name not in known:
+        raise ValueError(f"there is no rewrite {name!r}")
+    return cast("Callable[[Any], tuple[Change, ...]]", known[name])
+
+
+def require_changes(
+    names: Sequence[str], changes: Sequence[tuple[Change, ...]], model: str = "this model"
+) -> None:
+    """Raise ValueError if one of the rewrites changed nothing."""
+    if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
+        raise ValueError(f"the rewrite {unused[0]!r} finds nothing to change in {model}")
 
 
 def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule:
@@ -81,8 +91,7 @@ def rewrite_module(
     of its inputs. Raises ValueError if there is no rewrite with one of the names, or if it changes
     nothing."""
     graph, changes = rewrite_graph(export_module(module, inputs), names)
-    if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
-        raise ValueError(f"the rewrite {unused[0]!r} finds nothing to change in this model")
+    require_changes(names, changes)
     return graph
 
 
@@ -93,10 +102,7 @@ def rewrite_graph(
     Raises ValueError if there is no rewrite with one of the names."""
     changes: list[tuple[Change, ...]] = []
     for name in names:
-        rewrite = find_rewrite(TORCH, name)
-        if rewrite is None:
-            raise ValueError(f"there is no rewrite {name!r}")
-        changes.append(rewrite(graph))
+        changes.append(find_rewrite(TORCH, name)(graph))
         graph.graph.eliminate_dead_code()
         graph.delete_all_unused_submodules()
         graph.graph.lint()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ci.mend.rewrite import TORCH, find_rewrite
+from ci.mend.rewrite import TORCH
 from provisioning.documents import read_text
 
 ABOUT = '''\
@@ -55,7 +55,9 @@ def load_function(reference):
 
 
 def find_rewrite(_package, name):
-    return REWRITES.get(name)
+    if name not in REWRITES:
+        raise ValueError(f"there is no rewrite {name!r}")
+    return REWRITES[name]
 
 
 def find_place(_node):
@@ -73,7 +75,8 @@ def call_rewritten(reference, names):
     return (rewrite_module(module, inputs, names), example, *calibration)
 '''
 AXES = "ci.mend.axes"
-NEEDED = ("Change", "export_module", "rewrite_module", "rewrite_graph")  # of ci.mend.rewrite
+# Of ci.mend.rewrite.
+NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
 FUNCTION = '''
 
 def {name}():
@@ -135,9 +138,9 @@ def copy_rewrites(names: Sequence[str]) -> str:
     """Return the source code of rewrites and of everything that they use. No two modules of
     ci.mend.torch_rewrites define the same name, so they can be joined."""
     modules: dict[str, ModuleType] = {}
-    for name in names:
-        if rewrite := find_rewrite(TORCH, name):
-            _add_modules(rewrite.__module__, modules)
+    known = importlib.import_module(TORCH).REWRITES
+    for name in filter(known.__contains__, names):
+        _add_modules(known[name].__module__, modules)
     needed = importlib.import_module("ci.mend.rewrite")
     parts = [*_copy_definitions(needed, NEEDED)]
     parts += [one for module in modules.values() for one in _copy_definitions(module)]

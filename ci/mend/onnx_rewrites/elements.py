@@ -104,7 +104,7 @@ def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     x, nodes = node.input[0], [node]
     if node.op_type == "Softplus":
         tanh = graph.reader(node.output[0], "Tanh")
-        product = tanh is not None and graph.reader(tanh.output[0], "Mul")
+        product = tanh and graph.reader(tanh.output[0], "Mul")
         if not product or x not in product.input:
             return
         nodes = [node, tanh, product]
@@ -121,8 +121,14 @@ def mish_of_sigmoid(graph: Graph, node: Any) -> None:
 def softplus_of_relu(graph: Graph, node: Any) -> None:
     """Compute a softplus, also written as ``log(1 + exp(x))``, as ``relu(x) - log(sigmoid(|x|))``,
     which neither overflows nor cancels."""
-    nodes, x = find_softplus(graph, node), node.input[0]
-    if nodes:
+    x, nodes = node.input[0], [node]
+    if node.op_type == "Exp":
+        plus = graph.reader(node.output[0], "Add")
+        last = plus and graph.reader(plus.output[0], "Log")
+        if not last or 1.0 not in map(graph.number, plus.input):
+            return
+        nodes = [node, plus, last]
+    if graph.is_float(x):
         log = graph.add("Log", graph.add("Sigmoid", graph.add("Abs", x)))
         result = graph.add("Sub", graph.add("Relu", x), log)
         graph.replace(nodes, [result], "softplus(x)", "relu(x) - log(sigmoid(|x|))")
@@ -163,19 +169,6 @@ def join_gelu(graph: Graph, node: Any) -> None:
         graph.replace(nodes, [result], told, "Gelu(x)")
     if graph.changes and all(opset.domain != MICROSOFT for opset in graph.model.opset_import):
         graph.model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-
-
-def find_softplus(graph: Graph, node: Any) -> list[Any]:
-    """Return the nodes of the softplus that begins with ``node``, which is an Exp or a Softplus;
-    empty if it is none."""
-    if not graph.is_float(node.input[0]):
-        return []
-    if node.op_type == "Softplus":
-        return [node]
-    plus = graph.reader(node.output[0], "Add")
-    log = plus is not None and graph.reader(plus.output[0], "Log")
-    is_softplus = log and 1.0 in [graph.number(one) for one in plus.input]
-    return [node, plus, log] if is_softplus else []
 
 
 @rewrites("scale-log-floor", "Log")

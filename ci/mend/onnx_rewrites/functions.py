@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 
 import onnx
 from onnx import helper, inliner, version_converter
@@ -25,17 +26,15 @@ def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
     found = [*graph.find(*DEFINED)]
     if not found:
         return ()
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
+    whole = deepcopy(model)
     try:
         if graph.opset < OLDEST_OPSET:
             whole = version_converter.convert_version(whole, OLDEST_OPSET)
         known = {one.name for one in (*whole.graph.input, *whole.graph.value_info)}
         for initializer in whole.graph.initializer:  # the inliner knows no types of initializers
             if initializer.name not in known:
-                port = helper.make_tensor_value_info(
-                    initializer.name, initializer.data_type, [*initializer.dims]
-                )
+                form = initializer.data_type, [*initializer.dims]
+                port = helper.make_tensor_value_info(initializer.name, *form)
                 whole.graph.value_info.append(port)
         chosen = [("", name) for name in DEFINED]
         whole = inliner.inline_selected_functions(whole, chosen, inline_schema_functions=True)

@@ -32,17 +32,14 @@ class Graph:
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = model.graph
         self.model, self.graph = model, graph
-        self.opset = max(
-            (opset.version for opset in model.opset_import if not opset.domain), default=1
-        )
+        opsets = (opset.version for opset in model.opset_import if not opset.domain)
+        self.opset = max(opsets, default=1)
         given = {one.name for one in graph.input}
-        self.tensors = {
-            name: one for name, one in read_constants(graph).items() if name not in given
-        }
+        constants = read_constants(graph)
+        self.tensors = {name: one for name, one in constants.items() if name not in given}
         ports = (*graph.input, *graph.value_info, *graph.output)
-        held = {
-            port.name: port.type.tensor_type for port in ports if port.type.HasField("tensor_type")
-        }
+        typed = (port for port in ports if port.type.HasField("tensor_type"))
+        held = {port.name: port.type.tensor_type for port in typed}
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tuple(size.dim_value for size in one.shape.dim)
             for name, one in held.items()
@@ -69,14 +66,10 @@ class Graph:
             self.reads.update(node.input)
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-            for attribute in node.attribute:
-                for inner in (
-                    *([attribute.g] if attribute.HasField("g") else []),
-                    *attribute.graphs,
-                ):
-                    for body in list_graphs(inner):
-                        self.reads.update(name for held in body.node for name in held.input)
-                        self.reads.update(port.name for port in body.output)
+            for inner in list_bodies(node):
+                for body in list_graphs(inner):
+                    self.reads.update(name for held in body.node for name in held.input)
+                    self.reads.update(port.name for port in body.output)
 
     def find(self, *kinds: str) -> Iterator[Any]:
         """Yield the nodes of these operators of ONNX. Nodes that an edit has removed are left
@@ -155,10 +148,13 @@ class Graph:
         array or a number that becomes a constant."""
         given = [one if isinstance(one, str) else self.hold(one) for one in reads]
         name = self.name(f"{self.label}/{kind}")
-        self.pending.append(
-            helper.make_node(kind, given, [name], name=name, domain=domain, **attributes)
-        )
+        made = helper.make_node(kind, given, [name], name=name, domain=domain, **attributes)
+        self.pending.append(made)
         return name
+
+    def reshape(self, name: str, shape: Sequence[int]) -> str:
+        """Make a Reshape to a fixed shape, and return the name of its result."""
+        return self.add("Reshape", name, np.array(shape))
 
     def reduce(self, kind: str, name: str, axis: int) -> str:
         """Make a ReduceMean or ReduceSum over one axis, which stays with a size of 1."""
@@ -176,23 +172,18 @@ class Graph:
         for name, result in zip(last.output, results, strict=False):
             if not name or not result:
                 continue
-            made = [one for one in self.pending if result in one.output]
-            if made:
-                for node in self.pending:
-                    for place, read in enumerate(node.input):
-                        node.input[place] = name if read == result else read
-                made[0].output[[*made[0].output].index(result)] = name
-            else:
+            if not any(result in one.output for one in self.pending):
                 one = helper.make_node("Identity", [result], [name], name=self.name(f"{name}/same"))
                 self.pending.append(one)
+                continue
+            for node in self.pending:
+                for ports in (node.input, node.output):
+                    ports[:] = [name if port == result else port for port in ports]
+        place = next(place for place, node in enumerate(self.nodes) if node is last)
+        self.nodes[place:place] = self.pending
         old = {id(node) for node in nodes}
-        rest: list[Any] = []
-        for node in self.nodes:
-            if id(node) not in old:
-                rest.append(node)
-            elif node is last:
-                rest += self.pending
-        self.nodes, self.pending = rest, []
+        self.nodes = [node for node in self.nodes if id(node) not in old]
+        self.pending = []
         self.index()
         labels = tuple(node.name or node.output[0] for node in nodes)
         self.changes.append(Change(labels, None, before, after))
@@ -203,13 +194,9 @@ class Graph:
         if not self.changes:
             return ()
         nodes = [
-            node for node in self.nodes if node.op_type != "Constant" or self.reads[node.output[0]]
+            one for one in self.nodes if one.op_type != "Constant" or self.reads[one.output[0]]
         ]
-        held = [
-            initializer
-            for initializer in (*self.graph.initializer, *self.held)
-            if self.reads[initializer.name]
-        ]
+        held = [one for one in (*self.graph.initializer, *self.held) if self.reads[one.name]]
         known = [one for one in self.graph.value_info if one.name in self.makers]
         del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
         self.graph.node.extend(nodes)
@@ -237,13 +224,19 @@ def rewrites(
     return register
 
 
+def list_bodies(node: Any) -> list[onnx.GraphProto]:
+    """Return the graphs inside of a node."""
+    return [
+        body
+        for one in node.attribute
+        for body in (*([one.g] if one.HasField("g") else []), *one.graphs)
+    ]
+
+
 def read(node: Any, name: str, default: Any) -> Any:
     """Return the value of a node's attribute, or ``default`` if it has none. Texts are strings."""
-    for attribute in node.attribute:
-        if attribute.name == name:
-            value = onnx.helper.get_attribute_value(attribute)
-            return value.decode() if isinstance(value, bytes) else value
-    return default
+    value = read_all(node).get(name, default)
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def read_all(node: Any) -> dict[str, Any]:

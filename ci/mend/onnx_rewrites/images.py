@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ci.mend.onnx_rewrites.graph import Array, Graph, read, read_all, rewrites
+from ci.mend.onnx_rewrites.graph import Graph, read, read_all, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10
@@ -52,17 +53,8 @@ def convolve_average(graph: Graph, node: Any) -> None:
         used = np.minimum(starts + k, high) - np.maximum(starts, low)
         factors.append(k / used)
     weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
-    ends = [max(end, 0) for end in ends]
-    weights, ends = widen_kernel(weights, ends)
-    result = graph.add(
-        "Conv",
-        x,
-        weights,
-        group=len(weights),
-        strides=strides,
-        pads=[*pads[:axes], *ends],
-        kernel_shape=weights.shape[2:],
-    )
+    pads_of_sums = [*pads[:axes], *(max(end, 0) for end in ends)]
+    result = add_depthwise(graph, [x, weights], pads_of_sums, strides)
     whole = functools.reduce(np.multiply.outer, factors)
     if not np.allclose(whole, 1.0):
         result = graph.add("Mul", result, whole[None, None])
@@ -82,29 +74,26 @@ def widen_depthwise(graph: Graph, node: Any) -> None:
     is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
     if not few or not is_plain or set(read(node, "dilations", [1])) != {1}:
         return
-    pads = read(node, "pads", [0] * 4)
-    wide, ends = widen_kernel(weights, pads[2:])
-    own = {"group": len(weights), "strides": read(node, "strides", [1, 1])}
-    result = graph.add(
-        "Conv",
-        node.input[0],
-        wide,
-        *node.input[2:],
-        pads=[*pads[:2], *ends],
-        **own,
-        kernel_shape=wide.shape[2:],
-    )
+    reads = [node.input[0], weights, *node.input[2:]]
+    strides = read(node, "strides", [1, 1])
+    result = add_depthwise(graph, reads, read(node, "pads", [0] * 4), strides)
     told = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
     graph.replace([node], [result], told, "the kernel padded with zeros to 3 x 3")
 
 
-def widen_kernel(weights: Array, ends: list[int]) -> tuple[Array, list[int]]:
-    """Append zeros to a depthwise kernel ``weights`` of size 2, if there are few channels. ``ends``
-    is the padding at the ends; it grows with the kernel, so that the result stays the same."""
-    if set(weights.shape[2:]) != {SMALL_KERNEL} or len(weights) >= FEW_CHANNELS:
-        return weights, [*ends]
+def add_depthwise(
+    graph: Graph, reads: Sequence[Any], pads: Sequence[int], strides: Sequence[int]
+) -> str:
+    """Add a depthwise convolution of ``reads``, and return its result. If there are few channels,
+    zeros are appended to a kernel of size 2. The padding at the ends grows with the kernel, so that
+    the result stays the same."""
+    x, weights, *bias = reads
     axes = weights.ndim - 2
-    return np.pad(weights, [(0, 0)] * 2 + [(0, 1)] * axes), [end + 1 for end in ends]
+    if set(weights.shape[2:]) == {SMALL_KERNEL} and len(weights) < FEW_CHANNELS:
+        weights = np.pad(weights, [(0, 0)] * 2 + [(0, 1)] * axes)
+        pads = [*pads[:axes], *(end + 1 for end in pads[axes:])]
+    own = {"group": len(weights), "kernel_shape": weights.shape[2:]}
+    return graph.add("Conv", x, weights, *bias, pads=pads, strides=strides, **own)
 
 
 @rewrites("stride-by-pool", "Conv")
@@ -146,8 +135,7 @@ def gather_maximum(graph: Graph, node: Any) -> None:
             break
         inner = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
         before, after = shape[: place + 2], shape[place + 3 :]
-        flat = np.array([math.prod(before), size, math.prod(after)])
-        result = graph.add("Reshape", result, flat)
+        result = graph.reshape(result, [math.prod(before), size, math.prod(after)])
         shifted = [
             graph.add("Gather", result, one.astype(np.int64), axis=1)
             for one in np.where(is_inside, taps, inner)
@@ -155,7 +143,7 @@ def gather_maximum(graph: Graph, node: Any) -> None:
         result = functools.reduce(lambda one, other: graph.add("Max", one, other), shifted)
         shape[place + 2] = out
     else:
-        result = graph.add("Reshape", result, np.array(shape))
+        result = graph.reshape(result, shape)
         told = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
         graph.replace([node], [result], told, "the maximum of shifted images")
         return
@@ -169,13 +157,14 @@ def reach_rows(graph: Graph, node: Any) -> None:
     it below the padding, or to 0."""
     weights = graph.constant(node.input[1])
     padding = [*read(node, "output_padding", [])]
-    is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
-    is_plain = is_plain and read(node, "output_shape", None) is None
+    is_plain = (
+        read(node, "auto_pad", "NOTSET") == "NOTSET"
+        and read(node, "output_shape", None) is None
+        and {*read(node, "dilations", [1])} == {1}
+    )
     if weights is None or not any(padding) or not is_plain:
         return
     axes = weights.ndim - 2
-    if {*read(node, "dilations", [1])} != {1}:
-        return
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
     depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
@@ -188,21 +177,14 @@ def reach_rows(graph: Graph, node: Any) -> None:
             padding[place] -= 1
     if kernel == [*weights.shape[2:]]:
         return
-    grown = [(0, 0)] * 2 + [
-        (0, new - old) for new, old in zip(kernel, weights.shape[2:], strict=True)
-    ]
+    pairs = zip(kernel, weights.shape[2:], strict=True)
+    grown = [(0, 0)] * 2 + [(0, new - old) for new, old in pairs]
     own: dict[str, Any] = {"strides": strides, "pads": pads, "group": read(node, "group", 1)}
-    result = graph.add(
-        "ConvTranspose",
-        node.input[0],
-        np.pad(weights, grown),
-        *node.input[2:],
-        output_padding=padding,
-        kernel_shape=kernel,
-        **own,
-    )
-    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding"
-    told += f" {[*read(node, 'output_padding', [])]}"
+    own |= {"kernel_shape": kernel, "output_padding": padding}
+    longer = np.pad(weights, grown)
+    result = graph.add("ConvTranspose", node.input[0], longer, *node.input[2:], **own)
+    before = [*read(node, "output_padding", [])]
+    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding {before}"
     graph.replace([node], [result], told, f"kernel {kernel}, output_padding {padding}")
 
 
@@ -243,9 +225,9 @@ def resize_flat(graph: Graph, node: Any) -> None:
         return
     own |= {"nearest_mode": "floor"} if rounds else {}
     if is_sequence:
-        image = graph.add("Reshape", x, np.array([*shape[:2], 1, shape[2]]))
+        image = graph.reshape(x, [*shape[:2], 1, shape[2]])
         grown = graph.add("Resize", image, "", np.array([1.0, 1.0, 1.0, wanted[2]]), **own)
-        result = graph.add("Reshape", grown, np.array(made))
+        result = graph.reshape(grown, made)
     else:
         result = graph.add("Resize", x, "", scales, **own)
     told = f"Resize of rank {len(shape)}" + f", nearest_mode {rounding}" * rounds

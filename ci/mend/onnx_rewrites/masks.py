@@ -29,15 +29,9 @@ def lower_mask(graph: Graph, node: Any) -> None:
         if held is None or held.dtype.kind != "f" or not blocks(held, sign):
             continue
         lowered = np.where(sign * held >= LARGE, sign * LOW, held)
-        reads = [*node.input]
-        reads[place] = graph.hold(lowered)
-        worst = float(np.max(sign * held))
-        graph.replace(
-            [node],
-            [graph.add(node.op_type, *reads)],
-            f"a mask of {sign * worst:.4g} before a softmax",
-            f"a mask of {sign * LOW:g}",
-        )
+        result = graph.add(node.op_type, *node.input[:place], lowered, *node.input[place + 1 :])
+        told = f"a mask of {sign * float(np.max(sign * held)):.4g} before a softmax"
+        graph.replace([node], [result], told, f"a mask of {sign * LOW:g}")
         break
 
 
@@ -51,9 +45,8 @@ def mask_after_softmax(graph: Graph, node: Any) -> None:
     shape = graph.shapes.get(scores, ())
     last = len(shape) - 1
     axis = read(node, "axis", -1 if graph.opset >= SUM_AXES_OPSET else 1)
-    if kept is None or not graph.is_float(scores) or axis not in (-1, last):
-        return
-    if graph.shapes.get(node.input[0]) != shape or not kept.any(-1).all():
+    is_plain = graph.shapes.get(node.input[0]) == shape and axis in (-1, last)
+    if kept is None or not is_plain or not graph.is_float(scores) or not kept.any(-1).all():
         return
     factor = kept.astype(np.float32)
     share = (1 - factor) * shape[-1] / np.broadcast_to(factor, shape).sum(-1, keepdims=True)

@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import onnx
 
-from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, read_all, rewrites
 
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")
@@ -24,10 +23,9 @@ def scale_batch_norm(graph: Graph, node: Any) -> None:
     is merged anyway."""
     x, *rest = node.input
     held = [graph.constant(one) for one in rest]
-    used = [output for output in node.output[1:] if output]
-    if not graph.is_float(x) or any(array is None for array in held) or used:
-        return
-    if read(node, "training_mode", 0) or graph.maker(x, *ABSORB):
+    is_known = graph.is_float(x) and not any(array is None for array in held)
+    is_used = any(node.output[1:]) or read(node, "training_mode", 0)
+    if not is_known or is_used or graph.maker(x, *ABSORB):
         return
     gain, bias, mean, variance = (np.asarray(array, np.float64) for array in held)
     gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
@@ -42,9 +40,8 @@ def write_rms_norm(graph: Graph, node: Any) -> None:
     """Write out an RMS norm over the last axis as ``x / sqrt(mean(x * x) + e) * g``."""
     x, scale = node.input
     rank = len(graph.shapes.get(x, ()))
-    if not graph.is_float(x, scale) or any(node.output[1:]):
-        return
-    if read(node, "axis", -1) not in (-1, rank - 1):
+    is_last = read(node, "axis", -1) in (-1, rank - 1)
+    if not graph.is_float(x, scale) or any(node.output[1:]) or not is_last:
         return
     mean = graph.reduce("ReduceMean", graph.add("Mul", x, x), -1)
     root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
@@ -70,14 +67,10 @@ def write_root_of_squares(graph: Graph, node: Any) -> None:
     """Compute a ReduceL2 as the square root of a sum of squares."""
     x, *axes = node.input
     if graph.is_float(x):
-        own = {
-            attribute.name: onnx.helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-        }
+        own = read_all(node)
         if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
             axes = [graph.hold(np.array(own.pop("axes")))]
-        total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own)
-        result = graph.add("Sqrt", total)
+        result = graph.add("Sqrt", graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own))
         graph.replace([node], [result], "ReduceL2(x)", "sqrt(sum(x * x))")
 
 
@@ -91,11 +84,9 @@ def group_by_instance(graph: Graph, node: Any) -> None:
         return
     repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
     sizes = (1, -1, *[1] * (len(shape) - 2))
-    grouped = graph.add("Reshape", x, np.array([shape[0], groups, -1]))
     same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
-    epsilon = read(node, "epsilon", 1e-5)
-    norm = graph.add("InstanceNormalization", grouped, *same, epsilon=epsilon)
-    back = graph.add("Reshape", norm, np.array(shape))
+    kind = "InstanceNormalization"
+    back = reshape_norm(graph, node, [shape[0], groups, -1], *same, kind=kind)
     scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
     result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
     told = f"a group norm of {groups} groups"
@@ -113,16 +104,12 @@ def flatten_layer_norm(graph: Graph, node: Any) -> None:
     axis = read(node, "axis", -1) % len(shape)
     inner = shape[axis:]
     held = [graph.constant(one) for one in node.input[1:] if one]
-    if any(array is None for array in held):
-        return
-    if axis == len(shape) - 1 and len(shape) <= HIGHEST_RANK:
+    is_taken = len(inner) == 1 and len(shape) <= HIGHEST_RANK
+    if is_taken or any(array is None for array in held):
         return
     flat = [1, math.prod(shape[:axis]), math.prod(inner)]
     given = [np.broadcast_to(np.asarray(array), inner).reshape(-1) for array in held]
-    moved = graph.add("Reshape", x, np.array(flat))
-    epsilon = read(node, "epsilon", 1e-5)
-    norm = graph.add("LayerNormalization", moved, *given, axis=-1, epsilon=epsilon)
-    back = graph.add("Reshape", norm, np.array(shape))
+    back = reshape_norm(graph, node, flat, *given, axis=-1)
     told = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
     graph.replace([node], [back], told, f"a layer norm of {flat} over its last axis")
 
@@ -135,12 +122,18 @@ def flatten_instance_norm(graph: Graph, node: Any) -> None:
     if not graph.is_float(x) or len(shape) <= HIGHEST_RANK:
         return
     flat = [*shape[:2], math.prod(shape[2:])]
-    moved = graph.add("Reshape", x, np.array(flat))
-    epsilon = read(node, "epsilon", 1e-5)
-    norm = graph.add("InstanceNormalization", moved, *held, epsilon=epsilon)
-    back = graph.add("Reshape", norm, np.array(shape))
+    back = reshape_norm(graph, node, flat, *held)
     told = f"an instance norm of {list(shape)}"
     graph.replace([node], [back], told, f"an instance norm of {flat}")
+
+
+def reshape_norm(
+    graph: Graph, node: Any, shape: list[int], *held: Any, kind: str = "", **own: int
+) -> str:
+    """Compute a norm, or the norm ``kind``, of its operand in another shape."""
+    moved, epsilon = graph.reshape(node.input[0], shape), read(node, "epsilon", 1e-5)
+    norm = graph.add(kind or node.op_type, moved, *held, epsilon=epsilon, **own)
+    return graph.reshape(norm, graph.shape(node.input[0]))
 
 
 @rewrites("expand-constant", "Add", "Sub", "Mul")
@@ -159,8 +152,7 @@ def expand_constant(graph: Graph, node: Any) -> None:
     # A constant of the last axis alone is computed right.
     if value.ndim > len(shape) or sizes[0] != 1 or not any(size > 1 for size in sizes[1:-1]):
         return
-    whole = graph.hold(np.broadcast_to(value, (shape[0], *sizes[1:])))
-    given = [x, whole] if node.input[0] == x else [whole, x]
-    result = graph.add(node.op_type, *given)
+    whole = np.broadcast_to(value, (shape[0], *sizes[1:]))
+    result = graph.add(node.op_type, *([x, whole] if node.input[0] == x else [whole, x]))
     told = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
     graph.replace([node], [result], told, f"the constant expanded to {[shape[0], *sizes[1:]]}")

@@ -44,8 +44,7 @@ def multiply_single(graph: Graph, node: Any) -> None:
     if len(row) != 1 or len(graph.shape(x)) < 2 or read(node, "transA", 0) or not is_plain:
         return
     result = graph.add("Mul", x, row)
-    if any(held[1:]):
-        result = graph.add("Add", result, held[1])
+    result = graph.add("Add", result, held[1]) if any(held[1:]) else result
     graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
 
 
@@ -58,17 +57,17 @@ def multiply_cumulative(graph: Graph, node: Any) -> None:
     shape = graph.shape(x)
     place = int(axis) % len(shape)
     size = shape[place]
-    matrix = np.tri(size, k=-1 if read(node, "exclusive", 0) else 0, dtype=np.float32)
-    matrix = matrix[::-1, ::-1] if read(node, "reverse", 0) else matrix
-    flat = np.array([math.prod(shape[:place]), size, math.prod(shape[place + 1 :])])
+    flat = [math.prod(shape[:place]), size, math.prod(shape[place + 1 :])]
     if size > LONGEST or flat[0] * size * size > MOST_ELEMENTS:
         return
+    matrix = np.tri(size, k=-1 if read(node, "exclusive", 0) else 0, dtype=np.float32)
+    matrix = matrix[::-1, ::-1] if read(node, "reverse", 0) else matrix
     if flat[2] == 1:
-        summed = graph.add("MatMul", graph.add("Reshape", x, flat[:2]), matrix.T)
+        summed = graph.add("MatMul", graph.reshape(x, flat[:2]), matrix.T)
     else:
         whole = np.broadcast_to(matrix, (flat[0], size, size))
-        summed = graph.add("MatMul", whole, graph.add("Reshape", x, flat))
-    back = graph.add("Reshape", summed, np.array(shape))
+        summed = graph.add("MatMul", whole, graph.reshape(x, flat))
+    back = graph.reshape(summed, shape)
     graph.replace([node], [back], f"CumSum of {size}", "a product with a triangular matrix")
 
 
@@ -112,9 +111,7 @@ def _multiply(
         moved = transpose(graph, name, label, "".join(map("".join, parts)))
         flat = [math.prod(sizes[one] for one in part) for part in parts]
         held = graph.constant(moved)
-        if held is not None:
-            return graph.hold(held.reshape(flat))
-        return graph.add("Reshape", moved, np.array(flat))
+        return graph.reshape(moved, flat) if held is None else graph.hold(held.reshape(flat))
 
     is_weight = graph.constant(names[1]) is not None and not batch
     heads = [] if is_weight else [batch]
@@ -122,7 +119,7 @@ def _multiply(
     other = flatten(names[1], second, [*heads, summed, right])
     product = graph.add("MatMul", one, other)
     order = [*batch, *left, *right]
-    whole = graph.add("Reshape", product, np.array([sizes[one] for one in order]))
+    whole = graph.reshape(product, [sizes[one] for one in order])
     return transpose(graph, whole, "".join(order), result)
 
 
@@ -133,9 +130,9 @@ def transpose(graph: Graph, name: str, labels: str, wanted: str) -> str:
     if order == [*range(len(order))]:
         return name
     held = graph.constant(name)
-    if held is not None:
-        return graph.hold(np.transpose(held, order))
-    return graph.add("Transpose", name, perm=order)
+    if held is None:
+        return graph.add("Transpose", name, perm=order)
+    return graph.hold(np.transpose(held, order))
 
 
 @rewrites("unroll-rnn", "RNN")
@@ -161,8 +158,8 @@ def unroll_recurrence(graph: Graph, node: Any) -> None:
         if state:
             given = graph.add("Add", given, graph.add("MatMul", state, own.T))
         state = graph.add("Tanh", given)
-        states.append(graph.add("Reshape", state, np.array([1, 1, batch, size])))
+        states.append(graph.reshape(state, [1, 1, batch, size]))
     whole = graph.add("Concat", *states, axis=0)
-    last = graph.add("Reshape", state, np.array([1, batch, size]))
+    last = graph.reshape(state, [1, batch, size])
     results = [whole, last][: len(node.output)]
     graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")

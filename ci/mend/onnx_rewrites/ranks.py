@@ -31,7 +31,7 @@ def lower_rank(graph: Graph, node: Any) -> None:
     value = lower(graph, node, before.input[0], shape)
     if not value:
         return
-    result = graph.add("Reshape", value, np.array(graph.shape(after.output[0])))
+    result = graph.reshape(value, graph.shape(after.output[0]))
     told = f"{node.op_type} of rank {len(shape)}"
     graph.replace([before, node, after], [result], told, "Reshapes and moves of a lower rank")
 
@@ -41,7 +41,7 @@ def reshape_single(graph: Graph, node: Any) -> None:
     """Compute a sum over axes of size 1 as a Reshape."""
     x, y, axes = node.input[0], node.output[0], read_axes(graph, node)
     if axes and graph.is_float(x, y) and all(graph.shape(x)[axis] == 1 for axis in axes):
-        result = graph.add("Reshape", x, np.array(graph.shape(y)))
+        result = graph.reshape(x, graph.shape(y))
         graph.replace([node], [result], f"ReduceSum of axes {axes}", "a Reshape")
 
 
@@ -49,7 +49,7 @@ def lower_transpose(graph: Graph, node: Any, value: str, shape: Sequence[int]) -
     """Add the nodes of a Transpose of ``value``, seen as ``shape``, and return their result."""
     order = read(node, "perm", [*range(len(shape))][::-1])
     for sizes, places in split_order(*merge_axes(shape, order), HIGHEST_RANK):
-        value = graph.add("Reshape", value, np.array(sizes))
+        value = graph.reshape(value, sizes)
         value = graph.add("Transpose", value, perm=places)
     return value
 
@@ -66,7 +66,7 @@ def lower_reduction(graph: Graph, node: Any, value: str, shape: Sequence[int]) -
     places = [place for place, group in enumerate(groups) if group[0] in reduced]
     if len(sizes) > HIGHEST_RANK:
         return ""
-    value = graph.add("Reshape", value, np.array(sizes))
+    value = graph.reshape(value, sizes)
     if read(node, "axes", None) is not None:
         return graph.add(node.op_type, value, keepdims=0, axes=places)
     return graph.add(node.op_type, value, np.array(places), keepdims=0)

@@ -46,11 +46,9 @@ def separate_projections(edit: Editor, node: Node) -> None:
         return
     for (end, _), (block, sizes, order) in zip(ends, blocks, strict=True):
         with edit.at(end):
-            own = [edit.constant(one[block]) for one in stored if one is not None]
-            new = edit.call(aten.linear.default, operand, *own)
-            new = edit.call(aten.reshape.default, new, sizes)
-            if order != sorted(order):
-                new = edit.call(aten.permute.default, new, order)
+            own = [one[block] for one in stored if one is not None]
+            new = edit.reshape(edit.linear(operand, *own), sizes)
+            new = edit.permute(new, order) if order != sorted(order) else new
         edit.replace(end, new, SEPARATE)
 
 
@@ -92,10 +90,7 @@ def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]]
         for axis, size in enumerate(places.shape)
     ]
     axes = sorted(range(places.ndim), key=lambda axis: -steps[axis])
-    sizes, order = (
-        [places.shape[axis] for axis in axes],
-        [axes.index(axis) for axis in range(len(axes))],
-    )
+    sizes, order = [places.shape[axis] for axis in axes], [*map(axes.index, range(len(axes)))]
     made = torch.arange(places.numel()).reshape(sizes).permute(order)
     return (slice(start, stop), sizes, order) if torch.equal(made, places) else None
 
@@ -120,11 +115,8 @@ def mask_after_softmax(edit: Editor) -> None:
             continue
         scale = argument(node, "scale")
         scale = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
-        turned = edit.call(aten.transpose.int, key, -2, -1)
-        scores = edit.call(aten.matmul.default, query, turned)
-        scores = edit.call(aten.mul.Tensor, scores, scale)
-        weights = _normalize(edit, scores, -1, kept)
-        new = edit.call(aten.matmul.default, weights, value)
+        scores = edit.mul(edit.matmul(query, edit.transpose(key, -2, -1)), scale)
+        new = edit.matmul(_normalize(edit, scores, -1, kept), value)
         edit.replace(node, new, f"attention with {MASK_LATE}")
 
 
@@ -132,13 +124,10 @@ def _normalize(edit: Editor, scores: Node, axis: int, kept: Tensor) -> Node:
     factor = kept.to(value_of(scores).dtype)
     share = (1 - factor) * factor.shape[axis] / factor.sum(axis, keepdim=True)
     factor = edit.constant(factor)
-    scores = edit.call(aten.mul.Tensor, scores, factor)
-    mean = edit.call(aten.mean.dim, scores, [axis], True)
-    mean = edit.call(aten.mul.Tensor, mean, edit.constant(share))
-    scores = edit.call(aten.add.Tensor, scores, mean)
-    weights = edit.call(aten.mul.Tensor, edit.call(aten.softmax.int, scores, axis), factor)
-    total = edit.call(aten.sum.dim_IntList, weights, [axis], True)
-    return edit.call(aten.div.Tensor, weights, total)
+    scores = edit.mul(scores, factor)
+    scores = edit.add(scores, edit.mul(edit.mean(scores, [axis], True), share))
+    weights = edit.mul(edit.softmax(scores, axis), factor)
+    return edit.div(weights, edit.sum(weights, [axis], True))
 
 
 def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
@@ -187,14 +176,12 @@ def _is_low(edit: Editor, given: Any) -> bool:
 def raise_mask(edit: Editor, node: Node) -> None:
     """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves
     steps for the scores. A blocked score then counts e ** -30 instead of 0."""
+    places: Sequence[int] = (0, 1) if node.target is aten.add.Tensor else (1, 2)
     if node.target is aten.scaled_dot_product_attention.default:
-        places: Sequence[int] = (3,)
-    elif _reaches_softmax(edit, node):
-        places = (0, 1) if node.target is aten.add.Tensor else (1, 2)
-    else:
+        places = (3,)
+    elif not _reaches_softmax(edit, node):
         return
-    new = _raise_argument(edit, node, places)
-    if new is not None:
+    if new := _raise_argument(edit, node, places):
         edit.replace(node, new, f"a mask of {LOW:g}")
 
 
@@ -203,9 +190,7 @@ def _raise_argument(edit: Editor, node: Node, places: Sequence[int]) -> Node | N
     for place in places:
         made = _raise(edit, node.args[place]) if place < len(node.args) else None
         if made is not None:
-            args = [*node.args]
-            args[place] = made
-            return edit.call(node.target, *args, **node.kwargs)
+            return edit.call_again(node, *node.args[:place], made)
     return None
 
 
@@ -215,9 +200,8 @@ def _raise(edit: Editor, given: Any) -> Any:
         return LOW if given <= -LARGE else None
     stored = edit.value(given)
     if stored is not None:
-        if not stored.is_floating_point() or not (stored <= -LARGE).any():
-            return None
-        return edit.constant(torch.where(stored <= -LARGE, LOW, stored))
+        has_blocked = stored.is_floating_point() and (stored <= -LARGE).any()
+        return torch.where(stored <= -LARGE, LOW, stored) if has_blocked else None
     if not isinstance(given, Node) or not edit.is_used_once(given):
         return None
     if given.target in VIEWS or given.target is aten.expand.default or is_idle(given):

@@ -19,13 +19,11 @@ UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 def fold_constants(edit: Editor) -> None:
     """Store what operators compute from constants alone, such as masks."""
     for node in [*edit.graph.nodes]:
-        if node.op != "call_function" or not node.users or edit.value(node) is None:
-            continue
-        if all(edit.value(user) is not None for user in node.users):
-            continue  # it is a part of a larger constant
+        stored = edit.value(node) if node.op == "call_function" and node.users else None
+        if stored is None or all(edit.value(user) is not None for user in node.users):
+            continue  # it is none, or a part of a larger one
         with edit.at(node):
-            stored = edit.constant(edit.value(node))
-        edit.replace(node, stored, "a buffer with the computed constant")
+            edit.replace(node, edit.constant(stored), "a buffer with the computed constant")
 
 
 @rewrites("put-constant-first", aten.cat.default)
@@ -36,11 +34,13 @@ def put_constant_first(edit: Editor, node: Node) -> None:
     if len(operands) < 2 or stored is None or not is_uniform(stored):
         return
     size, whole = stored.shape[axis], shape_of(node)[axis]
-    mixed = edit.call(aten.cat.default, [operands[-1], *operands[:-1]], axis)
-    front = edit.call(aten.slice.Tensor, mixed, axis, size, whole)
-    back = edit.call(aten.slice.Tensor, mixed, axis, 0, size)
-    new = edit.call(aten.cat.default, [front, back], axis)
-    edit.replace(node, new, "torch.cat([constant, x], dim), and the parts in their order again")
+    mixed = edit.cat([operands[-1], *operands[:-1]], axis)
+    parts = [edit.slice(mixed, axis, *bounds) for bounds in ((size, whole), (0, size))]
+    edit.replace(
+        node,
+        edit.cat(parts, axis),
+        "torch.cat([constant, x], dim), and the parts in their order again",
+    )
 
 
 @rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
@@ -55,9 +55,7 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
             continue
         if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
             continue
-        operands = [*node.args[:2]]
-        operands[place] = edit.constant(stored.expand(shape))
-        new = edit.call(node.target, *operands, **node.kwargs)
+        new = edit.call_again(node, *node.args[:place], stored.expand(shape))
         edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
         break
 
@@ -70,8 +68,7 @@ def divide_before_relu(edit: Editor, node: Node) -> None:
         return
     if found := find_factor(edit, node):
         operand, given, stored = found
-        divisor = edit.constant(1 / stored) if isinstance(given, Node) else 1 / given
-        new = edit.call(aten.div.Tensor, operand, divisor)
+        new = edit.div(operand, 1 / (stored if isinstance(given, Node) else given))
         edit.replace(node, new, "x / (1 / factor)")
 
 
@@ -92,9 +89,9 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
         varies = varies or not is_uniform(stored)
         inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
     if varies:
-        new = edit.call(aten.mul.Tensor, operand, given)
-        summand = edit.constant((total * factor).to(value_of(node).dtype))
-        edit.replace(node, edit.call(aten.add.Tensor, new, summand), "x * f + constant * f")
+        summand = (total * factor).to(value_of(node).dtype)
+        new = edit.add(edit.mul(operand, given), summand)
+        edit.replace(node, new, "x * f + constant * f")
 
 
 @rewrites("subtract-negative", aten.add.Tensor)
@@ -102,8 +99,7 @@ def subtract_negative(edit: Editor, node: Node) -> None:
     """Write a sum with a constant of rank 5 whose elements are all equal as a difference."""
     stored = edit.value(node.args[1])
     if stored is not None and stored.ndim == UNIFORM_RANK and is_uniform(stored):
-        negative = edit.constant(-stored.to(value_of(node).dtype))
-        new = edit.call(aten.sub.Tensor, node.args[0], negative, **node.kwargs)
+        new = edit.sub(node.args[0], -stored.to(value_of(node).dtype), **node.kwargs)
         edit.replace(node, new, "x - (-constant)")
 
 
@@ -112,10 +108,9 @@ def pad_by_concatenation(edit: Editor, node: Node) -> None:
     """Write a padding with a constant as a concatenation."""
     operand, counts = node.args[0], node.args[1]
     mode, value = argument(node, "mode"), argument(node, "value") or 0.0
-    if mode not in {None, "constant"} or min(counts) < 0 or not any(counts):
-        return
-    new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
-    edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
+    if mode in {None, "constant"} and min(counts) >= 0 and any(counts):
+        new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
+        edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
 
 
 def surround(
@@ -132,7 +127,7 @@ def surround(
             blocks[count] = [edit.constant(block)]
         if any(counts):
             parts = [*blocks[counts[0]], operand, *blocks[counts[1]]]
-            operand = edit.call(aten.cat.default, parts, axis)
+            operand = edit.cat(parts, axis)
     return operand
 
 

@@ -8,15 +8,8 @@ import torch
 from torch.fx import Node
 
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of
-from ci.mend.torch_rewrites.norms import ABSORBING
+from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
 from ci.mend.torch_rewrites.pooling import per_axis
-
-CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
-TRANSPOSED = {
-    aten.conv_transpose1d.default,
-    aten.conv_transpose2d.input,
-    aten.conv_transpose3d.input,
-}
 
 
 @rewrites("reach-rows", *TRANSPOSED)
@@ -42,7 +35,7 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     if any(added):
         counts = [count for one in reversed(added) for count in (0, one)]
         extra = [more - count for more, count in zip(extra, added, strict=True)]
-        longer = edit.constant(torch.nn.functional.pad(weight, counts))
+        longer = torch.nn.functional.pad(weight, counts)
         new = edit.call_again(node, weight=longer, output_padding=extra)
         edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
 
@@ -58,8 +51,7 @@ def spread_kernel(edit: Editor, node: Node) -> None:
     spread = weight.new_zeros(*weight.shape[:2], *sizes)
     places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
     spread[places] = weight
-    ones = [1] * len(kernel)
-    new = edit.call_again(node, weight=edit.constant(spread), dilation=ones)
+    new = edit.call_again(node, weight=spread, dilation=[1] * len(kernel))
     edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
 
 
@@ -74,7 +66,7 @@ def join_transposed_groups(edit: Editor, node: Node) -> None:
     joined = weight.new_zeros(groups, size // groups, groups, count, *kernel)
     for group, part in enumerate(weight.chunk(groups)):
         joined[group, :, group] = part
-    whole = edit.constant(joined.reshape(size, groups * count, *kernel))
+    whole = joined.reshape(size, groups * count, *kernel)
     new = edit.call_again(node, weight=whole, groups=1)
     edit.replace(node, new, "groups=1, and zeros for the channels of other groups")
 
@@ -93,7 +85,7 @@ def surround_kernel(edit: Editor, node: Node) -> None:
     counts = [count for ring in reversed(rings) for count in (ring, ring)]
     steps = zip(padding, rings, dilation, strict=True)
     padding = [pad + count * step for pad, count, step in steps]
-    longer = edit.constant(torch.nn.functional.pad(weight, counts))
+    longer = torch.nn.functional.pad(weight, counts)
     new = edit.call_again(node, weight=longer, padding=padding)
     edit.replace(node, new, "zeros around the kernel, and as much more padding")
 
@@ -103,12 +95,11 @@ def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
     """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
     row and column are zeros."""
     weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
-    if weight is None or argument(node, "groups") < 2 or not even:
+    if weight is None or not even or tuple(weight.shape[1:]) != (1, 2, 2):
         return
-    if tuple(weight.shape[1:]) != (1, 2, 2):
-        return
-    if read_numbers(node, "stride", "padding", "dilation") == [[2, 2], [0, 0], [1, 1]]:
-        wide = edit.constant(torch.nn.functional.pad(weight, [1, 0, 1, 0]))
+    numbers = read_numbers(node, "stride", "padding", "dilation")
+    if argument(node, "groups") > 1 and numbers == [[2, 2], [0, 0], [1, 1]]:
+        wide = torch.nn.functional.pad(weight, [1, 0, 1, 0])
         new = edit.call_again(node, weight=wide, padding=[1, 1])
         edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
@@ -122,11 +113,11 @@ def stride_by_pool(edit: Editor, node: Node) -> None:
     if is_depthwise(node) and max(stride) > 1 and (max(dilation) > 1 or kernel == (1,)):
         new = edit.call_again(node, stride=[1] * len(kernel))
         if len(kernel) == 1:  # ExecuTorch quantizes no max_pool1d
-            new = edit.call(aten.unsqueeze.default, new, -2)
-            new = edit.call(aten.max_pool2d.default, new, [1, 1], [1, *stride])
-            new = edit.call(aten.squeeze.dim, new, -2)
+            new = edit.unsqueeze(new, -2)
+            new = edit.max_pool2d(new, [1, 1], [1, *stride])
+            new = edit.squeeze(new, -2)
         else:
-            new = edit.call(aten.max_pool2d.default, new, [1, 1], stride)
+            new = edit.max_pool2d(new, [1, 1], stride)
         edit.replace(node, new, f"the same with stride=1, and a max pool of 1 with stride={stride}")
 
 
@@ -140,8 +131,7 @@ def copy_shared_bias(edit: Editor) -> None:
         if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
             continue
         if bias.target in known:
-            own = edit.constant(edit.value(bias))
-            new = edit.call_again(node, bias=own)
+            new = edit.call_again(node, bias=edit.value(bias))
             edit.replace(node, new, "a layer with the same weights and its own bias for each call")
         known.add(bias.target)
 
@@ -151,8 +141,8 @@ def multiply_single(edit: Editor, node: Node) -> None:
     """Write a linear layer of a single feature as a product and a sum."""
     operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, "bias")
     if weight is not None and weight.shape[1] == 1:
-        new = edit.call(aten.mul.Tensor, operand, edit.constant(weight.flatten()))
-        new = new if bias is None else edit.call(aten.add.Tensor, new, bias)
+        new = edit.mul(operand, weight.flatten())
+        new = new if bias is None else edit.add(new, bias)
         edit.replace(node, new, "x * weight + bias")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ci.mend.rewrite import Change, TorchRewrite, find_place
@@ -22,23 +23,33 @@ FRAME = re.compile(r'File "([^"]+)", line \d+, in .+\n +(\S.*)')
 MOST_ELEMENTS = 1 << 24  # of a constant that is computed
 REWRITES: dict[str, TorchRewrite] = {}
 KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack")
+
+
+def list_operators(names: str) -> set[Any]:
+    """Return operators, such as ``relu squeeze.dim``. The default overload needs no name."""
+    pairs = (name.split(".") for name in names.split())
+    return {getattr(getattr(aten, name), *(more or ["default"])) for name, *more in pairs}
+
+
 # Operators that compute nothing in a model for inference.
-IDLE = {
-    aten.contiguous.default,
-    aten.clone.default,
-    aten.alias.default,
-    aten.detach.default,
-    aten.detach_.default,
-    aten.lift_fresh_copy.default,
+IDLE = list_operators("contiguous clone alias detach detach_ lift_fresh_copy")
+CASTS = list_operators("to.dtype to.dtype_layout _to_copy type_as")
+DROPOUTS = list_operators("dropout feature_dropout alpha_dropout")
+# The overloads of operators that are not called "default"
+OVERLOADS = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "slice"), "Tensor"),
+    **dict.fromkeys(("transpose", "select", "softmax"), "int"),
+    **dict.fromkeys(("mean", "squeeze"), "dim"),
+    "sum": "dim_IntList",
+    "rsub": "Scalar",
 }
-DROPOUTS = {aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default}
 
 
 class Editor:
     """The graph of an exported program while a rewrite edits it.
 
     New nodes are inserted before the node of the innermost ``at``, and get its place in the user's
-    source and its module.
+    source and its module. ``edit.mul(x, 0.5)`` inserts a call of the operator ``mul``.
     """
 
     def __init__(self, module: GraphModule) -> None:
@@ -58,21 +69,14 @@ class Editor:
         """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes
         are omitted if an operator writes into them or their inputs. New nodes are inserted before
         the yielded one."""
-        wanted = {
-            overload
-            for target in targets
-            for overload in (
-                [getattr(target, name) for name in target.overloads()]
-                if isinstance(target, torch._ops.OpOverloadPacket)
-                else [target]
-            )
-        }
+        wanted = {*targets}
         for node in [*self.graph.nodes]:
-            if node.op != "call_function" or node.target not in wanted or not node.users:
+            called = {node.target, getattr(node.target, "overloadpacket", None)}
+            involved = {node, *node.all_input_nodes}
+            is_wanted = node.op == "call_function" and node.users and list_tensors(node)
+            if not is_wanted or wanted.isdisjoint(called) or self.written & involved:
                 continue
-            tensors = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
-            involved = (node, *node.all_input_nodes)
-            if tensors and all(map(is_fixed, involved)) and self.written.isdisjoint(involved):
+            if all(map(is_fixed, involved)):
                 with self.at(node):
                     yield node
 
@@ -86,21 +90,25 @@ class Editor:
         finally:
             self._anchor = before
 
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
+        return functools.partial(self.call, target)
+
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """Insert a call of an operator, and return its node."""
+        """Insert a call of an operator, and return its node. Tensors become constants."""
+        args = tree_map(lambda one: self.constant(one) if isinstance(one, Tensor) else one, args)
         node = self.graph.call_function(target, args, kwargs)
-        mode = next(
-            (one.fake_mode for one in tree_leaves(tree_map(value_of, args)) if is_fake(one)), None
-        )
+        values = tree_map(value_of, args)
+        mode = next((one.fake_mode for one in tree_leaves(values) if is_fake(one)), None)
         with mode or torch.no_grad(), torch.no_grad():
-            node.meta["val"] = target(*tree_map(value_of, args), **tree_map(value_of, kwargs))
+            node.meta["val"] = target(*values, **tree_map(value_of, kwargs))
         return self._mark(node)
 
-    def call_again(self, node: Node, **changed: Any) -> Node:
-        """Insert a call like ``node`` with some of its arguments changed."""
-        arguments = node.target._schema.arguments
-        args, known = [*node.args], [one.name for one in arguments]
-        while len(args) <= max(map(known.index, changed)):
+    def call_again(self, node: Node, *operands: Any, **changed: Any) -> Node:
+        """Insert a call like ``node`` with its first operands and some of its arguments changed."""
+        known = [one.name for one in node.target._schema.arguments]
+        args = [*operands, *node.args[len(operands) :]]
+        while len(args) <= max(map(known.index, changed), default=-1):
             args.append(argument(node, known[len(args)]))
         for name, value in changed.items():
             args[known.index(name)] = value
@@ -113,12 +121,8 @@ class Editor:
         name = next(f"mended_{i}" for i in range(len(taken) + 1) if f"mended_{i}" not in taken)
         self.module.register_buffer(name, value.detach().clone().contiguous())
         node = self.graph.get_attr(name)
-        mode = next(
-            one.fake_mode
-            for other in self.graph.nodes
-            for one in tree_leaves(other.meta.get("val"))
-            if is_fake(one)
-        )
+        values = (one for other in self.graph.nodes for one in tree_leaves(other.meta.get("val")))
+        mode = next(one.fake_mode for one in values if is_fake(one))
         node.meta["val"] = mode.from_tensor(getattr(self.module, name), static_shapes=True)
         return self._mark(node)
 
@@ -143,7 +147,7 @@ class Editor:
             and torch.Tag.nondeterministic_seeded not in target.tags
             and not target._schema.is_mutable
         )
-        fakes = [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
+        fakes = list_tensors(node)
         if node.op != "call_function" or not pure or not fakes or not is_fixed(node):
             return None
         if sum(fake.numel() for fake in fakes) > MOST_ELEMENTS:
@@ -154,12 +158,9 @@ class Editor:
             inputs[one] = self._values.get(one) if computed is None else computed
             if inputs[one] is None:
                 return None
-        known = [
-            tree_map(lambda one: inputs.get(one, one) if isinstance(one, Node) else one, part)
-            for part in (node.args, node.kwargs)
-        ]
+        args, kwargs = (map_arg(part, inputs.__getitem__) for part in (node.args, node.kwargs))
         with torch.no_grad():
-            return target(*known[0], **known[1])
+            return target(*args, **kwargs)
 
     def source(self, given: Any) -> Any:
         """Return the node whose value reaches ``given`` through operators that compute nothing."""
@@ -237,10 +238,14 @@ def is_fake(value: Any) -> bool:
     return hasattr(value, "fake_mode")
 
 
+def list_tensors(node: Node) -> list[Tensor]:
+    """Return the fake tensors that a node has as its value."""
+    return [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
+
+
 def is_fixed(node: Node) -> bool:
     """Return whether the shapes of a node's tensors do not depend on the input."""
-    tensors = (one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor))
-    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
+    return all(isinstance(size, int) for tensor in list_tensors(node) for size in tensor.shape)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
@@ -264,15 +269,7 @@ def is_idle(node: Node) -> bool:
         return True
     if node.target in DROPOUTS:
         return node.args[2] is False or node.args[1] == 0
-    if node.target in {
-        aten.to.dtype,
-        aten.to.dtype_layout,
-        aten._to_copy.default,
-        aten.type_as.default,
-    }:
-        before = value_of(node.args[0])
-        return bool(before.dtype == value_of(node).dtype)
-    return False
+    return node.target in CASTS and bool(value_of(node.args[0]).dtype == value_of(node).dtype)
 
 
 def normal_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
@@ -306,22 +303,24 @@ def _write_out_of_place(graph: Graph) -> None:
         changed.replace_all_uses_with(node, later.__contains__)
 
 
+def _find_alias(node: Node) -> Any:
+    """Return torch's notes on the memory that a node's value shares with an operand, or None."""
+    schema = getattr(node.target, "_schema", None)
+    return schema.returns[0].alias_info if schema and schema.returns else None
+
+
 def _is_view(node: Node) -> bool:
     """Return whether a node's value may share memory with its first operand."""
-    schema = getattr(node.target, "_schema", None)
-    returned = schema.returns[0].alias_info if schema and schema.returns else None
-    writes = bool(returned and returned.is_write)
-    return node.target is operator.getitem or bool(returned and not writes)
+    alias = _find_alias(node)
+    return node.target is operator.getitem or bool(alias and not alias.is_write)
 
 
 def _find_written(module: GraphModule) -> set[Node]:
     """Return the nodes whose memory an operator writes into, with all views of it."""
     base: dict[Node, Node] = {}
     for node in module.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        shares = bool(schema and schema.returns and schema.returns[0].alias_info)
         source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-        if source and (shares or node.target is operator.getitem):
+        if source and (_find_alias(node) or node.target is operator.getitem):
             base[node] = base.get(source, source)
     written: set[Node] = set()
     for node in module.graph.nodes:

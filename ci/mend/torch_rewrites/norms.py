@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,29 +14,24 @@ from ci.mend.torch_rewrites.editing import (
     Editor,
     argument,
     aten,
+    list_operators,
     normal_axes,
     rewrites,
     shape_of,
     value_of,
 )
 
-ABSORBING = {  # layers into which ExecuTorch or QNN folds a batch norm
-    aten.conv1d.default,
-    aten.conv2d.default,
-    aten.conv3d.default,
-    aten.conv1d.padding,
-    aten.conv2d.padding,
-    aten.conv3d.padding,
-    aten.convolution.default,
-    aten.conv_transpose1d.default,
-    aten.conv_transpose2d.input,
-    aten.conv_transpose3d.input,
-    aten.linear.default,
+CONVOLUTIONS = list_operators("conv1d conv2d conv3d")
+TRANSPOSED = list_operators("conv_transpose1d conv_transpose2d.input conv_transpose3d.input")
+# Layers into which ExecuTorch or QNN folds a batch norm.
+ABSORBING = {
+    *CONVOLUTIONS,
+    *TRANSPOSED,
+    *list_operators("conv1d.padding conv2d.padding conv3d.padding convolution linear"),
 }
 
 
-@dataclass(frozen=True)
-class RmsNorm:
+class RmsNorm(NamedTuple):
     """An RMS norm over the last axis: ``node`` is its result, ``weight`` a node or None.
 
     ``refused``: it is written as x * (rsqrt(...) * weight), which ExecuTorch refuses.
@@ -59,9 +53,9 @@ def flatten_rms_norm(edit: Editor) -> None:
         if not norm.refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
             continue
         with edit.at(norm.node):
-            flat = edit.call(aten.reshape.default, norm.operand, [1, -1, shape[-1]])
-            made = edit.call(aten.rms_norm.default, flat, [shape[-1]], norm.weight, norm.eps)
-            made = edit.call(aten.reshape.default, made, [*shape])
+            flat = edit.reshape(norm.operand, [1, -1, shape[-1]])
+            made = edit.rms_norm(flat, [shape[-1]], norm.weight, norm.eps)
+            made = edit.reshape(made, [*shape])
         edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
@@ -73,12 +67,10 @@ def flatten_layer_norm(edit: Editor, node: Node) -> None:
     stored = [edit.value(one) for one in given]
     if len(node.args[1]) < 2 or [one is None for one in given] != [one is None for one in stored]:
         return
-    flat = edit.call(aten.reshape.default, node.args[0], [1, -1, length])
-    factors = [None if one is None else edit.constant(one.flatten()) for one in stored]
-    eps = argument(node, "eps")
-    made = edit.call(aten.layer_norm.default, flat, [length], *factors, eps)
-    made = edit.call(aten.reshape.default, made, [*shape])
-    edit.replace(node, made, f"nn.LayerNorm({length}) of a flattened x")
+    flat = edit.reshape(node.args[0], [1, -1, length])
+    factors = [None if one is None else one.flatten() for one in stored]
+    made = edit.layer_norm(flat, [length], *factors, argument(node, "eps"))
+    edit.replace(node, edit.reshape(made, [*shape]), f"nn.LayerNorm({length}) of a flattened x")
 
 
 @rewrites("write-variance", aten.var, aten.std)
@@ -87,18 +79,14 @@ def write_variance(edit: Editor, node: Node) -> None:
     operand, shape = node.args[0], shape_of(node.args[0])
     axes = normal_axes(argument(node, "dim") or range(len(shape)), len(shape))
     numbers = argument(node, "correction"), argument(node, "unbiased"), 1
-    count = math.prod(shape[axis] for axis in axes)
     lost = next(number for number in numbers if number is not None)
+    count = math.prod(shape[axis] for axis in axes)
     if count <= lost:
         return
-    mean = edit.call(aten.mean.dim, operand, [*axes], True)
-    new = edit.call(aten.sub.Tensor, operand, mean)
-    new = edit.call(aten.mul.Tensor, new, new)
-    new = edit.call(aten.mean.dim, new, [*axes], bool(argument(node, "keepdim")))
-    if lost:
-        new = edit.call(aten.mul.Tensor, new, count / (count - lost))
-    if "std" in str(node.target):
-        new = edit.call(aten.sqrt.default, new)
+    new = edit.sub(operand, edit.mean(operand, [*axes], True))
+    new = edit.mean(edit.mul(new, new), [*axes], bool(argument(node, "keepdim")))
+    new = edit.mul(new, count / (count - lost)) if lost else new
+    new = edit.sqrt(new) if "std" in str(node.target) else new
     edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
@@ -110,9 +98,8 @@ def scale_batch_norm(edit: Editor, node: Node) -> None:
     if node.args[5] or (source.target in ABSORBING and edit.user(source) is node):
         return
     weight, bias, mean, variance = (edit.value(one) for one in stored)
-    if mean is None or variance is None:
-        return
-    if (weight is None) != (stored[0] is None) or (bias is None) != (stored[1] is None):
+    is_computed = [one is None for one in stored[:2]] != [one is None for one in (weight, bias)]
+    if mean is None or variance is None or is_computed:
         return
     gain = torch.rsqrt(variance.double() + node.args[7])
     gain = gain if weight is None else gain * weight
@@ -121,12 +108,8 @@ def scale_batch_norm(edit: Editor, node: Node) -> None:
     gain, offset = (
         edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
     )
-    made = edit.call(aten.add.Tensor, edit.call(aten.mul.Tensor, operand, gain), offset)
-    edit.replace(
-        node,
-        made,
-        "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g",
-    )
+    after = "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g"
+    edit.replace(node, edit.add(edit.mul(operand, gain), offset), after)
 
 
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
@@ -160,23 +143,20 @@ def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | Non
     mean, eps = map(edit.source, add.args)
     if isinstance(eps, Node):
         mean, eps = eps, mean
-    if isinstance(eps, Node):
-        stored = edit.value(eps)
-        eps = stored.item() if stored is not None and stored.numel() == 1 else eps
+    stored = edit.value(eps)
+    eps = stored.item() if stored is not None and stored.numel() == 1 else eps
     if not isinstance(mean, Node) or mean.target is not aten.mean.dim or isinstance(eps, Node):
         return None
     square = edit.source(mean.args[0])
-    if argument(mean, "keepdim") is not True or not isinstance(square, Node):
-        return None
     rank = len(shape_of(square))
-    if not mean.args[1] or normal_axes(mean.args[1], rank) != (rank - 1,):
+    is_last = mean.args[1] and normal_axes(mean.args[1], rank) == (rank - 1,)
+    if not is_last or argument(mean, "keepdim") is not True:
         return None
     operand = edit.source(square.args[0]) if square.args else None
     powers = square.target is aten.pow.Tensor_Scalar and square.args[1] == 2
     products = square.target is aten.mul.Tensor and edit.source(square.args[1]) is operand
-    if powers or products or square.target is aten.square.default:
-        return operand, float(eps)
-    return None
+    is_square = powers or products or square.target is aten.square.default
+    return (operand, float(eps)) if is_square else None
 
 
 def _is_weight(edit: Editor, given: Any, operand: Node) -> bool:

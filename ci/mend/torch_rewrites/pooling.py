@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,46 +14,34 @@ from torch.fx import Node
 from ci.mend.torch_rewrites.constants import surround
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
 
-AXES = {  # the pooled axes of an operator
-    aten.avg_pool1d.default: 1,
-    aten.avg_pool2d.default: 2,
-    aten.avg_pool3d.default: 3,
-    aten.adaptive_avg_pool1d.default: 1,
-    aten.adaptive_avg_pool2d.default: 2,
-    aten.adaptive_avg_pool3d.default: 3,
-    aten.adaptive_max_pool1d.default: 1,
-    aten.adaptive_max_pool2d.default: 2,
-    aten.adaptive_max_pool3d.default: 3,
-}
+# The operators that pool 1, 2 or 3 axes
+AVERAGES = [aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default]
+MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
+MAXIMA = [getattr(aten, f"adaptive_max_pool{axes}d").default for axes in (1, 2, 3)]
 
 
-@rewrites("pad-before-pool", aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d)
+@rewrites("pad-before-pool", *AVERAGES)
 def pad_before_pool(edit: Editor, node: Node) -> None:
     """Write the padding of average pools out, and that of windows beyond the edge. The border is
     multiplied by the factor that the other number of counted elements makes."""
-    axes, operand, shape = AXES[node.target], node.args[0], shape_of(node.args[0])
+    axes, operand = AVERAGES.index(node.target) + 1, node.args[0]
     kernel = per_axis(node.args[1], axes)
     stride = per_axis(argument(node, "stride") or kernel, axes)
     padding = per_axis(argument(node, "padding"), axes)
-    sizes, made = shape[-axes:], shape_of(node)[-axes:]
+    sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
     after = [  # a negative number: elements that no window reaches
         max((count - 1) * step + window - size - pad, 0)
         for size, count, window, step, pad in zip(sizes, made, kernel, stride, padding, strict=True)
     ]
     if not any(padding) and not any(after):
         return
-    pool = AVERAGES[axes]
-
-    def average(given: Tensor, node: Node = node) -> Tensor:
-        return node.target(given, *node.args[1:], **node.kwargs)
-
     ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
-    padded = _pad(ones, padding, after)
-    factor = average(ones) / pool(padded, kernel, stride)
-    operand = surround(edit, operand, padding, after)
-    new = edit.call(pool, operand, kernel, stride)
+    counts = [count for pair in zip(padding, after, strict=True) for count in reversed(pair)]
+    padded = torch.nn.functional.pad(ones, counts[::-1])
+    factor = node.target(ones, *node.args[1:], **node.kwargs) / node.target(padded, kernel, stride)
+    new = edit.call(node.target, surround(edit, operand, padding, after), kernel, stride)
     if not bool((factor == 1).all()):
-        new = edit.call(aten.mul.Tensor, new, edit.constant(factor[0, 0]))
+        new = edit.mul(new, factor[0, 0])
     edit.replace(node, new, "pad with zeros, pool without padding, multiply by a constant factor")
 
 
@@ -75,68 +62,56 @@ def widen_max_pool(edit: Editor, node: Node) -> None:
         [number, *per_axis(argument(node, name) or kernel, 1)]
         for name, number in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    new = edit.call(aten.unsqueeze.default, node.args[0], -2)
+    new = edit.unsqueeze(node.args[0], -2)
     ceil = argument(node, "ceil_mode")
-    new = edit.call(aten.max_pool2d.default, new, size, stride, padding, dilation, ceil)
-    new = edit.call(aten.squeeze.dim, new, -2)
+    new = edit.max_pool2d(new, size, stride, padding, dilation, ceil)
+    new = edit.squeeze(new, -2)
     edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
 
 
-@rewrites(
-    "multiply-adaptive-pool",
-    aten.adaptive_avg_pool1d,
-    aten.adaptive_avg_pool2d,
-    aten.adaptive_avg_pool3d,
-)
+@rewrites("multiply-adaptive-pool", *MEANS)
 def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
     """Write adaptive average pools of sizes that do not divide as products with constant matrices,
     one per axis."""
-    axes, operand = AXES[node.target], node.args[0]
+    axes, operand = MEANS.index(node.target) + 1, node.args[0]
     sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
     if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
         return
     for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
-        if size == count:
-            continue
-        operand = _multiply_axis(edit, operand, axis, _averages(size, count))
+        if size != count:
+            matrix = torch.zeros(count, size, dtype=torch.float64)
+            for row in range(count):
+                start, stop = _window(size, count, row)
+                matrix[row, start:stop] = 1 / (stop - start)
+            operand = _multiply_axis(edit, operand, axis, matrix)
     edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
-@rewrites(
-    "slice-adaptive-maximum",
-    aten.adaptive_max_pool1d,
-    aten.adaptive_max_pool2d,
-    aten.adaptive_max_pool3d,
-)
+@rewrites("slice-adaptive-maximum", *MAXIMA)
 def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
     users = [user for user in node.users if user.users]
     if [user.args[1:] for user in users] != [(0,)]:
         return  # the indices are used
-    axes, operand = AXES[node.target], node.args[0]
+    axes, operand = MAXIMA.index(node.target) + 1, node.args[0]
     sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
     rank = len(shape_of(operand))
     for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
         bounds = [_window(size, count, row) for row in range(count)]
-        parts = [edit.call(aten.slice.Tensor, operand, axis, *bound) for bound in bounds]
-        parts = [edit.call(aten.amax.default, part, [axis], True) for part in parts]
-        operand = edit.call(aten.cat.default, parts, axis) if count > 1 else parts[0]
+        parts = [edit.slice(operand, axis, *bound) for bound in bounds]
+        parts = [edit.amax(part, [axis], True) for part in parts]
+        operand = edit.cat(parts, axis) if count > 1 else parts[0]
     edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
 
 @rewrites("separate-maximum", aten.max.dim, aten.min.dim)
 def separate_maximum(edit: Editor, node: Node) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
-    largest = node.target is aten.max.dim
+    end = "max" if node.target is aten.max.dim else "min"
     axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, "keepdim")
     for user in [user for user in node.users if user.users]:
-        if user.args[1] == 0:
-            kind = aten.amax.default if largest else aten.amin.default
-            new = edit.call(kind, node.args[0], [axis], keep)
-        else:
-            kind = aten.argmax.default if largest else aten.argmin.default
-            new = edit.call(kind, node.args[0], axis, keep)
-        word = str(kind).split(".")[1]
+        word, axes = (f"a{end}", [axis]) if user.args[1] == 0 else (f"arg{end}", axis)
+        new = getattr(edit, word)(node.args[0], axes, keep)
         edit.replace(user, new, f"x.{word}(dim)")
 
 
@@ -156,8 +131,7 @@ def select_nearest(edit: Editor, node: Node) -> None:
         if size != count:
             step = math.prod(sizes[axis + 1 :])
             line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
-            rows = edit.constant(line // step)
-            operand = edit.call(aten.index_select.default, operand, axis + 2, rows)
+            operand = edit.index_select(operand, axis + 2, line // step)
     edit.replace(node, operand, "x.index_select(dim, places) for each axis")
 
 
@@ -172,10 +146,10 @@ def slice_windows(edit: Editor) -> None:
         places = torch.arange(count)[:, None] * step + torch.arange(size)
         rows = edit.constant(places.flatten())
         turns = [axis, rank - 1] if axis < rank - 1 else []
-        new = edit.call(aten.transpose.int, operand, *turns) if turns else operand
-        new = edit.call(aten.index_select.default, new, rank - 1, rows)
-        new = edit.call(aten.reshape.default, new, [*shape_of(new)[:-1], count, size])
-        new = edit.call(aten.transpose.int, new, *turns) if turns else new
+        new = edit.transpose(operand, *turns) if turns else operand
+        new = edit.index_select(new, rank - 1, rows)
+        new = edit.reshape(new, [*shape_of(new)[:-1], count, size])
+        new = edit.transpose(new, *turns) if turns else new
         edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
     for node in edit.find(aten.im2col.default):
         operand, *given = node.args
@@ -194,10 +168,10 @@ def slice_windows(edit: Editor) -> None:
             for axis, start in enumerate(place):
                 start *= dilation[axis]
                 bounds = start, start + reach[axis], stride[axis]
-                part = edit.call(aten.slice.Tensor, part, axis + 2, *bounds)
-            parts.append(edit.call(aten.reshape.default, part, [batch, channels, 1, -1]))
-        new = edit.call(aten.cat.default, parts, 2) if len(parts) > 1 else parts[0]
-        new = edit.call(aten.reshape.default, new, [*shape_of(node)])
+                part = edit.slice(part, axis + 2, *bounds)
+            parts.append(edit.reshape(part, [batch, channels, 1, -1]))
+        new = edit.cat(parts, 2) if len(parts) > 1 else parts[0]
+        new = edit.reshape(new, [*shape_of(node)])
         edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
 
 
@@ -211,11 +185,8 @@ def convolve_tall_pool(edit: Editor, node: Node) -> None:
     divisor = argument(node, "divisor_override") or math.prod(kernel)
     if stride != [1, 1] or any(padding) or len(shape) != 4:
         return
-    channels = shape[1]
-    weight = torch.full((channels, 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
-    stored = edit.constant(weight)
-    ones, zeros = [1, 1], [0, 0]
-    new = edit.call(aten.conv2d.default, node.args[0], stored, None, ones, zeros, ones, channels)
+    weight = torch.full((shape[1], 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
+    new = edit.conv2d(node.args[0], weight, None, [1, 1], [0, 0], [1, 1], shape[1])
     edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
 
 
@@ -234,36 +205,14 @@ def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> No
     """Multiply a matrix [made, size] by an axis, a number below zero, of a tensor."""
     stored = edit.constant(matrix.to(value_of(operand).dtype))
     if axis == -1:
-        return edit.call(aten.linear.default, operand, stored)
-    operand = edit.call(aten.transpose.int, operand, axis, -1)
-    operand = edit.call(aten.linear.default, operand, stored)
-    return edit.call(aten.transpose.int, operand, axis, -1)
-
-
-AVERAGES: dict[int, Any] = {
-    1: aten.avg_pool1d.default,
-    2: aten.avg_pool2d.default,
-    3: aten.avg_pool3d.default,
-}
+        return edit.linear(operand, stored)
+    operand = edit.linear(edit.transpose(operand, axis, -1), stored)
+    return edit.transpose(operand, axis, -1)
 
 
 def per_axis(given: int | Sequence[int], axes: int) -> list[int]:
     numbers = [given] if isinstance(given, int) else [*given]
     return numbers * axes if len(numbers) == 1 else numbers
-
-
-def _pad(given: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
-    counts = [count for pair in zip(before, after, strict=True) for count in reversed(pair)]
-    return torch.nn.functional.pad(given, counts[::-1])
-
-
-def _averages(size: int, count: int) -> Tensor:
-    """Return the matrix [count, size] of an adaptive average pool."""
-    matrix = torch.zeros(count, size, dtype=torch.float64)
-    for row in range(count):
-        start, stop = _window(size, count, row)
-        matrix[row, start:stop] = 1 / (stop - start)
-    return matrix
 
 
 def _window(size: int, count: int, row: int) -> tuple[int, int]:

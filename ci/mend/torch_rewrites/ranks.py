@@ -17,33 +17,19 @@ from ci.mend.torch_rewrites.editing import (
     aten,
     is_fixed,
     is_idle,
+    list_operators,
     rewrites,
     shape_of,
     value_of,
 )
 
 MOST_AXES = 5  # that QNN takes
-VIEWS = {
-    aten.view.default,
-    aten.reshape.default,
-    aten._unsafe_view.default,
-    aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.flatten.using_ints,
-    aten.unflatten.int,
-    aten.view_as.default,
-    aten.reshape_as.default,
-}
-PERMUTATIONS = {
-    aten.permute.default,
-    aten.transpose.int,
-    aten.movedim.int,
-    aten.movedim.intlist,
-    aten.swapaxes.default,
-}
-PARTS = {aten.unbind.int, aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default}
+VIEWS = list_operators(
+    "view reshape _unsafe_view unsqueeze squeeze squeeze.dim squeeze.dims flatten.using_ints"
+    " unflatten.int view_as reshape_as"
+)
+PERMUTATIONS = list_operators("permute transpose.int movedim.int movedim.intlist swapaxes")
+PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 
 
 @rewrites("lower-rank")
@@ -60,7 +46,7 @@ def lower_rank(edit: Editor) -> None:
             operand = node.args[0].args[0]
         if isinstance(operand, Node) and _is_high(operand) and _is_movable(edit, node):
             with edit.at(node):
-                new = edit.call(aten.reshape.default, _order(edit, node, made), [*shape_of(node)])
+                new = edit.reshape(_order(edit, node, made), [*shape_of(node)])
             edit.replace(node, new, "views and permutations of at most four axes, one by one")
 
 
@@ -69,7 +55,7 @@ def repeat_by_expand(edit: Editor) -> None:
     """Write repeat_interleave by a fixed number, and that of grouped attention, as an expansion of
     rank 4, and expand_as as expand."""
     for node in edit.find(aten.expand_as.default):
-        new = edit.call(aten.expand.default, node.args[0], [*shape_of(node)])
+        new = edit.expand(node.args[0], [*shape_of(node)])
         edit.replace(node, new, "x.expand(other.shape)")
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, *pair = node.args[:3]
@@ -82,12 +68,11 @@ def repeat_by_expand(edit: Editor) -> None:
         edit.replace(node, new, "x.unsqueeze(2).expand(...).flatten(1, 2) for key and value")
     for node in edit.find(aten.repeat_interleave.self_int):
         operand, times = node.args[:2]
-        axis = argument(node, "dim")
-        shape = shape_of(operand)
+        axis, shape = argument(node, "dim"), shape_of(operand)
         if axis is None:
             shape, axis = (math.prod(shape),), 0
         if len(shape) != len(shape_of(operand)):
-            operand = edit.call(aten.reshape.default, operand, [*shape])
+            operand = edit.reshape(operand, [*shape])
         new = _repeat(edit, operand, times, axis % len(shape))
         edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
 
@@ -106,20 +91,20 @@ def select_places(edit: Editor, node: Node) -> None:
     for axis, one in zip(axes, stored, strict=True):
         places = places * shape[axis] + one % shape[axis]
     flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
-    new = edit.call(aten.reshape.default, operand, flat) if len(axes) > 1 else operand
-    rows = edit.constant(places.flatten())
-    new = edit.call(aten.index_select.default, new, start, rows)
-    new = edit.call(aten.reshape.default, new, [*shape_of(node)])
-    edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
+    new = edit.reshape(operand, flat) if len(axes) > 1 else operand
+    new = edit.index_select(new, start, places.flatten())
+    edit.replace(
+        node, edit.reshape(new, [*shape_of(node)]), "x.flatten(...).index_select(dim, places)"
+    )
 
 
 def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
     """Repeat each element of an axis."""
     shape = shape_of(operand)
     before, count, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-    new = edit.call(aten.reshape.default, operand, [before, count, 1, after])
-    new = edit.call(aten.expand.default, new, [before, count, times, after])
-    return edit.call(aten.reshape.default, new, [*shape[:axis], count * times, *shape[axis + 1 :]])
+    new = edit.reshape(operand, [before, count, 1, after])
+    new = edit.expand(new, [before, count, times, after])
+    return edit.reshape(new, [*shape[:axis], count * times, *shape[axis + 1 :]])
 
 
 def _is_tensor(given: object) -> bool:
@@ -166,14 +151,14 @@ def _order(edit: Editor, node: Node, made: dict[Node, Node]) -> Node:
         for axis, size in enumerate(shape_of(node)):
             if now[axis] != size:
                 outer, inner = math.prod(now[:axis]), math.prod(now[axis + 1 :])
-                result = edit.call(aten.reshape.default, result, [outer, 1, inner])
-                result = edit.call(aten.expand.default, result, [outer, size, inner])
+                result = edit.reshape(result, [outer, 1, inner])
+                result = edit.expand(result, [outer, size, inner])
                 now[axis] = size
     else:
         axis, start, size = find_part(node)
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        result = edit.call(aten.reshape.default, source, [outer, shape[axis], inner])
-        result = edit.call(aten.slice.Tensor, result, 1, start, start + size)
+        result = edit.reshape(source, [outer, shape[axis], inner])
+        result = edit.slice(result, 1, start, start + size)
     made[node] = result
     return result
 
@@ -204,7 +189,7 @@ def reshape_single(edit: Editor, node: Node) -> None:
     shape = shape_of(operand)
     is_same = value_of(operand).dtype == value_of(node).dtype
     if axes and is_same and all(shape[axis] == 1 for axis in axes):
-        new = edit.call(aten.reshape.default, operand, [*shape_of(node)])
+        new = edit.reshape(operand, [*shape_of(node)])
         edit.replace(node, new, "x.reshape(...)")
 
 
@@ -229,11 +214,9 @@ def multiply_einsum(edit: Editor, node: Node) -> None:
     sizes |= others
     one = _arrange(edit, one, first, (batch, left, summed), sizes)
     other = _arrange(edit, other, second, (batch, summed, right), sizes)
-    made = edit.call(aten.matmul.default, one, other)
     places = [order.index(label) for label in result]
-    made = _permute(edit, made, [sizes[label] for label in order], places)
-    made = edit.call(aten.reshape.default, made, [*shape_of(node)])
-    edit.replace(node, made, "permutations and one matrix product")
+    made = _permute(edit, edit.matmul(one, other), [sizes[label] for label in order], places)
+    edit.replace(node, edit.reshape(made, [*shape_of(node)]), "permutations and one matrix product")
 
 
 def _arrange(
@@ -248,7 +231,7 @@ def _arrange(
     if stored is not None:
         return edit.constant(stored.permute(order).reshape(shape))
     moved = _permute(edit, given, [sizes[label] for label in labels], order)
-    return edit.call(aten.reshape.default, moved, shape)
+    return edit.reshape(moved, shape)
 
 
 def find_part(node: Node) -> tuple[int, int, int]:
@@ -258,13 +241,11 @@ def find_part(node: Node) -> tuple[int, int, int]:
         shape = shape_of(node.args[0])
         return axis % len(shape), start % shape[axis], 1
     source, place = node.args
-    shape = shape_of(source.args[0])
-    if source.target is aten.unbind.int:
-        axis = argument(source, "dim")
-        return axis % len(shape), place, 1
     axis = argument(source, "dim")
-    sizes = [one.shape[axis] for one in source.meta["val"]]
-    return axis % len(shape), sum(sizes[:place]), sizes[place]
+    sizes = [1] * (place + 1)
+    if source.target is not aten.unbind.int:
+        sizes = [one.shape[axis] for one in source.meta["val"]]
+    return axis % len(shape_of(source.args[0])), sum(sizes[:place]), sizes[place]
 
 
 def _permute(edit: Editor, source: Node, shape: Sequence[int], order: Sequence[int]) -> Node:
@@ -272,6 +253,6 @@ def _permute(edit: Editor, source: Node, shape: Sequence[int], order: Sequence[i
     in the right order, but perhaps another shape."""
     for sizes, places in split_order(*merge_axes(shape, order), most=4):
         if len(places) > 1:
-            source = edit.call(aten.reshape.default, source, sizes)
-            source = edit.call(aten.permute.default, source, places)
+            source = edit.reshape(source, sizes)
+            source = edit.permute(source, places)
     return source

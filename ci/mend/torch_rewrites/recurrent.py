@@ -90,7 +90,7 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
         steps = found[0]
         if twice:
             both = zip(*found, strict=True)
-            steps = [edit.call(aten.cat.default, [*pair], -1) for pair in both]
+            steps = [edit.cat([*pair], -1) for pair in both]
     return steps, ends, time
 
 
@@ -122,48 +122,45 @@ class _Layer:
 
     def read(self, steps: Sequence[Node]) -> list[Node]:
         """Return what the input's layer makes of each step [batch, features]."""
-        call = self.edit.call
-        return [call(aten.linear.default, step, self.into, self.bias) for step in steps]
+        return [self.edit.linear(step, self.into, self.bias) for step in steps]
 
     def read_sequence(self, operand: Node, time: int) -> list[Node]:
         """Return what the input's layer makes of each step of a sequence."""
-        whole = self.edit.call(aten.linear.default, operand, self.into, self.bias)
+        whole = self.edit.linear(operand, self.into, self.bias)
         count = shape_of(operand)[time]
-        return [self.edit.call(aten.select.int, whole, time, step) for step in range(count)]
+        return [self.edit.select(whole, time, step) for step in range(count)]
 
     def step(self, part: Node, state: State) -> State:
         """Return the state after a step. ``part`` is what the input's layer makes of the step."""
-        call = self.edit.call
-        past = state[0] and call(aten.linear.default, state[0], self.hidden)
+        edit = self.edit
+        past = state[0] and edit.linear(state[0], self.hidden)
         if self.kind in RNNS:
-            return (call(RNNS[self.kind], self._add(part, past)),)
+            return (edit.call(RNNS[self.kind], self._add(part, past)),)
         if self.kind is aten.gru.input:
             whole = self._add(self._take(part, 0, 2), past and self._take(past, 0, 2))
-            gates = call(aten.sigmoid.default, whole)
+            gates = edit.sigmoid(whole)
             reset, update = self._take(gates, 0), self._take(gates, 1)
             recurrent = self._add(past and self._take(past, 2), self.late)
-            recurrent = recurrent and call(aten.mul.Tensor, reset, recurrent)
-            new = call(aten.tanh.default, self._add(self._take(part, 2), recurrent))
-            kept = state[0] and call(aten.mul.Tensor, update, state[0])
-            rest = call(aten.rsub.Scalar, update, 1.0)
-            return (self._add(call(aten.mul.Tensor, rest, new), kept),)
+            recurrent = recurrent and edit.mul(reset, recurrent)
+            new = edit.tanh(self._add(self._take(part, 2), recurrent))
+            kept = state[0] and edit.mul(update, state[0])
+            rest = edit.rsub(update, 1.0)
+            return (self._add(edit.mul(rest, new), kept),)
         whole = self._add(part, past)
-        enter, keep, leave = (
-            call(aten.sigmoid.default, self._take(whole, gate)) for gate in (0, 1, 3)
-        )
-        new = call(aten.mul.Tensor, enter, call(aten.tanh.default, self._take(whole, 2)))
-        cell = self._add(new, state[1] and call(aten.mul.Tensor, keep, state[1]))
-        return call(aten.mul.Tensor, leave, call(aten.tanh.default, cell)), cell
+        enter, keep, leave = (edit.sigmoid(self._take(whole, gate)) for gate in (0, 1, 3))
+        new = edit.mul(enter, edit.tanh(self._take(whole, 2)))
+        cell = self._add(new, state[1] and edit.mul(keep, state[1]))
+        return edit.mul(leave, edit.tanh(cell)), cell
 
     def _take(self, given: Node, gate: int, count: int = 1) -> Node:
         bounds = gate * self.size, (gate + count) * self.size
-        return self.edit.call(aten.slice.Tensor, given, -1, *bounds)
+        return self.edit.slice(given, -1, *bounds)
 
     def _add(self, one: Any, other: Any) -> Any:
         """Return a sum, of which either part may be None."""
         if one is None or other is None:
             return one or other
-        return self.edit.call(aten.add.Tensor, one, other)
+        return self.edit.add(one, other)
 
 
 def _start(edit: Editor, states: Node, number: int) -> Node | None:
@@ -171,9 +168,9 @@ def _start(edit: Editor, states: Node, number: int) -> Node | None:
     stored = edit.value(states)
     if stored is not None and not stored.any():
         return None
-    return edit.call(aten.select.int, states, 0, number)
+    return edit.select(states, 0, number)
 
 
 def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
-    rows = [edit.call(aten.unsqueeze.default, node, axis) for node in nodes]
-    return edit.call(aten.cat.default, rows, axis)
+    rows = [edit.unsqueeze(node, axis) for node in nodes]
+    return edit.cat(rows, axis)
