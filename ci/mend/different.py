@@ -4,7 +4,7 @@ computed."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,19 @@ from numpy.typing import NDArray
 
 Arrays = Sequence[NDArray[Any]]
 
+DRAWN = 4  # sets of random inputs
+MOST_CUTS = 12  # results inside of the model that are replaced
 ROUNDINGS = 8  # of the largest element; another order of operations may change as much
 
 
 class Different(Exception):  # noqa: N818 - it is no error if a rewrite is rejected
     """Raised where a rewritten model differs from the original; the text says how."""
+
+
+def thin_out(names: Iterable[str]) -> list[str]:
+    """Return at most MOST_CUTS of the names, at equal distances."""
+    every = list(names)
+    return every[:: max(1, math.ceil(len(every) / MOST_CUTS))]
 
 
 def compare_arrays(wanted: Arrays, given: Arrays, bound: float, what: str) -> float:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -43,6 +44,7 @@ from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.files import write_whole
 
+R = TypeVar("R")
 NET = "net"  # the function in a candidate's file
 TIME_IS_UP = "the time is up (--minutes)"
 FINISH_S = 20.0  # for the last trial of a search for mixtures
@@ -122,7 +124,7 @@ class Mending:
     progress: Progress
     deadline: float
     approximate: bool = False
-    attempts: dict[tuple[Source, str, tuple[str, ...]], Attempt] = field(default_factory=dict)
+    attempts: dict[tuple[str, Source, tuple[str, ...]], Attempt] = field(default_factory=dict)
     verdicts: dict[tuple[CaseSpec, Recipe], Case] = field(default_factory=dict)
     rounds: int = 0
 
@@ -146,21 +148,21 @@ class Mending:
         its schemes."""
         scheme, policy = one.spec.scheme.base, self.setup.options.policy
         table = read_rewrites("onnx" if one.spec.is_file else "torch")
-        rows = [row for row in table if row.helps_in(scheme)]
-        limits = policy.limits_of(one.spec.model, one.spec.scheme)
         entry = policy.models.get(one.spec.model)
         chosen = {name for name, _ in one.spec.source.choices.chosen()}
         is_plain = chosen.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
+        # Other observers may help if the range decides, only with 8 bits.
+        is_coarse = scheme.recipe.activation_bits == 8 and not scheme.recipe.training_steps
         others = [other for other in OTHERS.get(scheme, ()) if other in policy.schemes]
         return Search(
             one.before,
-            rows,
+            [row for row in table if row.helps_in(scheme)],
             self.approximate,
             faults=is_plain and scheme in AROUND,
             mixes=is_plain and can_mix(scheme),
-            observers=OBSERVERS[one.spec.is_file] if is_plain and can_observe(scheme) else (),
+            observers=OBSERVERS[one.spec.is_file] if is_plain and is_coarse else (),
             schemes=[other.value for other in others if is_plain],
-            floor_db=limits.min_sqnr_db or 0.0,
+            floor_db=self.find_floor(one.spec),
         )
 
     @property
@@ -201,20 +203,16 @@ class Mending:
     def answer(self, asked: Sequence[tuple[Mended, Question]]) -> list[Answer]:
         """Return the answers to questions. The answer is None if the model cannot be surveyed,
         which ends the search of its case."""
-        wanted: dict[CaseSpec, list[tuple[str, ...]]] = {}
-        judging = []
-        for one, question in asked:
-            if isinstance(question, Survey):
-                wanted.setdefault(one.spec, []).extend(question.recipes)
-            elif isinstance(question, Judge):
-                judging.append((one.spec, question.recipe))
-                if judging[-1] not in self.verdicts:
-                    self.progress.step(f"  {one.before.name}: try {question.recipe}")
-        failures = self.try_all(wanted)
-        self.judge_recipes(judging)
-        mixing = [(one, question) for one, question in asked if isinstance(question, Mix)]
+        surveys = [(one.spec, each) for one, each in asked if isinstance(each, Survey)]
+        judging = [(one, each.recipe) for one, each in asked if isinstance(each, Judge)]
+        for one, recipe in judging:
+            if (one.spec, recipe) not in self.verdicts:
+                self.progress.step(f"  {one.before.name}: try {recipe}")
+        failures = self.try_all({spec: survey.recipes for spec, survey in surveys})
+        self.judge_recipes([(one.spec, recipe) for one, recipe in judging])
+        mixing = [(one, each) for one, each in asked if isinstance(each, Mix)]
         tasks = [partial(self.find_mixtures, *pair) for pair in mixing]
-        mixed = iter(run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close))
+        mixed = iter(self.run_jobs(tasks))
         answers: list[Answer] = []
         for one, question in asked:
             if isinstance(question, Mix):
@@ -230,18 +228,20 @@ class Mending:
                 answers.append([self.attempts[key] for key in keys])
         return answers
 
-    def name(self, spec: CaseSpec, names: tuple[str, ...]) -> tuple[Source, str, tuple[str, ...]]:
-        return spec.source, spec.model, names
+    def run_jobs(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
+        """Return the results of tasks, each of which waits for a worker."""
+        return run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close)
+
+    def name(self, spec: CaseSpec, names: tuple[str, ...]) -> tuple[str, Source, tuple[str, ...]]:
+        return spec.reference, spec.source, names
 
     def try_all(self, wanted: Mapping[CaseSpec, Sequence[tuple[str, ...]]]) -> dict[str, str]:
         """Apply recipes to models, one job per model. Return why it failed, by model."""
         jobs: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
-        names: dict[tuple[str, Source], str] = {}
         for spec, recipes in wanted.items():
             for recipe in recipes:
                 if self.name(spec, recipe) not in self.attempts:
                     jobs.setdefault((spec.reference, spec.source), {})[recipe] = None
-            names[spec.reference, spec.source] = spec.model
         self.setup.work.mkdir(parents=True, exist_ok=True)
         tasks = [
             partial(
@@ -254,63 +254,39 @@ class Mending:
             for number, (key, recipes) in enumerate(jobs.items())
         ]
         failures = {}
-        ended = run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close)
-        for (reference, source), done in zip(jobs, ended, strict=True):
+        for (reference, source), done in zip(jobs, self.run_jobs(tasks), strict=True):
             if done.failure:
                 failures[reference] = done.failure
-                continue
-            for attempt in done.result:
-                self.attempts[source, names[reference, source], attempt.names] = attempt
+            for attempt in done.result or ():
+                self.attempts[reference, source, attempt.names] = attempt
         return failures
 
     def find_mixtures(self, one: Mended, question: Mix) -> Mixtures:
         """Return the parts of mixtures for a case, the cheapest first. There are none if the search
         for them fails."""
         best = one.search.best.case if one.search else one.before
-        limit_s = self.left_s
+        spec, limit_s, scheme = one.spec, self.left_s, one.spec.scheme.base
+        common = spec.reference, spec.source, question.rewrites, scheme
         job: FaultTrials | MixTrials
         if question.faulty:
-            job = self.plan_faults(one.spec, question.rewrites, best)
+            path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
+            lines = tuple(f"{place.file}:{place.line}" for place in best.findings[0].places)
+            job = FaultTrials(*common, AROUND[scheme], lines, path if spec.is_file else None)
         else:
-            job = self.plan_mixes(one.spec, question.rewrites, best, question.observer)
+            target_db, reached_db = self.find_floor(spec), best.sqnr_db or 0.0
+            if reached_db >= target_db:
+                target_db = reached_db + MORE_DB
+            self.progress.step(f"  {best.name}: find operators for {FINER[scheme].value}")
+            search_s = max(self.left_s - FINISH_S, 0)
+            numbers = spec.soc, target_db, search_s, question.observer
+            job = MixTrials(*common, FINER[scheme], *numbers)
         log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
         ended = self.setup.pool.run(job, log, limit_s, fresh=True)
-        return Mixtures(() if ended.failure else tuple(ended.result))
+        return () if ended.failure else tuple(ended.result)
 
-    def plan_faults(self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case) -> FaultTrials:
-        """Return the search for operators that QNN computes wrongly."""
-        path = Path(self.prepare(spec, Recipe(rewrites=rewrites)).reference)
-        return FaultTrials(
-            spec.reference,
-            spec.source,
-            rewrites,
-            spec.scheme.base,
-            AROUND[spec.scheme.base],
-            tuple(f"{place.file}:{place.line}" for place in best.findings[0].places),
-            path if spec.is_file else None,
-        )
-
-    def plan_mixes(
-        self, spec: CaseSpec, rewrites: tuple[str, ...], best: Case, observer: Observer
-    ) -> MixTrials:
-        """Return the search for operators that add most noise."""
-        scheme = spec.scheme.base
-        limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
-        target_db, reached_db = limits.min_sqnr_db or 0.0, best.sqnr_db or 0.0
-        if reached_db >= target_db:
-            target_db = reached_db + MORE_DB
-        self.progress.step(f"  {best.name}: find operators for {FINER[scheme].value}")
-        return MixTrials(
-            spec.reference,
-            spec.source,
-            rewrites,
-            scheme,
-            FINER[scheme],
-            spec.soc,
-            target_db,
-            max(self.left_s - FINISH_S, 0),
-            observer,
-        )
+    def find_floor(self, spec: CaseSpec) -> float:
+        """Return the least SQNR in dB that the policy wants, or 0."""
+        return self.setup.options.policy.limits_of(spec.model, spec.scheme).min_sqnr_db or 0.0
 
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""
@@ -322,28 +298,23 @@ class Mending:
 
     def prepare(self, spec: CaseSpec, recipe: Recipe) -> CaseSpec:
         """Return a case with a recipe. Its model is a file in the scratch directory."""
-        choices = spec.source.choices
-        source = structs.replace(
-            spec.source,
-            choices=structs.replace(
-                choices,
-                parts=(*recipe.parts, *choices.parts),
-                observer=recipe.observer or choices.observer,
-            ),
-        )
-        scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
+        given, reference = spec.source.choices, spec.source.reference
+        parts, observer = (*recipe.parts, *given.parts), recipe.observer or given.observer
         if recipe.rewrites:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}{ONNX.suffix}"
             if spec.is_file:
                 write_rewritten(spec, recipe, path)
-                source = structs.replace(source, reference=str(path))
-                return replace(spec, source=source, scheme=scheme)
-            path = path.with_suffix(".py")
-            factory = Factory(NET, find_reference(spec), recipe.rewrites)
-            write_whole(path, make_source(directory, [factory]))
-            source = structs.replace(source, reference=f"{path}:{NET}")
+                reference = str(path)
+            else:
+                path = path.with_suffix(".py")
+                factory = Factory(NET, find_reference(spec), recipe.rewrites)
+                write_whole(path, make_source(directory, [factory]))
+                reference = f"{path}:{NET}"
+        scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
+        choices = structs.replace(given, parts=parts, observer=observer)
+        source = structs.replace(spec.source, reference=reference, choices=choices)
         return replace(spec, source=source, scheme=scheme)
 
     def unify(self, alike: Sequence[Mended]) -> None:
@@ -357,9 +328,8 @@ class Mending:
         tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
         for recipe in dict.fromkeys([*tried, Recipe(rewrites=union)]):
             self.try_all({mended.spec: [recipe.rewrites] for mended in green})
-            attempts = [
-                self.attempts.get(self.name(mended.spec, recipe.rewrites)) for mended in green
-            ]
+            names = [self.name(mended.spec, recipe.rewrites) for mended in green]
+            attempts = [*map(self.attempts.get, names)]
             usable = all(attempt and attempt.applies and not attempt.fault for attempt in attempts)
             if not usable or time.monotonic() > self.deadline:
                 continue
@@ -396,18 +366,15 @@ class Mending:
         scheme, or the other way round if that case is red or below the limit of the first."""
         for mended in alike:
             for other in alike:
-                is_same = (
-                    other.spec.soc == mended.spec.soc and name_scheme(other) == mended.recipe.scheme
-                )
-                if other is not mended and is_same:
+                is_same = name_scheme(other) == mended.recipe.scheme and other is not mended
+                if is_same and other.spec.soc == mended.spec.soc:
                     pair = (other, mended) if self.is_good(other, mended) else (mended, other)
                     pair[1].adopt(pair[0], pair[1].recipe.scheme)
 
     def is_good(self, other: Mended, one: Mended) -> bool:
         """Return whether a case is green, also by the limit of the scheme of ``one``."""
-        limits = self.setup.options.policy.limits_of(one.spec.model, one.spec.scheme)
         reached_db = math.inf if other.case.sqnr_db is None else other.case.sqnr_db
-        return other.is_green and reached_db >= (limits.min_sqnr_db or 0.0)
+        return other.is_green and reached_db >= self.find_floor(one.spec)
 
 
 def name_scheme(one: Mended) -> str:
@@ -420,11 +387,6 @@ def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
     OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
-
-
-def can_observe(scheme: Scheme) -> bool:
-    """Return whether other observers may help: the range decides only with 8 bits."""
-    return scheme.recipe.activation_bits == 8 and not scheme.recipe.training_steps
 
 
 def can_mix(scheme: Scheme) -> bool:

@@ -7,7 +7,6 @@ it varies, and with other values between their operators, as in ci.mend.proof.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,15 +16,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.mend.different import Different, compare_arrays
+from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
 from ci.mend.onnx_files import OnnxFile, infer
 from ci.mend.rewrite import Change
 from ci.onnx.models import find_batch
 from ci.onnx.session import open_reference
 from ci.onnx.source import Array, Arrays
 
-DRAWN = 4  # sets of random inputs
-MOST_CUTS = 12  # results inside of the model that are replaced
+GIVEN = "the given inputs"
 # The values that replace inputs or results, see SCALES in ci.mend.proof.
 SCALES: tuple[Callable[[Array], Array], ...] = (
     lambda value: (value * 1e-3).astype(value.dtype),
@@ -56,53 +54,50 @@ class OnnxProof:
         Raises Different if a difference exceeds ``bound``, if outputs have other names, shapes or
         dtypes, or if other elements are NaN or infinite.
         """
-        original = self.file.model
-        compare_ports(original, rewritten)
+        compare_ports(self.file.model, rewritten)
+        pairs = self.run_both(rewritten, replaced)
+        return max(compare_arrays(wanted, given, bound, what) for what, wanted, given in pairs)
+
+    def run_both(
+        self, rewritten: onnx.ModelProto, replaced: Sequence[str]
+    ) -> Iterator[tuple[str, list[Any], list[Any]]]:
+        """Yield what the file and its rewritten form are run on, and the outputs of both. Inputs of
+        our own are left out if they make infinite outputs."""
         path = save(rewritten, self.scratch / "rewritten.onnx")
-        batch = find_batch(rewritten)[1]
-        largest = 0.0
         for (what, inputs), wanted in zip(self.given, self.wanted, strict=True):
-            if what and not all(map(is_finite, wanted)):
-                continue
-            made = run(path, self.names, inputs)
-            largest = max(largest, compare_arrays(wanted, made, bound, what or "the given inputs"))
+            if what == GIVEN or all(map(is_finite, wanted)):
+                yield what, wanted, run(path, self.names, inputs)
+        batch = find_batch(rewritten)[1]
         if batch and len(self.sets) > 1:
             pairs = zip(self.names, *self.sets[:2], strict=True)
             inputs = tuple(
                 np.concatenate([one, other]) if name in batch else one for name, one, other in pairs
             )
-            wanted = run(self.file.path, self.names, inputs)
-            made = run(path, self.names, inputs)
-            largest = max(largest, compare_arrays(wanted, made, bound, "a larger batch"))
-        cuts = choose_cuts(original, rewritten, replaced)
-        values = self.read_values(cuts)
-        for name in cuts:
+            wanted, given = (run(one, self.names, inputs) for one in (self.file.path, path))
+            yield "a larger batch", wanted, given
+        cuts = choose_cuts(self.file.model, rewritten, replaced)
+        for name, value in self.read_values(cuts).items():
             paths = [
-                save(cut(model, name, values[name]), self.scratch / "cut.onnx", number)
-                for number, model in enumerate((original, rewritten))
+                save(cut(model, name, value), self.scratch / f"cut{number}.onnx")
+                for number, model in enumerate((self.file.model, rewritten))
             ]
             for change in SCALES:
-                inputs = (*self.sets[0], change(values[name]))
-                wanted, made = (run(one, [*self.names, name], inputs) for one in paths)
+                inputs = (*self.sets[0], change(value))
+                wanted, given = (run(one, [*self.names, name], inputs) for one in paths)
                 if all(map(is_finite, wanted)):
-                    what = f"other values of {name}"
-                    largest = max(largest, compare_arrays(wanted, made, bound, what))
-        return largest
+                    yield f"other values of {name}", wanted, given
 
     def list_inputs(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield the given inputs with "", then random ones within their ranges and variations of
-        the first set, with what they are."""
-        yield from (("", one) for one in self.sets)
+        """Yield the given inputs, then random ones within their ranges and variations of the first
+        set, with what they are."""
+        yield from ((GIVEN, one) for one in self.sets)
         generator = np.random.default_rng(0)
         for _ in range(DRAWN):
             columns = zip(*self.sets, strict=True)
             yield "random inputs", tuple(draw(column, generator) for column in columns)
         for change in SCALES:
-            first = self.sets[0]
-            yield (
-                "random inputs",
-                tuple(change(array) if is_float(array) else array for array in first),
-            )
+            varied = (change(one) if is_float(one) else one for one in self.sets[0])
+            yield "random inputs", tuple(varied)
 
     def read_values(self, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the file's model for the first sample."""
@@ -117,9 +112,8 @@ class OnnxProof:
         return dict(zip(names, open_reference(path).run([*names], feed), strict=True))
 
 
-def save(model: onnx.ModelProto, path: Path, number: int = 0) -> Path:
-    """Write a model, and return its path, which ends with ``number`` if it is not 0."""
-    path = path.with_stem(f"{path.stem}{number or ''}")
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    """Write a model, and return its path."""
     onnx.save(model, path)
     return path
 
@@ -167,8 +161,7 @@ def choose_cuts(
         for name in node.input
         if name in made & left and types.get(name) == TensorProto.FLOAT
     }
-    names = [*found]
-    return names[:: max(1, math.ceil(len(names) / MOST_CUTS))]
+    return thin_out(found)
 
 
 def draw(column: Sequence[Array], generator: np.random.Generator) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -32,15 +33,8 @@ else:
 SOURCE, POLICY = "mended_net.py", "qnn.toml"
 # Keys of a model's entry that are paths, relative to the policy.
 PATHS = (
-    "path",
-    "calibration",
-    "inputs",
-    "float_model",
-    "annotation",
-    "recipe",
-    "function",
-    "labels",
-)
+    "path", "calibration", "inputs", "float_model", "annotation", "recipe", "function", "labels",
+)  # fmt: skip
 HEAD = "# Written by `qnn-ci mend`. Judge it with `qnn-ci {verb} --policy {name}`.\n"
 
 
@@ -121,14 +115,12 @@ class Written:
         directory = self.source.parent
         base = policy.parent if policy else directory
         made = rebase(given, base, directory) if policy else {"extends": "default"}
+        given_names = {name: first.spec.model for name, (first, *_) in self.entries.items()}
         made["models"] = models = {}
-        for name, (first, *_) in self.entries.items():
-            entry = rebase(own.get(first.spec.model, {}), base, directory)
+        for name, model in given_names.items():
+            entry = rebase(own.get(model, {}), base, directory)
             models[name] = entry | self.change_entry(name, entry, directory)
-        made |= repeat_rows(
-            made, {name: one.spec.model for name, (one, *_) in self.entries.items()}
-        )
-        return made
+        return made | repeat_rows(made, given_names)
 
     def change_entry(self, name: str, entry: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """Return the keys of a model's entry, in a policy in ``directory``, that its recipe
@@ -151,13 +143,11 @@ class Written:
         lowering = dict(entry.get("lowering", {}))
         if recipe.observer:
             lowering["observer"] = recipe.observer
-            changed["lowering"] = lowering
-        if not recipe.parts:
-            return changed
-        parts = [to_builtins(part) for part in recipe.parts]
-        plain = [{key: value for key, value in part.items() if value} for part in parts]
-        parts = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
-        return {**changed, "lowering": {**lowering, "parts": parts}}
+        if recipe.parts:
+            parts = [to_builtins(part) for part in recipe.parts]
+            plain = [{key: value for key, value in part.items() if value} for part in parts]
+            lowering["parts"] = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
+        return {**changed, "lowering": lowering} if recipe.observer or recipe.parts else changed
 
     def apply(self, policy: Path) -> str:
         """Return the text of the user's policy with the recipes. Comments and everything about
@@ -206,10 +196,8 @@ class Written:
             raise UsageError(
                 f"--apply: not all SoCs of models.{model} were judged", fix="leave out --soc"
             )
-        before = own.get(
-            "schemes",
-            [scheme.value for scheme in (ONNX if cases[0].spec.is_file else EXECUTORCH).default],
-        )
+        lane = ONNX if cases[0].spec.is_file else EXECUTORCH
+        before = own.get("schemes", [scheme.value for scheme in lane.default])
         judged = {case.spec.scheme.value for case in cases}
         if left := [one for one in before if one not in judged]:
             added[f"{name}_mended" if name == model else name] = {**own, **changed}
@@ -295,22 +283,22 @@ def _write_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[st
     rows = {key: value for key, value in plain.items() if not path and _is_rows(value)}
     if path and (plain or not table):
         yield f"\n[{'.'.join(map(_write_key, path))}]"
-    yield from (
-        f"{_write_key(key)} = {_write_value(value)}"
-        for key, value in plain.items()
-        if key not in rows
-    )
+    yield from (_write_line(key, value) for key, value in plain.items() if key not in rows)
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _write_table(value, (*path, key))
     for key, value in rows.items():
         for row in value:
             yield f"\n[[{_write_key(key)}]]"
-            yield from (f"{_write_key(name)} = {_write_value(one)}" for name, one in row.items())
+            yield from itertools.starmap(_write_line, row.items())
 
 
 def _is_rows(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _write_line(key: str, value: Any) -> str:
+    return f"{_write_key(key)} = {_write_value(value)}"
 
 
 def _write_key(key: str) -> str:
@@ -319,8 +307,7 @@ def _write_key(key: str) -> str:
 
 def _write_value(value: Any) -> str:
     if isinstance(value, dict):
-        inner = ", ".join(f"{_write_key(key)} = {_write_value(one)}" for key, one in value.items())
-        return f"{{ {inner} }}"
+        return f"{{ {', '.join(itertools.starmap(_write_line, value.items()))} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_write_value, value))}]"
     return json.dumps(value, ensure_ascii=False) if not isinstance(value, float) else repr(value)

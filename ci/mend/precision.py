@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ci.judging.figures import decibels
 from ci.models.lowering_options import Choices, Observer, Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -77,30 +78,28 @@ class _Search:
         return self.known[key]
 
     def run(self) -> None:
-        every = frozenset(self.units)
-        best = self.measure(every)
+        best = self.measure(self.units)
         if best > 10 ** (-self.target_db / 10):
             return
-        groups = group_units(self.units, MOST_GROUPS)
-        damage = {group: max(self.measure(every - {*group}) - best, 0) for group in groups}
-        self.damage, self.best = damage, best
+        self.best = best
+        self.damage = self.measure_damage(group_units(self.units, MOST_GROUPS))
         for group in self.choose(RESERVES_DB[0])[:MOST_SPLITS]:
             if len(group) > 1:
-                self.split(group, every)
+                found = self.measure_damage(group_units(group, MOST_SPLITS))
+                del self.damage[group]
+                self.damage |= found
         chosen = self.choose(RESERVES_DB[0])
-        left = sorted(
-            (one for one in self.damage if one not in chosen), key=self.damage.__getitem__
-        )
-        while self.measure([*_join(chosen)]) > 10 ** (-self.target_db / 10) and left:
+        left = [
+            one for one in sorted(self.damage, key=self.damage.__getitem__) if one not in chosen
+        ]
+        while self.measure([*chain(*chosen)]) > 10 ** (-self.target_db / 10) and left:
             self.raised.append(left.pop())  # damages do not quite add up
             chosen = [*chosen, self.raised[-1]]
 
-    def split(self, group: tuple[Unit, ...], every: frozenset[Unit]) -> None:
-        """Replace a group by parts of it."""
-        parts = group_units(group, MOST_SPLITS)
-        found = {part: max(self.measure(every - {*part}) - self.best, 0) for part in parts}
-        del self.damage[group]
-        self.damage |= found
+    def measure_damage(self, groups: Sequence[tuple[Unit, ...]]) -> dict[tuple[Unit, ...], float]:
+        """Return the noise that each group adds in the lower precision."""
+        every = frozenset(self.units)
+        return {group: max(self.measure(every - {*group}) - self.best, 0) for group in groups}
 
     def choose(self, reserve_db: float) -> list[tuple[Unit, ...]]:
         """Return the groups that stay in the higher precision, the most damaging one first. The
@@ -120,15 +119,10 @@ class _Search:
         made: dict[tuple[Unit, ...], None] = {}
         for reserve in RESERVES_DB if self.damage else ():
             groups = dict.fromkeys((*self.choose(reserve), *self.raised))
-            names = {*_join(groups)}
-            chosen = tuple(unit for unit in self.units if unit in names)
+            chosen = tuple(unit for unit in self.units if unit in {*chain(*groups)})
             if 0 < len(chosen) < len(self.units):
                 made[chosen] = None
         return list(made)
-
-
-def _join(groups: Collection[tuple[Unit, ...]]) -> Iterator[Unit]:
-    return (unit for group in groups for unit in group)
 
 
 def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
@@ -209,13 +203,8 @@ class FaultTrials:
         made = []
         for other in self.others:
             still = {known_fault.fault for known_fault in match_faults(steps, other.value, "")}
-            names = [
-                name
-                for known_fault in known
-                if known_fault.fault not in still
-                for name in known_fault.nodes
-            ]
-            names = names if known else marked
+            new = (fault for fault in known if fault.fault not in still)
+            names = [name for fault in new for name in fault.nodes] if known else marked
             made.append(tuple(Part(other, **{selector: one}) for one in dict.fromkeys(names)))
         return [*filter(None, made)]
 
@@ -236,8 +225,6 @@ class FaultTrials:
 
 def load_rewritten(reference: str, source: Source, rewrites: Sequence[str]) -> Model:
     """Load a PyTorch model, and rewrite it."""
-    from dataclasses import replace
-
     from ci.mend.rewrite import rewrite_module
     from ci.models.model import load_digested
 
@@ -263,7 +250,7 @@ def measure_sqnr(wanted: Sequence[Any], given: Sequence[Any]) -> float:
             if exact.is_floating_point():
                 noise = float((exact.double() - made.double()).square().sum())
                 signal = float(exact.double().square().sum())
-                found.append(10 * math.log10(signal / noise) if signal and noise else math.inf)
+                found.append(decibels(signal, noise) if signal else math.inf)
     return min(found)
 
 
@@ -295,12 +282,9 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
             given = [owners[one] for one in node.all_input_nodes if one in owners]
             owners[node] = node if computes(node) or not given else given[0]
             units.setdefault(owners[node], []).append(found[node.name].node[-1])
+    modules = {node: next(reversed(found[node.name].module), "") for node in units}
     return [
-        Unit(
-            tuple(dict.fromkeys(names)),
-            count_products(node),
-            next(reversed(found[node.name].module), ""),
-        )
+        Unit(tuple(dict.fromkeys(names)), count_products(node), modules[node])
         for node, names in units.items()
     ]
 

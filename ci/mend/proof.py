@@ -8,7 +8,6 @@ zeros, at which a lost epsilon or a wrong sign shows.
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
@@ -18,13 +17,10 @@ from torch import Tensor, fx, nn
 from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
-from ci.mend.different import Different, compare_arrays
+from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
 from ci.mend.rewrite import Change, export_module, rewrite_graph
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
-
-DRAWN = 4  # sets of random inputs
-MOST_CUTS = 12  # results inside of the model that are replaced
 
 # The values that replace inputs or results. All keep the signs and the order of magnitude or less,
 # because a model may compute only for such values, such as a logarithm of a positive number.
@@ -58,23 +54,26 @@ class RewriteProof:
         module draws random numbers.
         """
         compare_form(self.original, rewritten)
-        largest = 0.0
+        pairs = self.run_both(rewritten, replaced)
+        return max(compare(wanted, given, bound, what) for what, wanted, given in pairs)
+
+    def run_both(
+        self, rewritten: fx.GraphModule, replaced: Sequence[str]
+    ) -> Iterator[tuple[str, Inputs, Inputs]]:
+        """Yield what the module and its rewritten form are run on, and the outputs of both. Inputs
+        of our own are left out if they make infinite outputs."""
         for inputs, wanted in zip(self.sets, self.wanted, strict=True):
-            given = run_once(rewritten, inputs)
-            largest = max(largest, compare(wanted, given, bound, "the given inputs"))
+            yield "the given inputs", wanted, run_once(rewritten, inputs)
         for inputs in draw_inputs(self.sets):
             wanted = run_once(self.original, inputs)
             if all(map(is_finite, wanted)):
-                given = run_once(rewritten, inputs)
-                largest = max(largest, compare(wanted, given, bound, "random inputs"))
+                yield "random inputs", wanted, run_once(rewritten, inputs)
         for name in choose_cuts(self.original, rewritten, replaced):
             for change in SCALES:
                 wanted = run_changed(self.original, self.sets[0], name, change)
                 if all(map(is_finite, wanted)):
                     given = run_changed(rewritten, self.sets[0], name, change)
-                    what = f"other values of {name}"
-                    largest = max(largest, compare(wanted, given, bound, what))
-        return largest
+                    yield f"other values of {name}", wanted, given
 
 
 def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
@@ -167,16 +166,11 @@ def choose_cuts(
             continue
         for one in node.all_input_nodes:
             value = one.meta.get("val")
-            if (
-                one in varying
-                and isinstance(value, Tensor)
-                and value.is_floating_point()
-                and left.get(one.name) == one.target
-                and one.name not in replaced
-            ):
+            is_float = isinstance(value, Tensor) and value.is_floating_point()
+            is_left = left.get(one.name) == one.target and one.name not in replaced
+            if one in varying and is_float and is_left:
                 found[one.name] = None
-    names = list(found)
-    return names[:: max(1, math.ceil(len(names) / MOST_CUTS))]
+    return thin_out(found)
 
 
 def is_finite(tensor: Tensor) -> bool:

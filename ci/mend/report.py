@@ -87,6 +87,8 @@ def choose_exit(found: Sequence[Mended]) -> ExitCode:
 
 def describe_case(one: Mended) -> MendedCase:
     attempt, search = one.attempt, one.search
+    steps = search.steps if search else ()
+    obstacle = next(map(show_brief, one.case.findings), one.case.headline)
     return MendedCase(
         model=one.spec.model,
         scheme=one.spec.scheme.value,
@@ -99,13 +101,8 @@ def describe_case(one: Mended) -> MendedCase:
         changes=attempt.changes,
         before=describe_step(Recipe(), one.before),
         after=describe_step(one.recipe, one.case),
-        steps=tuple(
-            describe_step(step.recipe, step.case, kept=step.kept)
-            for step in (search.steps if search else ())
-        ),
-        obstacle=""
-        if one.is_green
-        else next(map(show_brief, one.case.findings), one.case.headline),
+        steps=tuple(describe_step(step.recipe, step.case, kept=step.kept) for step in steps),
+        obstacle="" if one.is_green else obstacle,
         ended=one.ended,
         refused=dict(search.refused) if search else {},
     )
@@ -213,17 +210,11 @@ def make_plot(case: MendedCase) -> Plot:
     """Return quality against cost of the recipes of a case. Recipes without outputs are left out.
     The line connects those that are better than each cheaper one. The cost is the simulated time if
     it is known for all, otherwise the program's size."""
-    ran = [
-        judged_recipe
-        for judged_recipe in (case.before, *case.steps)
-        if judged_recipe.sqnr_db is not None and judged_recipe.size_bytes
-    ]
-    timed = all(judged_recipe.simulated_ms is not None for judged_recipe in ran)
-    costs = [
-        float((judged_recipe.simulated_ms if timed else judged_recipe.size_bytes) or 0)
-        for judged_recipe in ran
-    ]
-    quality = [judged_recipe.sqnr_db or 0.0 for judged_recipe in ran]
+    steps = (case.before, *case.steps)
+    ran = [one for one in steps if one.sqnr_db is not None and one.size_bytes]
+    timed = all(one.simulated_ms is not None for one in ran)
+    costs = [float((one.simulated_ms if timed else one.size_bytes) or 0) for one in ran]
+    quality = [one.sqnr_db or 0.0 for one in ran]
     points, front, best = [], [], float("-inf")
     for cost, sqnr, number in sorted(zip(costs, quality, range(len(ran)), strict=True)):
         one = ran[number]

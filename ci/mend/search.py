@@ -3,9 +3,9 @@ I/O itself, so that the cases of a run are judged at the same time and a test ca
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from msgspec import Struct
 
@@ -33,12 +33,10 @@ class Recipe(Struct, frozen=True, kw_only=True):
         parts = list(map(str, self.parts))
         observer = f"calibration by {self.observer}" if self.observer else ""
         if len(parts) > SHOWN_PARTS:
-            parts = [
-                f"{len(parts)} nodes in {' and '.join({part.scheme.value for part in self.parts})}"
-            ]
-        return (
-            ", ".join(filter(None, (*self.rewrites, observer, *parts, self.scheme))) or "unchanged"
-        )
+            schemes = " and ".join({part.scheme.value for part in self.parts})
+            parts = [f"{len(parts)} nodes in {schemes}"]
+        words = (*self.rewrites, observer, *parts, self.scheme)
+        return ", ".join(filter(None, words)) or "unchanged"
 
 
 @dataclass(frozen=True)
@@ -59,21 +57,16 @@ class Judge:
 @dataclass(frozen=True)
 class Mix:
     """Asks for mixtures of the model with rewrites: of operators that QNN computes wrongly, with
-    ``faulty``, or of those that add most noise with the ``observer``. The answer is a Mixtures."""
+    ``faulty``, or of those that add most noise with the ``observer``. The answer is Mixtures: the
+    parts of each, the cheapest one first."""
 
     rewrites: tuple[str, ...]
     faulty: bool = False
     observer: Observer = ""
 
 
-@dataclass(frozen=True)
-class Mixtures:
-    """The parts of mixtures, the cheapest one first."""
-
-    parts: tuple[tuple[Part, ...], ...] = ()
-
-
 Question: TypeAlias = Survey | Judge | Mix
+Mixtures: TypeAlias = tuple[tuple[Part, ...], ...]
 # None starts a search.
 Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
 # What precision may cure: a model that is quantized badly, or whose outputs prove nothing. Of the
@@ -140,8 +133,7 @@ class Search:
         mixes += [Mix(rewrites, observer=observer)] if self.mixes else []
         for mix in mixes:
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
-                answer = yield mix
-                for parts in answer.parts if isinstance(answer, Mixtures) else ():
+                for parts in cast(Mixtures, (yield mix)):
                     recipe = Recipe(rewrites=mix.rewrites, parts=parts, observer=mix.observer)
                     case = yield from self.judge(recipe, whole=mix.faulty)
                     if case.status is Status.PASSED:
@@ -179,15 +171,11 @@ class Search:
         """Return the rewrites that can follow ``names``, those that are known to cure the case's
         findings first. Note why others cannot."""
         rows = {row.name: row for row in self.rows if row.name not in names}
-        wanted = [(*names, name) for name in rows]
-        if not wanted:
-            return []
-        found = yield from self.ask(Survey(tuple(wanted)))
+        wanted = tuple((*names, name) for name in rows)
+        found = (yield from self.ask(Survey(wanted))) if wanted else []
         usable = []
-        for attempt in found:
+        for attempt in (attempt for attempt in found if attempt.applies):
             name = attempt.names[-1]
-            if not attempt.applies:
-                continue
             if attempt.fault:
                 self.refused[name] = attempt.fault
             elif rows[name].approximate and not self.approximate:
@@ -198,9 +186,7 @@ class Search:
         return sorted(usable, key=lambda name: not rows[name].cures_any(findings))
 
     def ask(self, survey: Survey) -> Generator[Question, Answer, list[Attempt]]:
-        answer = yield survey
-        if not isinstance(answer, list):
-            raise TypeError("a survey was not answered with attempts")
+        answer = cast("list[Attempt]", (yield survey))
         self.attempts |= {attempt.names: attempt for attempt in answer}
         return answer
 
@@ -208,9 +194,7 @@ class Search:
         """Ask for the verdict on a recipe, and keep it if it is better than the best one. With
         ``whole``, it is kept only if it passes, and so is another scheme for the whole model, which
         must reach the limit of the case's own scheme, too."""
-        case = yield Judge(recipe)
-        if not isinstance(case, Case):
-            raise TypeError("a recipe was not answered with a verdict")
+        case = cast(Case, (yield Judge(recipe)))
         kept = is_better(case, self.best.case) and (not whole or case.status is Status.PASSED)
         if recipe.scheme:
             enough = case.sqnr_db is None or case.sqnr_db >= self.floor_db
@@ -234,9 +218,7 @@ class Search:
         if len(names) <= least:
             return
         case = yield from self.judge(Recipe(rewrites=names))
-        if case.status is not Status.PASSED:
-            return
-        for name in names:
+        for name in names if case.status is Status.PASSED else ():
             fewer = tuple(rewrite for rewrite in self.best.recipe.rewrites if rewrite != name)
             (found,) = yield from self.ask(Survey((fewer,)))
             if found.applies and not found.fault:
@@ -255,14 +237,11 @@ def is_better(case: Case, other: Case) -> bool:
 
 
 def rank(case: Case) -> tuple[bool, bool, int, float]:
-    figures: Mapping[str, float | None] = {
-        "sqnr": case.sqnr_db,
-        "equal": case.equal and 100 * case.equal,
-    }
-    worst = min((figure for figure in figures.values() if figure is not None), default=None)
-    nodes = case.fallback_nodes
+    figures = (case.sqnr_db, case.equal and 100 * case.equal)
+    worst = min((figure for figure in figures if figure is not None), default=None)
     ran = worst is not None
-    return case.status is Status.PASSED, ran, -(nodes or 0) if ran else 0, worst or 0.0
+    nodes = case.fallback_nodes or 0
+    return case.status is Status.PASSED, ran, -nodes if ran else 0, worst or 0.0
 
 
 def advance(search: Generator[Question, Answer, None], answer: Answer) -> Question | None:

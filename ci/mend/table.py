@@ -38,7 +38,7 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     approximate: bool = False
     bound: float = 1e-5
 
-    def helps_in(self, scheme: Scheme) -> bool:
+    def helps_in(self, scheme: str) -> bool:
         """Return whether the rewrite is known to help in a scheme."""
         return not self.schemes or scheme in self.schemes
 
@@ -70,9 +70,8 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
             for cure in row.cures:
                 re.compile(cure)
         except re.error as error:
-            raise ManifestError(
-                f"the rewrite {row.name!r} has an invalid pattern: {error}"
-            ) from None
+            problem = f"the rewrite {row.name!r} has an invalid pattern: {error}"
+            raise ManifestError(problem) from None
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
     return tuple(row for row in rows if lane in row.lanes)
@@ -86,10 +85,9 @@ def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
-        known = [row for row in rows if not row.schemes or case.scheme in row.schemes]
         if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
             return case
-        if not any(rewrite.cures_any([first]) for rewrite in known):
+        if not any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows):
             return case
         again = case.choose(command)
         fix = f"`qnn-ci {again}` tries known rewrites of the model, and proves the result"

@@ -109,9 +109,8 @@ def mend_file(name: str, path: Path, sets: Sequence[Any]) -> Path:
 def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
     """Return a model with one rewrite. Raises ValueError if it finds nothing to change, or if the
     proof fails."""
-    attempt = try_recipe(
-        proof, [rewrite for rewrite in read_rewrites(lane) if rewrite.name == name]
-    )
+    rows = [rewrite for rewrite in read_rewrites(lane) if rewrite.name == name]
+    attempt = try_recipe(proof, rows)
     if attempt.fault or not attempt.applies:
         raise ValueError(attempt.fault or f"{name} finds nothing to change")
     return proof.rewrite([name])[0]
@@ -128,24 +127,18 @@ def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
     if not changes[-1]:
         return Attempt(names=names, applies=False)
     applied = tuple(
-        AppliedChange(
-            rewrite=name,
-            nodes=change.nodes,
-            place=change.place,
-            before=change.before,
-            after=change.after,
-        )
+        AppliedChange(rewrite=name, **vars(change))
         for name, every in zip(names, changes, strict=True)
         for change in every
     )
     replaced = [node for applied_change in applied for node in applied_change.nodes]
     exact = not any(row.approximate for row in rows)
     bound = max(row.bound for row in rows) if exact else float("inf")
+    difference, fault = 0.0, ""
     try:
         difference = proof.measure(graph, bound, replaced)
     except Different as error:
-        return Attempt(names=names, changes=applied, fault=str(error))
+        fault = str(error)
     except Exception as error:  # noqa: BLE001 - the rewritten graph may not run
         fault = f"the rewritten model fails: {describe_exception(error)}"
-        return Attempt(names=names, changes=applied, fault=fault)
-    return Attempt(names=names, changes=applied, difference=difference)
+    return Attempt(names=names, changes=applied, difference=difference, fault=fault)

@@ -128,7 +128,7 @@ def flatten_instance_norm(graph: Graph, node: Any) -> None:
 
 
 def reshape_norm(
-    graph: Graph, node: Any, shape: list[int], *held: Any, kind: str = "", **own: int
+    graph: Graph, node: Any, shape: list[int], *held: Any, kind: str = "", **own: Any
 ) -> str:
     """Compute a norm, or the norm ``kind``, of its operand in another shape."""
     moved, epsilon = graph.reshape(node.input[0], shape), read(node, "epsilon", 1e-5)

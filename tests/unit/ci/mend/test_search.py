@@ -11,7 +11,7 @@ import pytest
 from ci.facts.finding import Finding
 from ci.facts.kinds import NOISE, QUANTIZED_BADLY
 from ci.mend.precision import MOST_TRIALS, Unit, choose_mixtures
-from ci.mend.search import Judge, Mix, Mixtures, Recipe, Search, Survey, advance
+from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
@@ -56,7 +56,7 @@ def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str]
                 for recipe in question.recipes
             ]
         elif isinstance(question, Mix):
-            answer = Mixtures((PARTS,))
+            answer = (PARTS,)
         else:
             assert isinstance(question, Judge)
             tried.append(str(question.recipe))
