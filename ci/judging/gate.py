@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -47,7 +48,7 @@ from ci.judging.noise import Excess, Prediction
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Clipped, Threshold
 
-FLOAT32, QUANTIZED = "float32", "quantized"
+FLOAT32, QUANTIZED, MAX_ABS = "float32", "quantized", "max_abs"
 GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
 # Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the 16-bit
 # result of a softmax, but ONNX Runtime's quantizer writes 1/65535.
@@ -177,15 +178,19 @@ def _judge_choices(
     equal = share_equal(eager.low, eager.values, eager.high, output)
     best = (quantized or eager).values
     exact = share_equal(best, best, best, output)
-    if quantized is None:
-        found = _too_few(UNEQUAL, subject, equal, limits.min_equal, FLOAT32)
-        return OutputJudgement(tuple(found), equal=equal, equal_exact=exact)
-    asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
-    same = share_equal(quantized.low, quantized.values, quantized.high, output)
-    findings = [
-        *_too_few(UNEQUAL, subject, same, limits.min_equal_quantized, QUANTIZED),
-        *_too_few(FEW, subject, min(asked, equal), limits.min_equal, FLOAT32),
-    ]
+    same = None
+    wanted = [(UNEQUAL, equal, limits.min_equal, FLOAT32)]
+    if quantized is not None:
+        asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
+        same = share_equal(quantized.low, quantized.values, quantized.high, output)
+        wanted = [
+            (UNEQUAL, same, limits.min_equal_quantized, QUANTIZED),
+            (FEW, min(asked, equal), limits.min_equal, FLOAT32),
+        ]
+    findings: list[Finding] = []
+    for kind, share, least, model in wanted:
+        told = f"{share:.2%} of the elements equal those of the {model} model, {{:.2%}} required"
+        findings += _require(subject, kind, f"equal_{model}", share, least, text=told)
     return OutputJudgement(tuple(findings), equal=equal, equal_quantized=same, equal_exact=exact)
 
 
@@ -240,48 +245,37 @@ def _judge_magnitudes(
                 ),
             )
         )
+    require = partial(_require, subject)
     against_quantized = scheme = None
+    wanted = []
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
-        findings += _too_far(
-            FAR,
-            subject,
-            against_quantized,
-            min_sqnr_db=limits.min_sqnr_db_quantized,
-            min_cosine=limits.min_cosine_quantized,
-            against=QUANTIZED,
+        least = (limits.min_sqnr_db_quantized, limits.min_cosine_quantized)
+        wanted.append((FAR, against_quantized, *least, QUANTIZED))
+    least = (limits.min_sqnr_db, limits.min_cosine)
+    wanted.append((QUANTIZED_BADLY, scheme or against_float, *least, FLOAT32))
+    for kind, figures, least_db, least_cosine, model in wanted:
+        told, detail = (
+            f"SQNR {figures.sqnr_db:.1f} dB in the worst sample",
+            f"against the {model} model",
         )
-    findings += _too_far(
-        QUANTIZED_BADLY,
-        subject,
-        scheme or against_float,
-        min_sqnr_db=limits.min_sqnr_db,
-        min_cosine=limits.min_cosine,
-        against=FLOAT32,
-    )
-    if is_short and limits.min_sqnr_db_all is not None:
-        given = "the program" if references.quantized is None else "the quantized model"
-        findings.append(
-            QUANTIZED_BADLY.find(
-                f"{given} has {pooled:.1f} dB of SQNR, {limits.min_sqnr_db_all:g} dB required",
-                subject=subject,
-                details=("against the float32 model, over all samples",),
-                figures=(
-                    Figure(
-                        name="sqnr_all", value=pooled, unit="dB", allowed=limits.min_sqnr_db_all
-                    ),
-                ),
-            )
+        text = f"{told}, {{:g}} dB required"
+        findings += require(
+            kind, f"sqnr_{model}", figures.sqnr_db, least_db, text=text, detail=detail
         )
-    findings += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all, subject)
-    if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
-        off = f"an element differs by {against_float.max_abs:.3g}, {limits.max_abs:g} allowed"
-        largest = Figure(name="max_abs", value=against_float.max_abs, allowed=limits.max_abs)
-        findings.append(
-            QUANTIZED_BADLY.find(
-                off, subject=subject, details=("from the float32 model",), figures=(largest,)
-            )
-        )
+        text = f"cosine {figures.cosine:.5f} {detail}, {{:g}} required"
+        findings += require(kind, f"cosine_{model}", figures.cosine, least_cosine, text=text)
+    least_db = limits.min_sqnr_db_all
+    given = "the program" if references.quantized is None else "the quantized model"
+    text = f"{given} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
+    detail = "against the float32 model, over all samples"
+    findings += require(QUANTIZED_BADLY, "sqnr_all", pooled, least_db, text=text, detail=detail)
+    for place, part_db in _measure_joined(eager, asked, info):
+        text = f"SQNR {part_db:.1f} dB in part {place}, {{:g}} dB required"
+        findings += require(PART, "sqnr_all", part_db, least_db, text=text)
+    largest, detail = against_float.max_abs, "from the float32 model"
+    text = f"an element differs by {largest:.3g}, {{:g}} allowed"
+    findings += require(QUANTIZED_BADLY, MAX_ABS, largest, limits.max_abs, text=text, detail=detail)
     return OutputJudgement(
         tuple(findings),
         against_float,
@@ -314,54 +308,30 @@ def _off_grid(output: Array, info: TensorInfo, kind: Kind, subject: str) -> Iter
             )
 
 
-def _parts_too_far(
-    eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None, subject: str
-) -> Iterator[Finding]:
-    """Yield a finding for each part of a concatenation whose SQNR would be too low for a separate
-    output."""
+def _measure_joined(eager: Array, asked: Array, info: TensorInfo) -> Iterator[tuple[str, float]]:
+    """Yield the place and the SQNR in dB of each part of a concatenation, which has to be as good
+    as a separate output."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
         place, axis = range(start, stop), info.joined_axis + 1
         reached = measure_pooled(np.take(eager, place, axis), np.take(asked, place, axis))
-        if wanted_db is not None and not reached >= wanted_db:
-            text = f"SQNR {reached:.1f} dB in part {start}:{stop} along axis {info.joined_axis}"
-            figure = Figure(name="sqnr_all", value=reached, unit="dB", allowed=wanted_db)
-            required = f"{text}, {wanted_db:g} dB required"
-            yield PART.find(required, subject=subject, figures=(figure,))
+        yield f"{start}:{stop} along axis {info.joined_axis}", reached
 
 
-def _too_far(
-    kind: Kind,
+def _require(
     subject: str,
-    figures: Figures,
+    kind: Kind,
+    name: str,
+    value: float,
+    limit: float | None,
     *,
-    min_sqnr_db: float | None,
-    min_cosine: float | None,
-    against: str,
+    text: str,
+    detail: str = "",
 ) -> Iterator[Finding]:
-    if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
-        yield kind.find(
-            f"SQNR {figures.sqnr_db:.1f} dB in the worst sample, {min_sqnr_db:g} dB required",
-            subject=subject,
-            details=(f"against the {against} model",),
-            figures=(
-                Figure(
-                    name=f"sqnr_{against}", value=figures.sqnr_db, unit="dB", allowed=min_sqnr_db
-                ),
-            ),
-        )
-    if min_cosine is not None and not figures.cosine >= min_cosine:
-        yield kind.find(
-            f"cosine {figures.cosine:.5f} against the {against} model, {min_cosine:g} required",
-            subject=subject,
-            figures=(Figure(name=f"cosine_{against}", value=figures.cosine, allowed=min_cosine),),
-        )
-
-
-def _too_few(
-    kind: Kind, subject: str, equal: float, wanted: float | None, against: str
-) -> Iterator[Finding]:
-    if wanted is not None and not equal >= wanted:
-        text = f"{equal:.2%} of the elements equal those of the {against} model"
-        figure = Figure(name=f"equal_{against}", value=equal, allowed=wanted)
-        yield kind.find(f"{text}, {wanted:.2%} required", subject=subject, figures=(figure,))
+    """Yield a finding if a figure is below its limit, or above it for MAX_ABS, or NaN. ``text`` has
+    a place for the limit."""
+    if limit is not None and not (value <= limit if name == MAX_ABS else value >= limit):
+        unit = "dB" if name.startswith("sqnr") else ""
+        figure = Figure(name=name, value=value, unit=unit, allowed=limit)
+        details = [detail] if detail else []
+        yield kind.find(text.format(limit), subject=subject, details=details, figures=(figure,))
