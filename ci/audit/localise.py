@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,7 +57,8 @@ class Parts(Protocol):
         """The engine that compiles whole models."""
 
     def hold(self, spec: CaseSpec) -> Any:
-        """Load a case's model and quantize it, once per process, and return its graphs."""
+        """Load a case's model and quantize it, once per process, and return its graphs. The process
+        is warmed up first."""
 
     def describe(self, spec: CaseSpec) -> Description:
         """Return the description of a case's model."""
@@ -82,7 +83,6 @@ class PartEngine:
         return self.parts.engine.imports
 
     def preload(self, spec: CaseSpec) -> None:
-        self.parts.engine.warm_up(spec)
         self.parts.hold(spec)
 
     def key(self, spec: CaseSpec) -> str:
@@ -140,6 +140,7 @@ class TorchParts:
     engine: ExecutorchEngine
 
     def hold(self, spec: CaseSpec) -> Any:
+        self.engine.warm_up(spec)
         return hold(spec, self.engine.backend)
 
     def describe(self, spec: CaseSpec) -> Description:
@@ -166,8 +167,7 @@ class TorchParts:
     def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
         from ci.audit.localise_reproducer import write_tensors
 
-        tensors = file.with_suffix(".pt")
-        return write_tensors(self.hold(spec), cut, tensors)
+        return write_tensors(self.hold(spec), cut, file.with_suffix(".pt"))
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,7 @@ class OnnxParts:
     def hold(self, spec: CaseSpec) -> Any:
         from ci.audit.localise_onnx import hold_file
 
+        self.engine.warm_up(spec)
         return hold_file(spec, self.work)
 
     def describe(self, spec: CaseSpec) -> Description:
@@ -209,23 +210,6 @@ class OnnxParts:
         return ""
 
 
-@dataclass(frozen=True)
-class PartsJob:
-    """A job that describes a case's model or, with a ``cut``, writes a part as ``Parts.write``
-    does."""
-
-    parts: Parts
-    spec: CaseSpec
-    cut: Cut | None = None
-    file: Path = Path()
-
-    def __call__(self) -> Any:
-        self.parts.engine.warm_up(self.spec)
-        if self.cut is None:
-            return self.parts.describe(self.spec)
-        return self.parts.write(self.spec, self.cut, self.file)
-
-
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON has no infinity
 
 
@@ -250,15 +234,12 @@ class Localised(Located, frozen=True, kw_only=True):
     known_faults: tuple[KnownFault, ...] = ()
 
 
+FRAMES = (" ", "Traceback (most recent call last)", "The above exception was", "During handling")
+
+
 def skip_frames(log: str) -> str:
     """Return a log without the frames of Python's tracebacks, which end with the error."""
-    frames = (
-        " ",
-        "Traceback (most recent call last)",
-        "The above exception was",
-        "During handling",
-    )
-    return "\n".join(line for line in log.splitlines() if not line.startswith(frames))
+    return "\n".join(line for line in log.splitlines() if not line.startswith(FRAMES))
 
 
 @dataclass
@@ -275,7 +256,9 @@ class Localiser:
         """Search with at most ``limit`` programs. If there is a wrong part and ``reproducer`` is
         not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
         be loaded, exported or quantized, or if the part's tensors cannot be written."""
-        described = self.call(PartsJob(self.parts, self.spec), self.setup.work / "model.log")
+        described = self.call(
+            partial(self.parts.describe, self.spec), self.setup.work / "model.log"
+        )
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure
             what = failure if failure.startswith(name) else f"{name}: {failure}"
@@ -284,11 +267,9 @@ class Localiser:
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {operator.name: operator for operator in model.operators}
         known = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
-        for one in known:
-            self.progress.step(f"  known fault: {one}")
-        suspects = [
-            names for known_fault in known if (names := find_suspect(operators, known_fault))
-        ]
+        for fault in known:
+            self.progress.step(f"  known fault: {fault}")
+        suspects = [*filter(None, (find_suspect(operators, fault) for fault in known))]
         search = Search(operators, tuple(model.outputs), laboratory, suspects)
         found = search.run()
         written = ""
@@ -363,7 +344,7 @@ class Localiser:
     def write(self, file: Path, found: Located, cut: Cut) -> str:
         """Write the part to ``file``, with its tensors next to it, and return the path. Raises
         FailedError if the part cannot be written."""
-        job = PartsJob(self.parts, self.spec, cut, file)
+        job = partial(self.parts.write, self.spec, cut, file)
         source = self.call(job, self.setup.work / "source.log")
         if source.failure:
             why = skip_frames(source.log_tail)
@@ -421,13 +402,9 @@ def measure_departure(
     faithful = not judged.fails(Question.FAITHFUL)
     figures = judged.quantized_figures or judged.float_figures
     if figures is None:
-        return Departure(operator=name, reached_db=0.0, predicted_db=0.0, faithful=faithful)
+        return Departure(name, 0.0, 0.0, faithful)
     prediction = references.predict(index, info)
     floor_db = decibels(prediction.rms**2, prediction.floor)
     predicted_db = min(prediction.sqnr_db, floor_db)
-    return Departure(
-        operator=name,
-        reached_db=limit_db(figures.sqnr_db, LIMIT_DB),
-        predicted_db=limit_db(predicted_db, LIMIT_DB),
-        faithful=faithful,
-    )
+    reached_db = limit_db(figures.sqnr_db, LIMIT_DB)
+    return Departure(name, reached_db, limit_db(predicted_db, LIMIT_DB), faithful)

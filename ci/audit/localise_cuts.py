@@ -4,7 +4,6 @@ differ from the graph, and changes the graph so that the difference disappears."
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +15,16 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from ci.audit.localise_search import Cut, Mend, Operator, Row
+from ci.judging.figures import decibels
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.noise import computes, name_operator
+from ci.models.tensors import limit_db
 from ci.models.user_code import find_origin, name_module
 from provisioning.errors import UsageError
 
 Range = tuple[float, float]
-TENSOR = ("quantize_per_tensor", "dequantize_per_tensor")
+ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
 LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 WIDER = 1.01  # an additional factor, because values may grow when other ranges change
 
@@ -31,7 +32,7 @@ WIDER = 1.01  # an additional factor, because values may grow when other ranges 
 def find_range(node: Node) -> Range | None:
     """Return the lowest and the highest value that a quantizer or dequantizer of a whole tensor can
     represent; None for other nodes."""
-    if name_operator(node) not in TENSOR:
+    if not _rounds(node):
         return None
     scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
     return (low - zero) * scale, (high - zero) * scale
@@ -113,7 +114,6 @@ def _read(module: GraphModule, value: Any) -> Any:
     return getattr(module.get_submodule(owner), name)
 
 
-ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
 EQUAL_DB = 120.0  # the highest SQNR that is reported; it also stands for equal values
 
 
@@ -226,17 +226,9 @@ class Graphs:
             sources = self._find_inputs(self.operators[name]) if name in self.operators else []
             before = min((reached[x] for x in sources if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
-                behind = _measure_sets(right, nodes[name], given, node)
-                lost = before - behind
-                rows.append(
-                    Row(
-                        operator=operator,
-                        before_db=before,
-                        behind_db=behind,
-                        lost_db=lost,
-                        is_range=node != name,
-                    )
-                )
+                pairs = zip(right, given, strict=True)
+                behind = min(_decibels(one[nodes[name]], other[node]) for one, other in pairs)
+                rows.append(Row(operator, before, behind, before - behind, node != name))
                 before = behind
             reached[name] = before
         return sorted(
@@ -352,22 +344,13 @@ def _find_live(module: GraphModule) -> set[Node]:
     return live
 
 
-def _measure_sets(
-    right: Sequence[dict[str, Tensor]], name: str, given: Sequence[dict[str, Tensor]], node: str
-) -> float:
-    """Return the SQNR in dB of the node ``node`` in ``given`` against the node ``name`` in
-    ``right``, for the worst sample."""
-    return min(_decibels(a[name], b[node]) for a, b in zip(right, given, strict=True))
-
-
 def _decibels(wanted: Tensor, given: Tensor) -> float:
+    """Return the SQNR in dB, limited to the range from -EQUAL_DB to EQUAL_DB."""
     if wanted.shape != given.shape:
         return -EQUAL_DB
     signal = float(wanted.double().square().sum())
     noise = float((wanted.double() - given).square().sum())
-    if not noise or not signal:
-        return -EQUAL_DB if noise else EQUAL_DB
-    return min(EQUAL_DB, 10 * math.log10(signal / noise))
+    return limit_db(decibels(signal, noise), EQUAL_DB)
 
 
 def record(

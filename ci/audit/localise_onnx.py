@@ -193,13 +193,7 @@ class OnnxGraphs:
         unrounded = skip_rounding(onnx.load(self.model), onnx.load(self.plain))
         (float32,) = self.compute(unrounded, names, self.sets[:1])
         rows = [
-            Row(
-                operator=known[self.find_source(name)],
-                before_db=before,
-                behind_db=behind,
-                lost_db=before - behind,
-                is_range=bool(origin),
-            )
+            Row(known[self.find_source(name)], before, behind, before - behind, bool(origin))
             for name, origin, before, behind in list_losses(self.proto.graph, float32, quantized)
         ]
         return sorted(rows, key=lambda row: row.added, reverse=True)

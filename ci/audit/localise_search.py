@@ -73,7 +73,7 @@ class Cut(Struct, frozen=True):
     mended: tuple[Mend, ...] = ()
 
 
-class Departure(Struct, frozen=True, kw_only=True):
+class Departure(Struct, frozen=True):
     """An output of a program: its SQNR in dB against the eager model in the worst sample, and
     the SQNR that is predicted from rounding errors alone. ``faithful`` is false if the gate rejects
     the output as not faithful to the model."""
@@ -109,7 +109,7 @@ class Trial(Struct, frozen=True):
         )
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class Row(Struct, frozen=True):
     """The SQNR in dB before and after an operator, and the loss. If ``is_range`` is true, the loss
     is not from the operator, but from quantizing its result."""
 
@@ -321,9 +321,14 @@ class Search:
                 lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
             )
             smallest, kept = self.smallest or start, tuple[str, ...]()
+
+            def holds(left: Sequence[str]) -> bool:
+                # If other operators read the result of a removed one, it becomes an input.
+                return self.is_wrong(self.close(left, smallest.given), "fewer operators")
+
             while kept != smallest.kept:
                 kept = smallest.kept
-                self.drop_operators(kept, smallest.given)
+                minimize(kept, holds)
                 smallest = self.smallest or start
             self.found = structs.replace(self.found, sharing=self.find_sharing())
             self.mend(smallest)
@@ -344,11 +349,6 @@ class Search:
                 part_outputs=trial.outputs,
             )
         return wrong
-
-    def drop_operators(self, kept: Sequence[str], given: Sequence[str]) -> None:
-        """Remove operators as long as the part stays wrong. If other operators read their results,
-        these become inputs."""
-        minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
         """Return the part that returns ``given``, with those operators of ``kept`` that lead to
@@ -426,14 +426,8 @@ def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]
         found = known.get(name)
         reached[name] = max(found.excess_db, 0.0) if found else before
         if found:
-            rows.append(
-                Row(
-                    operator=one,
-                    before_db=found.predicted_db - before,
-                    behind_db=found.reached_db,
-                    lost_db=found.excess_db - before,
-                )
-            )
+            wanted_db = found.predicted_db - before
+            rows.append(Row(one, wanted_db, found.reached_db, found.excess_db - before))
     return sorted(rows, key=lambda row: -row.lost_db)
 
 

@@ -176,9 +176,7 @@ def judge_case(
         operators=list_operators(found, scheme, soc, policy),
         partitions=found.partitions,
         border_bytes=sum_bytes(
-            size
-            for partition in found.partitions
-            for size in (partition.input_bytes, partition.output_bytes)
+            size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
         ),
         io_bytes=found.io_bytes,
         written_back=found.written_back,
@@ -214,20 +212,10 @@ def list_operators(
     rows = []
     for one, number in left.items():
         advice = find_advice(one, scheme, soc, policy)
-        row = OperatorRow(
-            one.op,
-            number,
-            taken=False,
-            reason=one.reason,
-            causes=advice.causes,
-            remedies=advice.remedies,
-            asked=one.asked,
-            **asdict(one.origin),
-        )
-        rows.append(row)
+        given = (one.reason, advice.causes, advice.remedies, one.asked)
+        rows.append(OperatorRow(one.op, number, False, *given, **asdict(one.origin)))
     taken = sorted(found.taken.items(), key=lambda one: (one[0][0], str(one[0][1])))
-    for (op, origin), number in taken:
-        rows.append(OperatorRow(op, number, taken=True, **asdict(origin)))
+    rows += [OperatorRow(op, number, True, **asdict(origin)) for (op, origin), number in taken]
     return tuple(rows)
 
 
@@ -244,10 +232,8 @@ def group_refusals(
     appears once for all schemes and SoCs."""
     groups: dict[tuple[str, str, str], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
-        for operator_row in case.left:
-            groups.setdefault((case.model, operator_row.op, operator_row.place), []).append(
-                (case, operator_row)
-            )
+        for row in case.left:
+            groups.setdefault((case.model, row.op, row.place), []).append((case, row))
     return groups
 
 
@@ -271,11 +257,7 @@ def make_document(audit: Audit) -> Document:
     numbers = frozenset(range(HEAD.index("on QNN"), len(HEAD)))
     table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
     cards = [
-        Card(
-            case.status.value,
-            name_case(case, names),
-            tuple(list_findings(case.findings)),
-        )
+        Card(case.status.value, name_case(case, names), tuple(list_findings(case.findings)))
         for case in sorted(audit.cases, key=lambda one: one.status.value)
         if case.status is not Status.PASSED
     ]
@@ -284,9 +266,7 @@ def make_document(audit: Audit) -> Document:
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
         where = [("", f"{where}: {reason}") for reason, where in _group_reasons(found)]
         advice = [(WORDS[cause.certainty], cause.text) for _, row in found for cause in row.causes]
-        advice += [
-            (WORDS[remedy.proof], remedy.text) for _, row in found for remedy in row.remedies
-        ]
+        advice += [(WORDS[one.proof], one.text) for _, row in found for one in row.remedies]
         cards.append(Card("on the CPU", title, (*where, *dict.fromkeys(advice))))
     cards += [
         Card("known fault", f"{names[model]}: {fault}", (("", where), ("fix", fault.fix)))
@@ -359,25 +339,16 @@ def make_annotations(audit: Audit) -> list[Annotation]:
     """Return an annotation for each source line with an operator on the CPU in a failed case, for
     each known fault, and for each failed case without an operator on the CPU."""
     made = []
-    failed = [case for case in audit.cases if case.status is Status.FAILED]
-    for (_, op, _), found in group_refusals(failed).items():
+    for (_, op, _), found in group_refusals(audit.failed).items():
         told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
         fix = "; ".join(dict.fromkeys(remedy.text for _, row in found for remedy in row.remedies))
-        file, line = found[0][1].file, found[0][1].line
-        text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
-        made.append(Annotation(Level.ERROR, text, "audit", file, line))
-    made += [
-        Annotation(
-            Level.WARNING, f"known fault: {one}. {one.fix} ({where})", "audit", one.file, one.line
-        )
-        for (_, one), where in group_faults(audit).items()
-    ]
+        text, first = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else ""), found[0][1]
+        made.append(Annotation(Level.ERROR, text, "audit", first.file, first.line))
+    for (_, fault), where in group_faults(audit).items():
+        text = f"known fault: {fault}. {fault.fix} ({where})"
+        made.append(Annotation(Level.WARNING, text, "audit", fault.file, fault.line))
     return made + [
-        Annotation(
-            Level.ERROR,
-            f"{audited.name}: {audited.headline}",
-            "audit",
-        )
-        for audited in failed
-        if not audited.left
+        Annotation(Level.ERROR, f"{case.name}: {case.headline}", "audit")
+        for case in audit.failed
+        if not case.left
     ]

@@ -86,27 +86,18 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     if edge is None:
         accepted = refusals.seen.keys() - refusals.by_node
         judged = Counter((refusals.seen[name], refusals.origins[name]) for name in accepted)
-        left = tuple(refusals.left)
-        return Found(dict(taken or judged), left, partitions, failure=failure, steps=steps)
+        known = dict(taken or judged)
+        return Found(known, tuple(refusals.left), partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
-    left_to_cpu = audit_delegation(
-        [method.graph_module for method in methods], refusals
-    ).fallback_ops
-    signatures = [(method.graph, method.graph_signature) for method in methods]
+    left = audit_delegation([method.graph_module for method in methods], refusals).fallback_ops
     sizes = (
-        measure(graph, names)
-        for graph, one in signatures
+        measure(method.graph, names)
+        for method in methods
+        for one in [method.graph_signature]
         for names in (one.user_inputs, one.user_outputs)
     )
-    return Found(
-        dict(taken),
-        left_to_cpu,
-        partitions,
-        sum_bytes(sizes),
-        failure,
-        sum(len(one.buffers_to_mutate) for _, one in signatures),
-        steps,
-    )
+    written_back = sum(len(method.graph_signature.buffers_to_mutate) for method in methods)
+    return Found(dict(taken), left, partitions, sum_bytes(sizes), failure, written_back, steps)
 
 
 @contextmanager
@@ -149,7 +140,8 @@ def survive_crashes() -> Iterator[tuple[list[Fallback], set[str]]]:
         try:
             return bool(original(self, submodules, node))
         except Exception as error:  # noqa: BLE001 - it is reported with its operator and line
-            told = f"ExecuTorch's partitioner fails ({shorten(error)})"
+            # The first sentence: pybind11 appends the signatures of all overloads.
+            told = f"ExecuTorch's partitioner fails ({describe_error(error).partition('. ')[0]})"
             varies = f"{VARIES}, and " if node.name in varying else ""
             origin = find_origin(node)
             crashes.append(Fallback(name_operator(node), f"{varies}{told}", origin=origin))
@@ -183,18 +175,7 @@ def measure(graph: Any, names: Sequence[Any]) -> int | None:
 
 def measure_value(value: Any) -> int | None:
     """Return the size in bytes of the tensors in a node's value; None if a shape varies."""
-    return sum_bytes(map(_count_bytes, tree_leaves(value)))
-
-
-def shorten(error: Exception) -> str:
-    """Return the first sentence of an exception's message, because pybind11 appends the signatures
-    of all overloads."""
-    return describe_error(error).partition(". ")[0]
-
-
-def _count_bytes(value: Any) -> int | None:
-    if not isinstance(value, Tensor):
-        return 0
-    if any(isinstance(size, torch.SymInt) for size in value.shape):
+    tensors = [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+    if any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape):
         return None
-    return value.numel() * value.element_size()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -29,7 +29,7 @@ SQNR, SQNR_Q = "SQNR", "SQNR q"  # in dB
 ORDER = ("run", "status", "fault", "CPU", SQNR, SQNR_Q, "metric", "cycles")
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class Difference(Struct, frozen=True):
     """A difference in one figure or text of a case, or a known fault.
     ``change`` is the relative change of a footprint's figure, or the change of an SQNR in dB; it is
     None for other differences, or if it is unknown."""
@@ -42,7 +42,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     change: float | None = None
 
 
-class Total(Struct, frozen=True, kw_only=True):
+class Total(Struct, frozen=True):
     """A figure summed over all cases that have it in both runs. ``moved`` is the number of cases in
     which it changed."""
 
@@ -69,10 +69,7 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         """Return whether a run or a case is missing, or whether the status of a case became
         worse."""
         grave = {"run", "status"}
-        return any(
-            difference.verdict == "worse" and difference.what in grave
-            for difference in self.differences
-        )
+        return any(one.verdict == "worse" and one.what in grave for one in self.differences)
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
@@ -83,7 +80,7 @@ def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Di
         if new and new.end != old.end and {old.end, new.end} <= {*ENDS}:
             subject = f"{old.fault} ({old.form}, {old.frontend} {old.scheme})"
             verdict: Verdict = "worse" if ENDS.index(new.end) > ENDS.index(old.end) else "better"
-            yield note(subject, "fault", (show_end(old), show_end(new)), verdict)
+            yield Difference(subject, "fault", show_end(old), show_end(new), verdict)
 
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:
@@ -104,12 +101,10 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
             fix="run the same models, schemes and SoCs with both versions",
         )
     found = compare_reports(old, new)
-    yield from (
-        note(str(case_name), "run", ("judged", "missing"), "worse") for case_name in found.missing
-    )
-    yield from (
-        note(str(case_name), "run", ("missing", "judged"), "other") for case_name in found.new
-    )
+    for name in found.missing:
+        yield Difference(str(name), "run", "judged", "missing", "worse")
+    for name in found.new:
+        yield Difference(str(name), "run", "missing", "judged", "other")
     for before, now in pairs:
         yield from compare_cases(before, now)
 
@@ -118,9 +113,9 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
     subject, found = str(before.name), compare_case(before, now, same_host=True)
     if found.now is not found.before:
-        words = [f"{one.status.value} {one.headline}".rstrip() for one in (before, now)]
+        old, new = (f"{one.status.value} {one.headline}".rstrip() for one in (before, now))
         worse = RANKS[found.now] > RANKS[found.before]
-        yield note(subject, "status", words, "worse" if worse else "better")
+        yield Difference(subject, "status", old, new, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
         yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
     for what, was, own in (
@@ -128,33 +123,23 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         (SQNR_Q, before.sqnr_db_quantized, now.sqnr_db_quantized),
     ):
         if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
-            words = [f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)]
+            old, new = (
+                f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)
+            )
             apart = own - was if isfinite(own - was) else None
-            yield note(subject, what, words, "worse" if own < was else "better", apart)
+            yield Difference(subject, what, old, new, "worse" if own < was else "better", apart)
     if found.metric:
-        texts = (f"{before.metric:.4g}", f"{now.metric:.4g}")
-        yield note(subject, "metric", texts, "worse" if found.metric < 0 else "better")
-    if found.cycles is not None:
-        texts = (_show_cycles(before), _show_cycles(now))
-        yield note(
-            subject, "cycles", texts, "worse" if found.cycles > 0 else "better", found.cycles
-        )
+        old, new = (f"{one.metric:.4g}" for one in (before, now))
+        yield Difference(subject, "metric", old, new, "worse" if found.metric < 0 else "better")
+    if (apart := found.cycles) is not None:
+        old, new = (_show_cycles(one) for one in (before, now))
+        yield Difference(subject, "cycles", old, new, "worse" if apart > 0 else "better", apart)
     yield from _compare_figures(subject, before.footprint, now.footprint)
 
 
 def _show_cycles(case: Case) -> str:
     one = case.estimate and case.estimate.simulation
     return f"{one.cycles:,} simulated" if one else ""
-
-
-def note(
-    subject: str, what: str, words: Sequence[str], verdict: Verdict, change: float | None = None
-) -> Difference:
-    """Return a difference; ``words`` are the old text and the new text."""
-    before, now = words
-    return Difference(
-        subject=subject, what=what, before=before, now=now, verdict=verdict, change=change
-    )
 
 
 def _decibels(case: Case) -> float | None:
@@ -173,13 +158,13 @@ def _compare_operators(
     )
     moved = [op for op in {**had, **has} if had[op] != has[op]]
     if moved:
-        words = [", ".join(f"{op} {each[op]}" for op in moved[:NAMES]) for each in (had, has)]
+        old, new = (", ".join(f"{op} {each[op]}" for op in moved[:NAMES]) for each in (had, has))
         more = f" and {len(moved) - NAMES} more" if len(moved) > NAMES else ""
         apart = has.total() - had.total()
         verdict: Verdict = "other"
         if place == "CPU" and apart:
             verdict = "worse" if apart > 0 else "better"
-        yield note(subject, place, [f"{word}{more}" for word in words], verdict)
+        yield Difference(subject, place, f"{old}{more}", f"{new}{more}", verdict)
 
 
 def _compare_figures(
@@ -190,15 +175,15 @@ def _compare_figures(
         unit = UNITS.get(name, " bytes")
         if was is not None and own is None and now:
             verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
-            yield note(subject, name, (f"{was:,}{unit}", "not known"), verdict)
+            yield Difference(subject, name, f"{was:,}{unit}", "not known", verdict)
         if was is None or own is None or was == own:
             continue
         change = own / was - 1 if was else None
         if name in MEASURED and change is not None and abs(change) < MEASURED_SHARE:
             continue
         worse = own < was if name == LEAST else own > was
-        texts = (f"{was:,}{unit}", f"{own:,}{unit}")
-        yield note(subject, name, texts, "worse" if worse else "better", change)
+        old, new = (f"{one:,}{unit}" for one in (was, own))
+        yield Difference(subject, name, old, new, "worse" if worse else "better", change)
 
 
 def add_figures(old: Report, new: Report) -> Iterator[Total]:
@@ -212,13 +197,9 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
             and (own := getattr(now.footprint, name, None)) is not None
         ]
         if found:
-            yield Total(
-                what=name,
-                before=sum(was for was, _ in found),
-                now=sum(own for _, own in found),
-                moved=sum(was != own for was, own in found),
-                cases=len(found),
-            )
+            befores, nows = zip(*found, strict=True)
+            moved = sum(was != own for was, own in found)
+            yield Total(name, sum(befores), sum(nows), moved, len(found))
 
 
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
@@ -245,18 +226,9 @@ def make_document(report: UpgradeReport) -> Document:
     """Return the table of differences and, if both versions have figures, that of the totals."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
-        Row(
-            (
-                difference.subject,
-                difference.what,
-                difference.verdict,
-                difference.before,
-                difference.now,
-                _show_change(difference),
-            ),
-            tones[difference.verdict],
-        )
-        for difference in report.differences
+        Row((one.subject, one.what, one.verdict, one.before, one.now, _show_change(one)), tone)
+        for one in report.differences
+        for tone in [tones[one.verdict]]
     )
     head = ("of", "what", "verdict", "before", "now", "change")
     tables = [Table("Differences", "Worst first", head, rows, 2, frozenset({5}), MOST_ROWS)]
@@ -264,15 +236,17 @@ def make_document(report: UpgradeReport) -> Document:
         sums = tuple(
             Row(
                 (
-                    total.what,
-                    str(total.cases),
-                    f"{total.before:,}",
-                    f"{total.now:,}",
-                    f"{100 * (total.now / total.before - 1):+.1f} %" if total.before else "",
-                    str(total.moved),
+                    one.what,
+                    str(one.cases),
+                    f"{one.before:,}",
+                    f"{one.now:,}",
+                    change,
+                    str(one.moved),
                 )
             )
-            for total in report.totals
+            for one in report.totals
+            for share in [100 * (one.now / one.before - 1) if one.before else None]
+            for change in ["" if share is None else f"{share:+.1f} %"]
         )
         head = ("figure", "cases", "before", "now", "change", "moved")
         told = "Sums over the cases that have the figure in both runs"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.upgrade import Difference, compare, compare_faults, make_document, note
+from ci.audit.upgrade import Difference, compare, compare_faults, make_document
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.models.suite import DEFAULT_SOC
@@ -284,7 +284,7 @@ def run_side(
         return read_report(report)
     lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])
     told = f"{ended.describe()}: {' '.join(filter(None, lines))} (whole log: {shown_path(log)})"
-    failures.append(note(side.name, "run", ["a report", told], "worse"))
+    failures.append(Difference(side.name, "run", "a report", told, "worse"))
     return None
 
 
@@ -316,8 +316,8 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
             return rerun_faults(side, faults, progress)[1]
         except QnnCiError as error:
             why = error.what
-    words = ["", f"not tried with QNN {qnn}: {why}"]
-    noted.append(note("known faults", "fault", words, "other"))
+    untried = f"not tried with QNN {qnn}: {why}"
+    noted.append(Difference("known faults", "fault", "", untried, "other"))
     return []
 
 

@@ -251,7 +251,7 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     asked: list[Any] = []
     monkeypatch.setattr(localise, "hold", lambda *given: asked.append(given) or graphs)
     engine: Any = SimpleNamespace(backend="the backend", warm_up=lambda _: None)
-    code = localise.PartsJob(TorchParts(engine), SPEC, cut, file.with_suffix(".py"))()
+    code = TorchParts(engine).write(SPEC, cut, file.with_suffix(".py"))
     assert asked == [(SPEC, "the backend")]
     assert "= None" not in code
     held = torch.load(file, weights_only=True)

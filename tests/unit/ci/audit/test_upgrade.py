@@ -211,7 +211,7 @@ def test_an_upgrade_comparison_reads_as_its_snapshot() -> None:
 
 
 def test_an_upgrade_report_without_a_run_states_what_stopped_it() -> None:
-    lost = upgrade.note("a==2", "run", ("judged", "exited with 2"), "worse")
+    lost = upgrade.Difference("a==2", "run", "judged", "exited with 2", "worse")
     for runs in ((None, None), (make_report([CASE]), None)):
         report = compare(("a==1", "a==2"), runs, [lost])
         assert report == UpgradeReport(old="a==1", new="a==2", differences=(lost,))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci.audit.upgrade import Difference, note
+from ci.audit.upgrade import Difference
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import write_report
 from ci.verbs import upgrade_report
@@ -230,7 +230,7 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     for name, build, status in zip(("old", "new"), builds, statuses, strict=True):
         tools = (Tool(name=HTP, version=f"v{build}.260101000000"),) if build else ()
         write_report(make_report([CASES[status]], toolchain=tools), place / name)
-    found = note("a fault", "fault", ["wrong", "right"], "better")
+    found = Difference("a fault", "fault", "wrong", "right", "better")
     monkeypatch.setattr(upgrade_report, "list_ends", lambda side, qnn, *_: (side.name, qnn))
     ends: list[Any] = []
     monkeypatch.setattr(
