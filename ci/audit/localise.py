@@ -33,7 +33,8 @@ from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.facts.finding import Finding, Question
-from ci.faults.match import KnownFault, match_faults
+from ci.facts.known_fault import KnownFault
+from ci.faults.match import match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
 from ci.models.graph_steps import Step, describe_steps

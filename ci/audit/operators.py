@@ -18,7 +18,8 @@ from ci.cases.policy import EmulatorPolicy, find_advice
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Cause, Finding, Origin, Remedy
 from ci.facts.kinds import NOT_LOWERED
-from ci.faults.match import KnownFault, match_faults
+from ci.facts.known_fault import KnownFault
+from ci.faults.match import match_faults
 from ci.models.graph_steps import Step
 from ci.models.lowering_options import Choices
 from ci.report.annotation import Annotation, Level

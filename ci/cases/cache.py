@@ -30,12 +30,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ci.cases.engine import Compiled, Engine, Staging, require_references
+from ci.cases.engine import FLOAT, Compiled, Engine, Staging, require_proof
 from ci.cases.forked import DiedError, is_own, run_forked
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import BUG, DIED, INVALID, find_bug
+from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.documents import DocumentError, read_json, read_text
 from provisioning.errors import DefectError, QnnCiError
@@ -300,8 +301,9 @@ class CompileJob:
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
         known = read_artifact(directory) if self.use_cache else None
-        if known:
-            require_references(directory, known.compiled, self.reference)
+        if known and (sets := known.compiled.sets):  # else its references are stored elsewhere
+            outputs = known.compiled.outputs
+            require_proof(read_sets(directory / FLOAT, outputs, sets), self.reference)
         with explain_writes(self.cache):  # another user's entries may be unreadable
             damaged = self.use_cache and known is None and directory.exists()
         return CompileResult(str(directory), known, cached=known is not None, repaired=damaged)

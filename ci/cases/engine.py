@@ -18,7 +18,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
 from ci.judging.figures import Array, is_floating
 from ci.models.graph_steps import Step, TraceError
-from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, read_sets, write_sets
+from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation, TypeShare
 from provisioning.documents import DocumentError, read_json
@@ -166,23 +166,20 @@ class Staging:
         """Note for the progress line that one of STAGES begins."""
         self.log.with_name(STAGE).write_text(stage, encoding="ascii")
 
-    def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
-        """Write the samples on which the program is judged."""
-        write_sets(self.directory / INPUTS, sets)
-
     def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
         """Write the float32 model's outputs. Raises FailedError if the program cannot be judged by
         them. ``made`` describes generated inputs, which may be the cause."""
-        write_sets(self.directory / FLOAT, outputs)
+        self.write(FLOAT, outputs)
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
             why = f"the reference was computed from {made}; use real inputs" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
-    def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
-        """Write the quantized model's outputs."""
-        write_sets(self.directory / QUANTIZED, outputs)
+    def write(self, folder: str, sets: Sequence[Sequence[Any]]) -> None:
+        """Write the samples on which the program is judged (INPUTS), or the quantized model's
+        outputs (QUANTIZED)."""
+        write_sets(self.directory / folder, sets)
 
     def write_bounds(
         self, kind: str, low: Sequence[Sequence[Any]], high: Sequence[Sequence[Any]]
@@ -225,15 +222,6 @@ def read_steps(path: Path) -> tuple[Step, ...]:
         return read_json(path, tuple[Step, ...])
     except DocumentError:
         return ()
-
-
-def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
-    """Raise FailedError if the float32 model's outputs in ``directory`` are unusable as references.
-    Programs without samples, such as language models, are not checked, because their references
-    are stored elsewhere."""
-    if not compiled.sets:
-        return
-    require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:

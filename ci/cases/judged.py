@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import structs
 
@@ -57,6 +57,7 @@ from ci.facts.kinds import (
     RUNNER,
     UNEXPECTED,
 )
+from ci.facts.known_fault import KnownFault
 from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
 from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
@@ -109,30 +110,6 @@ NO_FLOAT = (
 )
 
 
-class TriggeredFault(Protocol):
-    """A known fault that a model triggers, as ci.faults.match finds it."""
-
-    @property
-    def fault(self) -> str:
-        """The name of the fault."""
-
-    @property
-    def place(self) -> str:
-        """The line, the module or the node at which it was found."""
-
-    @property
-    def is_scheme(self) -> bool:
-        """Whether the quantized model itself is wrong, not the program."""
-
-    @property
-    def label(self) -> str:
-        """The name of the fault and its place."""
-
-    @property
-    def advice(self) -> Advice:
-        """The fault with its place, and its fix."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What was asked of a run. ``session`` names the lane, such as test_emulator."""
@@ -155,7 +132,7 @@ class Options:
     own_lines: tuple[Line, ...] = ()  # of the user's devices
     # Takes a graph's steps, a scheme and a QNN version, and whether QNN compiled the whole graph.
     # Returns the known faults that the graph triggers.
-    find_faults: Callable[..., Sequence[TriggeredFault]] = lambda *_, **__: ()
+    find_faults: Callable[..., Sequence[KnownFault]] = lambda *_, **__: ()
 
 
 @dataclass(frozen=True)
@@ -274,9 +251,8 @@ class CaseJudge:
         with self.notes.of("the details of the outputs"):
             self.evidence.outputs = describe_outputs(references, outputs)
         known = self.find_explained()
-        verdict = judge_outputs(
-            *(references, outputs, compiled.inputs, compiled.outputs, self.limits), explained=known
-        )
+        given = (references, outputs, compiled.inputs, compiled.outputs, self.limits)
+        verdict = judge_outputs(*given, explained=known)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
@@ -287,37 +263,28 @@ class CaseJudge:
         kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
         failing, forgiven = forgive(every, self.metric, kept=kept)
         self.evidence.notes = (*verdict.notes, *(verdict.element_notes if kept else ()))
-        unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
-        own = [NO_FLOAT] * unjudged  # the file is its own reference
-        tighter: Sequence[str] = ()
+        warnings = [*forgiven, *verdict.warnings]
+        if self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf:
+            warnings.append(NO_FLOAT)  # the file is its own reference
         with self.notes.of("tighter budgets"):
-            tighter = [*suggest_tighter(compiled.footprint, self.budget)]
-        self.evidence.warnings = (
-            *forgiven,
-            *verdict.warnings,
-            *own,
-            *tighter,
-            *nearly,
-            *nearly_late,
-        )
+            warnings += [*suggest_tighter(compiled.footprint, self.budget)]
+        self.evidence.warnings = (*warnings, *nearly, *nearly_late)
         inconclusive = verdict.inconclusive
         if inconclusive and self.evidence.metric and not task:
-            self.evidence.controls = tuple(
-                control for control in verdict.controls if control.rejected
-            )
+            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
             self.evidence.warnings += (f"{inconclusive}, except for the metric",)
             inconclusive = ""
         findings = [
             *failing,
-            *([INCONCLUSIVE.find(inconclusive)] if inconclusive else []),
+            *(INCONCLUSIVE.find(one) for one in [inconclusive] if one),
             *self.compare_baseline(),
             *(RUNNER.find(fault) for fault in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
         lost = find_lost_types(compiled.retyped)
         if not findings and not lost:
-            if unmet := [*self.find_unmet()]:
-                return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
+            if unmet := self.find_unmet():
+                return self.end(Status.FAILED, [unmet], log_tail, remark=run.notes.remark)
             if notes := self.evidence.notes:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
@@ -368,20 +335,10 @@ class CaseJudge:
         causes the error in its headline, if one of them is known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        fault = next(
-            (
-                triggered_fault
-                for triggered_fault in self.list_faults()
-                if not triggered_fault.is_scheme
-            ),
-            None,
-        )
-        if fault:
+        if fault := next((one for one in self.list_faults() if not one.is_scheme), None):
             names = (fault.label, *(cause.name for cause in fault.advice.causes))
             return finding.renamed(*(f"known fault {name}" for name in names))
-        if not (culprit := self.evidence.culprit):
-            return finding
-        return finding.renamed(culprit)
+        return finding.renamed(self.evidence.culprit) if self.evidence.culprit else finding
 
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
@@ -427,12 +384,9 @@ class CaseJudge:
         left = [fallback for fallback in compiled.delegation.fallback_ops if not fallback.asked]
         if not self.limits.full_delegation or not left:
             return []
-        spec = self.spec
-        known = (
-            find_advice(fallback, spec.scheme.base.value, spec.soc, self.policy)
-            for fallback in left
-        )
-        islands = ISLAND if spec.source.choices.discard_nodes else NO_ADVICE
+        scheme, soc = self.spec.scheme.base.value, self.spec.soc
+        known = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
+        islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
         return [find_fallbacks(left).explained(sum(known, islands))]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
@@ -443,8 +397,7 @@ class CaseJudge:
     def refuse(self, found: Finding, log_tail: str) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
         refusal, else ``failed``."""
-        known = self.find_refusal(found)
-        if known:
+        if known := self.find_refusal(found):
             return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
         return self.end(Status.FAILED, [found], log_tail)
 
@@ -456,21 +409,22 @@ class CaseJudge:
             spec.model, spec.scheme, spec.soc, [found], choices=choices, log=log_tail
         )
 
-    def find_unmet(self) -> Iterator[Finding]:
-        """Yield why this case should not have passed, if a strict row of the policy expects its
+    def find_unmet(self) -> Finding | None:
+        """Return why this case should not have passed, if a strict row of the policy expects its
         refusal."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
-        if known:
-            yield UNEXPECTED.find(
-                "the case passed, but the policy expects it to be unsupported",
-                details=(known,),
-                advice=advise(
-                    fix="remove that row from [[unsupported]] or narrow its globs; set strict ="
-                    " false if only some of its cases are refused",
-                    proof=Proof.PROVEN,
-                ),
-            )
+        if not known:
+            return None
+        fix = (
+            "remove that row from [[unsupported]] or narrow its globs; set strict = false if only"
+            " some of its cases are refused"
+        )
+        return UNEXPECTED.find(
+            "the case passed, but the policy expects it to be unsupported",
+            details=(known,),
+            advice=advise(fix=fix, proof=Proof.PROVEN),
+        )
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to its directory in ``Options.files_directory``, if that is
@@ -518,12 +472,11 @@ class CaseJudge:
             runner=self.runner,
             metric_name=self.metric.name if self.metric and known.metric else "",
         )
-        controls = tuple(
-            Control(**structs.asdict(spec.name), **vars(control)) for control in known.controls
-        )
+        names = structs.asdict(spec.name)
+        controls = tuple(Control(**names, **vars(control)) for control in known.controls)
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
-    def find_faults(self) -> list[TriggeredFault]:
+    def find_faults(self) -> list[KnownFault]:
         """Return the known faults that the model's graph triggers with the scheme of the case and
         the version of QNN that compiled it."""
         artifact = self.evidence.artifact
@@ -532,10 +485,10 @@ class CaseJudge:
         compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
         return [*self.options.find_faults(steps, scheme, qnn, compiled=compiled)]
 
-    def list_faults(self) -> list[TriggeredFault]:
+    def list_faults(self) -> list[KnownFault]:
         """Return the result of find_faults. If it raises an exception, add a warning and return an
         empty list."""
-        found: list[TriggeredFault] = []
+        found: list[KnownFault] = []
         with self.notes.of("the known faults"):
             found += self.find_faults()
         return found
@@ -569,10 +522,7 @@ REASONS = (
 
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
-    alike = {
-        (fallback.label, str(fallback.origin) or fallback.reason): fallback
-        for fallback in left[::-1]
-    }
+    alike = {(one.label, str(one.origin) or one.reason): one for one in left[::-1]}
     every = [f"{one.label}: {one.text}" for one in alike.values()][::-1]  # each line once
     more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
@@ -678,9 +628,9 @@ def expect(found: Finding, known: str) -> Finding:
 MOST_PLACES = 3  # of a known fault, besides the first
 
 
-def join_faults(faults: Sequence[TriggeredFault]) -> Iterator[Advice]:
+def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
     """Yield the advice for each known fault once, with all of its places."""
-    groups: dict[str, list[TriggeredFault]] = {}
+    groups: dict[str, list[KnownFault]] = {}
     for fault in faults:
         groups.setdefault(fault.fault, []).append(fault)
     for first, *others in groups.values():
@@ -695,12 +645,8 @@ def join_faults(faults: Sequence[TriggeredFault]) -> Iterator[Advice]:
 
 def describe_fault(advice: Advice) -> str:
     """Return a known fault and its remedy in one line."""
-    return "; ".join(
-        [
-            *(cause.text for cause in advice.causes),
-            *(f"fix: {remedy.text}" for remedy in advice.remedies),
-        ]
-    )
+    fixes = (f"fix: {remedy.text}" for remedy in advice.remedies)
+    return "; ".join([*(cause.text for cause in advice.causes), *fixes])
 
 
 def make_case(
@@ -727,8 +673,7 @@ def make_case(
         facts |= {"metric": metric.value, "metric_float": metric.float32}
         facts["metric_quantized"] = metric.quantized
     if known.baseline:
-        recorded = structs.asdict(known.baseline)
-        facts |= {f"recorded_{name}": value for name, value in recorded.items()}
+        facts |= {f"recorded_{key}": one for key, one in structs.asdict(known.baseline).items()}
     if known.nearness:
         facts |= {f"{name}_emulator": value for name, value in vars(known.nearness).items()}
     return Case(
@@ -764,8 +709,7 @@ def describe_program(artifact: Artifact) -> dict[str, Any]:
         "lower_s": artifact.lower_s,
         "pte_bytes": compiled.size_bytes,
         "fallback_ops": tuple(
-            FallbackOp(op=fallback.label, reason=fallback.text)
-            for fallback in delegation.fallback_ops
+            FallbackOp(op=one.label, reason=one.text) for one in delegation.fallback_ops
         ),
         "inputs": compiled.sets,
         "made_inputs": compiled.made_inputs,
@@ -787,12 +731,8 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
     first = artifact.compiled.program
     folder = f"{first.rpartition('/')[0]}/"
     names = [name for name in artifact.files if name.startswith(folder)]
-    every = dict.fromkeys([first, *sorted(names)])
-    return tuple(
-        ProgramFile(name=Path(name).name, sha256=artifact.files[name])
-        for name in every
-        if name in artifact.files
-    )
+    every = [name for name in dict.fromkeys([first, *sorted(names)]) if name in artifact.files]
+    return tuple(ProgramFile(name=Path(one).name, sha256=artifact.files[one]) for one in every)
 
 
 def describe_loss(loss: Loss) -> str:

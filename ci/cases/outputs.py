@@ -66,9 +66,8 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
         if (directory / LOW.format(0, index)).exists():
-            low, high = (
-                read_column(directory, bound, index, info, compiled.sets) for bound in (LOW, HIGH)
-            )
+            bounds = (LOW, HIGH)
+            low, high = (read_column(directory, one, index, info, compiled.sets) for one in bounds)
         expected.append(Expected(values, low, high))
     return expected
 
@@ -87,15 +86,10 @@ def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
     """Return the elements of a tensor as an array with the dtype and shape in ``info``; booleans
     become uint8. Raises ValueError if ``data``, the content of file ``name``, has the wrong
     size."""
-    if len(data) != size_bytes(info):
-        raise ValueError(f"{name} is {len(data)} bytes long instead of {size_bytes(info)}")
+    if len(data) != info.size_bytes:
+        raise ValueError(f"{name} is {len(data)} bytes long instead of {info.size_bytes}")
     dtype = "uint8" if info.dtype == "bool" else info.dtype
     return np.frombuffer(data, dtype).reshape(info.shape)
-
-
-def size_bytes(info: TensorInfo) -> int:
-    """Return the size of a tensor's elements in bytes."""
-    return int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
 
 
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
@@ -134,20 +128,18 @@ def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     Raises OSError or ValueError unless each output is a regular file of the right size with a
     single hard link, and the directory contains nothing else.
     """
+    infos = compiled.outputs
+    files = [
+        [OUTPUT.format(number, index) for index in range(len(infos))] for number in range(sets)
+    ]
     outputs = [
         [
-            view_tensor(_read_regular(file, size_bytes(info)), info, file.name)
-            for index, info in enumerate(compiled.outputs)
-            for file in [directory / OUTPUT.format(number, index)]
+            view_tensor(_read_regular(directory / file, info.size_bytes), info, file)
+            for file, info in zip(names, infos, strict=True)
         ]
-        for number in range(sets)
+        for names in files
     ]
-    wanted = {
-        OUTPUT.format(number, index)
-        for number in range(sets)
-        for index in range(len(compiled.outputs))
-    }
-    extra = sorted({path.name for path in directory.iterdir()} - wanted)
+    extra = sorted({path.name for path in directory.iterdir()}.difference(*files))
     if extra:
         raise ValueError(f"the runner wrote {extra[0]}, which is not an output of the program")
     return outputs

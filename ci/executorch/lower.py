@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging, list_places, needed
+from ci.cases.engine import (
+    FLOAT,
+    INPUTS,
+    QUANTIZED,
+    Compiled,
+    Delegation,
+    Staging,
+    list_places,
+    needed,
+)
 from ci.cases.forked import describe_error, flush_stdio, run_forked
 from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
@@ -202,14 +211,14 @@ class Lowering:
         loss: Loss | None = None
         clipped: tuple[Clipped, ...] = ()
         weights = digest_weights(model.module)
-        self.staging.write_inputs(model.evaluation)
+        self.staging.write(INPUTS, model.evaluation)
         self.staging.write_float(model.reference, model.made)
         self.write_bounds(FLOAT, model.module, model.reference)
         if scheme.quantized:
             exact = round_blocks(module) if scheme.recipe.block else module
             with keep_state(exact):
                 quantized = run_eager(exact, model.evaluation)
-            self.staging.write_quantized(quantized)
+            self.staging.write(QUANTIZED, quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
             with self.staging.notes.of("the layer at which quantization costs the most"):
                 loss = find_loss(exact, model.evaluation[0], model.reference[0])

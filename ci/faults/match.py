@@ -4,66 +4,15 @@ fixes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from ci.facts.finding import NOWHERE, Advice, Certainty, Origin, Proof, advise
+from ci.facts.finding import NOWHERE
+from ci.facts.known_fault import KnownFault
 from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS
 from ci.faults.known import Fault, find_pattern, read_faults
 from ci.models.graph_steps import Operand, Step
-
-
-class KnownFault(Struct, frozen=True, kw_only=True):
-    """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
-    operators, with the operands of the first call. ``nodes`` are the names of these calls in the
-    exported graph, and ``operators`` are torch's names of their operators. ``file``,
-    ``line`` and ``module`` say where the first of them comes from. ``is_scheme`` is true if the
-    quantized model itself is wrong, not the program."""
-
-    fault: str
-    title: str
-    seen: str
-    fix: str
-    calls: str
-    nodes: tuple[str, ...]
-    operators: tuple[str, ...]
-    file: str = ""
-    line: int = 0
-    module: str = ""
-    is_scheme: bool = False
-
-    @property
-    def origin(self) -> Origin:
-        """Return where the first of the operators comes from."""
-        return Origin(file=self.file, line=self.line, module=self.module)
-
-    @property
-    def place(self) -> str:
-        """Return the source line, such as ``nets/net.py:41``, or else the module, or else the first
-        node of the pattern in the exported graph."""
-        return str(self.origin) or f"node {self.nodes[0]}"
-
-    @property
-    def label(self) -> str:
-        """Return the name of the fault and its place."""
-        return f"{self.fault} [{self.place}]"
-
-    @property
-    def advice(self) -> Advice:
-        """Return the fault with its place, and its fix."""
-        advice = advise(
-            f"known fault: {self}",
-            self.fix,
-            name=self.fault,
-            certainty=Certainty.KNOWN,
-            proof=Proof.PROVEN,
-        )
-        return replace(advice, places=self.origin.places)
-
-    def __str__(self) -> str:
-        return f"{self.label} ({self.calls}): {self.seen}"
 
 
 @cache

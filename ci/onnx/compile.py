@@ -23,7 +23,7 @@ import onnx
 from msgspec import structs
 from onnx import TensorProto
 
-from ci.cases.engine import FLOAT, QUANTIZED, Compiled, Delegation, Staging, needed
+from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging, needed
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
@@ -193,7 +193,7 @@ def compile_source(
         infos = describe_outputs(model, reference[0])
         staging.write_float(reference)
         if not is_float:
-            staging.write_quantized(reference)
+            staging.write(QUANTIZED, reference)
     staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
     with needed("the predicted rounding noise"):
@@ -250,7 +250,7 @@ def write_references(
     for each sample, the float model's outputs for the first set, and the parts of the
     quantized model's tensors. Raises the errors of
     compile_source."""
-    staging.write_inputs(source.evaluation)
+    staging.write(INPUTS, source.evaluation)
     reference = wanted = run_reference(model, source.evaluation)
     float32, plain = reference[0], model
     if spec.source.float_model:
@@ -270,7 +270,7 @@ def write_references(
     staging.enter("quantize")
     owners = write_quantized(source, model, quantized, spec)
     reference = run_reference(quantized, source.evaluation)
-    staging.write_quantized(reference)
+    staging.write(QUANTIZED, reference)
     with needed("the bounds of outputs that are not floating-point"):
         ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)

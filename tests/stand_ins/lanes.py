@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes, Sets, Staging
+from ci.cases.engine import (
+    INPUTS,
+    QUANTIZED,
+    Compiled,
+    Delegation,
+    Program,
+    RunError,
+    RunNotes,
+    Sets,
+    Staging,
+)
 from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
@@ -101,11 +111,11 @@ class FloatEngine:
             [*self.compute(*inputs), *(layer(*inputs)[0] for layer in layers.values())]
             for inputs in self.sets
         ]
-        staging.write_inputs(self.sets)
+        staging.write(INPUTS, self.sets)
         staging.write_float(outputs)
         if self.quantized:
             outputs = [self.quantized(*inputs) for inputs in self.sets]
-            staging.write_quantized(outputs)
+            staging.write(QUANTIZED, outputs)
         if self.noise:
             first = np.stack([tensors[0] for tensors in outputs])
             draw = np.random.default_rng(9).standard_normal((8, *first.shape))

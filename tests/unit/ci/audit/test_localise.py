@@ -50,7 +50,7 @@ from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.pool import Ended  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
-from ci.faults.match import KnownFault  # noqa: E402
+from ci.facts.known_fault import KnownFault  # noqa: E402
 from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.model import load_model  # noqa: E402

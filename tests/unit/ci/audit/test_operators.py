@@ -32,7 +32,7 @@ from ci.cases.spec import CaseSpec
 from ci.explain import rules
 from ci.facts.finding import NOWHERE, Origin, advise
 from ci.facts.kinds import INVALID, NO_NODE, NOT_LOWERED, ON_CPU
-from ci.faults.match import KnownFault
+from ci.facts.known_fault import KnownFault
 from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from ci.faults.match import KnownFault, match_faults  # noqa: E402
+from ci.facts.known_fault import KnownFault  # noqa: E402
+from ci.faults.match import match_faults  # noqa: E402
 from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
 
 X = torch.randn(2, 6, 16)

@@ -1,0 +1,60 @@
+"""A known fault of QNN, ExecuTorch or a quantizer that was found in a user's model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msgspec import Struct
+
+from ci.facts.finding import Advice, Certainty, Origin, Proof, advise
+
+
+class KnownFault(Struct, frozen=True, kw_only=True):
+    """A known fault at a place in a model. ``calls`` describes the calls of the pattern's
+    operators, with the operands of the first call. ``nodes`` are the names of these calls in the
+    exported graph, and ``operators`` are torch's names of their operators. ``file``,
+    ``line`` and ``module`` say where the first of them comes from. ``is_scheme`` is true if the
+    quantized model itself is wrong, not the program."""
+
+    fault: str
+    title: str
+    seen: str
+    fix: str
+    calls: str
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+    file: str = ""
+    line: int = 0
+    module: str = ""
+    is_scheme: bool = False
+
+    @property
+    def origin(self) -> Origin:
+        """Return where the first of the operators comes from."""
+        return Origin(file=self.file, line=self.line, module=self.module)
+
+    @property
+    def place(self) -> str:
+        """Return the source line, such as ``nets/net.py:41``, or else the module, or else the first
+        node of the pattern in the exported graph."""
+        return str(self.origin) or f"node {self.nodes[0]}"
+
+    @property
+    def label(self) -> str:
+        """Return the name of the fault and its place."""
+        return f"{self.fault} [{self.place}]"
+
+    @property
+    def advice(self) -> Advice:
+        """Return the fault with its place, and its fix."""
+        advice = advise(
+            f"known fault: {self}",
+            self.fix,
+            name=self.fault,
+            certainty=Certainty.KNOWN,
+            proof=Proof.PROVEN,
+        )
+        return replace(advice, places=self.origin.places)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.calls}): {self.seen}"
