@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import onnx
@@ -45,7 +44,7 @@ from ci.models.tensors import (
 )
 from ci.models.user_code import working_directory
 from ci.models.user_models import name_made
-from ci.onnx.contexts import check_context, open_context, seal_context
+from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import (
     CPU,
     ONNXRUNTIME,
@@ -114,21 +113,18 @@ def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
         one.name: one.type.tensor_type.elem_type
         for one in (*inferred.value_info, *inferred.output, *inferred.input)
     } | {initializer.name: initializer.data_type for initializer in graph.initializer}
-    writer = Writer({name: node for node in graph.node for name in node.output}, graph)
+    writer = Writer(graph)
     quantizers = (node for node in graph.node if node.op_type == "QuantizeLinear")
     share = TIE_SHARES[bits or (8 if any(map(writer.is_narrow, quantizers)) else 16)]
-    nodes: list[Any] = []
     for node in graph.node:
         kinds = {types.get(name) for name in node.output} - {None}
         if kinds - FLOATS and node.op_type not in ROUNDS:
             for place, name in enumerate(node.input):
                 if types.get(name) == TensorProto.FLOAT:
-                    node.input[place] = f"{name}/{len(nodes)}"
-                    nodes += writer.shake(name, node.input[place], share)
-        nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(writer.constants)
+                    node.input[place] = f"{name}/{len(writer.nodes)}"
+                    writer.shake(name, node.input[place], share)
+        writer.nodes.append(node)
+    writer.finish()
     return model
 
 
@@ -424,9 +420,8 @@ def write_context(
         raise
     contexts: tuple[ContextBinary, ...] = ()
     if embed is not None and target.is_file():
-        check_context(target, soc)
+        contexts = list_context_binaries(memoryview(check_context(target, soc)))
         seal_context(target)
-        contexts = list_context_binaries(memoryview(open_context(target)[2]))
     parts = [
         (
             part.ep_name,

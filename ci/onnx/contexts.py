@@ -48,7 +48,7 @@ AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin togeth
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context model and its binary. ``file`` is None if the binary is inside the model.
+    """A context model and its binary.
 
     ``source`` is the provider that the model names. ``qnn`` is the QNN version in the binary,
     ``sdk_version`` the one in the model's main EPContext node. ``socs`` are QNN's SoC numbers in
@@ -56,46 +56,21 @@ class Context:
     they are known. ``seal`` is the SHA-256 of the binary that seal_context wrote, if any.
     """
 
-    path: Path
     partitions: tuple[str, ...]
     source: str
     sdk_version: str
     qnn: str
     socs: tuple[int, ...]
     targets: tuple[Target, ...]
-    file: Path | None
-    size_bytes: int
     seal: str
 
-    def as_data(self) -> dict[str, object]:
-        """Return the context as data for JSON."""
-        return {
-            "model": self.path.name,
-            "binary": self.file.name if self.file else None,
-            "size_bytes": self.size_bytes,
-            "embedded": self.file is None,
-            "provider": self.source,
-            "qnn": self.qnn,
-            "claimed_qnn": self.sdk_version,
-            "soc_models": list(self.socs),
-            "targets": [target._asdict() for target in self.targets],
-            "partitions": list(self.partitions),
-            "sealed": bool(self.seal),
-        }
 
-
-def read_context(path: Path) -> Context:
-    """Return what a context model and its binary contain.
+def open_context(path: Path) -> tuple[Any, Context, Blob]:
+    """Return the model at ``path``, what it and its binary contain, and the binary.
 
     Raises UsageError if the file is not a context model of QNN, and FailedError if its binary is
     missing, damaged, or belongs to another model.
     """
-    return open_context(path)[1]
-
-
-def open_context(path: Path) -> tuple[Any, Context, Blob]:
-    """Return the model at ``path``, its context, and its binary. Raises UsageError or FailedError
-    as read_context does."""
     model = parse_model(path)
     metadata = {prop.key: str(prop.value) for prop in model.metadata_props}
     nodes = [
@@ -118,19 +93,16 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
             path,
             f"it has {len(main)} EPContext nodes with main_context=1; it must have exactly one",
         )
-    file, blob = _find_binary(path, main[0])
+    blob = _read_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
     claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
     context = Context(
-        path=path,
         partitions=tuple(_text(node, "partition_name") for node in nodes),
         source=_text(main[0], "source"),
         sdk_version=claimed[1] if claimed else "",
         qnn=build.version or "" if build else "",
         socs=_parse_socs(metadata.get(COMPATIBILITY, "")),
         targets=find_targets(blob),
-        file=file,
-        size_bytes=len(blob),
         seal=metadata.get(SEAL, ""),
     )
     damage = find_context_damage(blob)
@@ -139,13 +111,14 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     return model, context, blob
 
 
-def check_context(path: Path, soc: str) -> Context:
-    """Return the context at ``path``, after checking that it is for ``soc``, such as SM8750.
+def check_context(path: Path, soc: str) -> Blob:
+    """Return the binary of the context at ``path``, after checking that it is for ``soc``, such as
+    SM8750.
 
-    Raises UsageError and FailedError as read_context does, and UnfitError if the context is for
+    Raises UsageError and FailedError as open_context does, and UnfitError if the context is for
     another SoC.
     """
-    context, wanted = read_context(path), find_soc(soc)
+    (_, context, blob), wanted = open_context(path), find_soc(soc)
     names = {target.soc for target in context.targets} - {NO_SOC}
     known = {**read_socs(), **read_options().socs}
     compiled = {known[name].id for name in names if name in known}
@@ -161,33 +134,30 @@ def check_context(path: Path, soc: str) -> Context:
             " the context with error 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
-    return context
+    return blob
 
 
-def seal_context(path: Path) -> str:
-    """Return the SHA-256 of the binary, and write it to the context model's metadata unless it is
-    already there.
+def seal_context(path: Path) -> None:
+    """Write the SHA-256 of the binary to the context model's metadata, unless it is already there.
 
-    read_context can then detect a changed binary. Raises UsageError or FailedError as read_context
+    open_context can then detect a changed binary. Raises UsageError or FailedError as open_context
     does.
     """
     _, context, blob = open_context(path)
-    digest = hashlib.sha256(blob).hexdigest()
     if not context.seal:
         # Protobuf parses concatenated messages as one, so the provider's bytes do not change.
-        entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
+        entry = onnx.StringStringEntryProto(key=SEAL, value=hashlib.sha256(blob).hexdigest())
         added = onnx.ModelProto(metadata_props=[entry])
         write_whole(path, read_bytes(path, CONTENT_BYTES) + added.SerializeToString())
-    return digest
 
 
-def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob]:
+def _read_binary(path: Path, node: Mapping[str, Any]) -> Blob:
     mode = _number(node, "embed_mode")
     cache = node["ep_cache_context"].s if "ep_cache_context" in node else b""
     if not cache:
         raise _broken(path, "its EPContext node has no ep_cache_context")
     if mode == 1:
-        return None, cache
+        return cache
     if mode != 0:
         raise _broken(path, f"its embed_mode is {mode}; it must be 0 or 1")
     location = _text(node, "ep_cache_context")
@@ -198,10 +168,9 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
         )
         why = f"its context binary, {location!r}, {fault}"
         raise _broken(path, why, back if fault == MISSING else AGAIN)
-    file = path.parent / location
     try:
-        with open_regular(file) as stream:
-            return file, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        with open_regular(path.parent / location) as stream:
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError as error:
         raise _broken(path, f"its context binary, {location}, is empty") from error
     except OSError as error:

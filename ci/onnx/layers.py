@@ -17,7 +17,7 @@ from ci.judging.figures import measure_pooled
 from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
 from ci.onnx.models import read_constants
-from ci.onnx.noise import MOVES, find_range
+from ci.onnx.noise import MOVES, Values
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
 from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
@@ -238,15 +238,14 @@ def find_clipped(
     all values that are quantized.
     """
     proto = onnx.load(model)
-    graph, constants = proto.graph, read_constants(proto.graph)
-    makers = {name: node for node in graph.node for name in node.output}
+    graph, values = proto.graph, Values(proto.graph)
     limited = find_limiters(onnx.load(plain).graph)
     ranges = {}
     for node in [*graph.node]:
         name = node.input[0] if node.op_type == "QuantizeLinear" else ""
         replaced = name.removesuffix(QUANTIZED_INPUT) in limited
-        if name and name not in constants and not replaced:
-            low, high = find_range(node, constants, makers)
+        if name and name not in values.constants and not replaced:
+            low, high = values.find_range(node)
             ranges[name] = (float(low.min()), float(high.max()))
     del graph.output[:]
     for name in ranges:
@@ -262,7 +261,7 @@ def find_clipped(
     lows, highs = seen[..., 0].min(0), seen[..., 1].max(0)
     given = {one.name for one in graph.input}
     return list_clipped(
-        (name_node(name, makers), name in given, *bounds, float(low), float(high))
+        (name_node(name, values.makers), name in given, *bounds, float(low), float(high))
         for (name, bounds), low, high in zip(ranges.items(), lows, highs, strict=True)
     )
 

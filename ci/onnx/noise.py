@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,33 +103,32 @@ def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
     value, after each float16 computation, and to the model's inputs and constants."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
-    known = {
-        one.name: one.type.tensor_type.elem_type for one in (*inferred.value_info, *inferred.output)
-    }
-    made_by = {name: node for node in graph.node for name in node.output}
-    writer = Writer(made_by, graph)
-    writer.terms, writer.rows = terms, count_rows(inferred)
-    nodes: list[Any] = _round_given(graph, writer)
+    ports = {one.name: one.type.tensor_type for one in (*inferred.value_info, *inferred.output)}
+    writer = Writer(graph)
+    writer.terms = terms
+    for name, port in ports.items():
+        sizes = [size.dim_value for size in port.shape.dim]
+        if all(sizes):
+            writer.rows[name] = math.prod(sizes[:-1])
+    _round_given(graph, writer)
     rounded = find_float16(graph.node)
     given = {one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT}
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] in given and writer.is_narrow(node):
             name, node.input[0] = node.input[0], f"{node.output[0]}/read"
-            nodes += writer.blur(name, node.input[0])
-        nodes.append(node)
+            writer.add("Add", name, writer.spread(name, RELATIVE), result=node.input[0])
+        writer.nodes.append(node)
         for place, name in enumerate(node.output):
-            if name in rounded and known.get(name) == TensorProto.FLOAT:
+            if name in rounded and name in ports and ports[name].elem_type == TensorProto.FLOAT:
                 node.output[place] = ROUNDED.format(name)
-                nodes += writer.round(node, ROUNDED.format(name), name, place)
+                writer.round(node, ROUNDED.format(name), name, place)
         if node.op_type == "QuantizeLinear":
-            source = made_by.get(node.input[0])
+            source = writer.makers.get(node.input[0])
             if source is not None and not MOVES.fullmatch(source.op_type):
                 name = node.output[0]
                 node.output[0] = ROUNDED.format(name)
-                nodes += writer.move(node, source, ROUNDED.format(name), name)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(writer.constants)
+                writer.move(node, source, ROUNDED.format(name), name)
+    writer.finish()
     return model
 
 
@@ -155,9 +154,9 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _round_given(graph: Any, writer: Writer) -> list[Any]:
-    """Return nodes that add float16's rounding error to each float32 input and constant, and change
-    the graph's nodes to read their results. Constants that float16 represents exactly, such as an
+def _round_given(graph: Any, writer: Writer) -> None:
+    """Add float16's rounding error to each float32 input and constant, and change the graph's nodes
+    to read the results. Constants that float16 represents exactly, such as an
     exponent of 2, get no error."""
     constants = {
         initializer.name: numpy_helper.to_array(initializer)
@@ -174,40 +173,78 @@ def _round_given(graph: Any, writer: Writer) -> list[Any]:
         for place, name in enumerate(node.input):
             if name in known and node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
                 node.input[place] = f"{name}/rounded"
-    return [new for name in floats for new in writer.round(None, name, f"{name}/rounded")]
+    for name in floats:
+        writer.round(None, name, f"{name}/rounded")
 
 
-def count_rows(graph: Any) -> dict[str, int]:
-    """Return for each value of known shape the product of all sizes except the last."""
-    shapes = {
-        one.name: [size.dim_value for size in one.type.tensor_type.shape.dim]
-        for one in (*graph.value_info, *graph.output)
-    }
-    return {name: math.prod(sizes[:-1]) for name, sizes in shapes.items() if all(sizes)}
+class Values:
+    """The values of a graph: its constants, and the nodes that make the others, by name."""
+
+    def __init__(self, graph: Any) -> None:
+        self.constants = read_constants(graph)
+        self.makers = {name: node for node in graph.node for name in node.output}
+
+    def read(self, name: str) -> Any:
+        """Return the constant called ``name``, which may be behind operators such as Identity or
+        Cast. Raises FailedError if it depends on an input of the model."""
+        if name in self.constants:
+            return numpy_helper.to_array(self.constants[name])
+        node = self.makers.get(name)
+        if node is None:
+            raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
+        given = {one: self.read(one) for one in node.input if one}
+        values = ReferenceEvaluator(node).run(None, given)
+        return np.asarray(values[list(node.output).index(name)])
+
+    def read_zero(self, node: Any) -> Any:
+        """Return the zero point of a quantizer, in the dtype of the quantizer's output."""
+        if len(node.input) > 2 and node.input[2]:
+            return self.read(node.input[2])
+        return np.zeros((), helper.tensor_dtype_to_np_dtype(self.find_kind(node)))
+
+    def find_kind(self, node: Any) -> int:
+        """Return the TensorProto.DataType to which a QuantizeLinear quantizes, or 0 if no constant
+        shows it. Without a zero point, it is an attribute, as AIMET can write it."""
+        if len(node.input) > 2 and node.input[2]:
+            zero = self.constants.get(node.input[2])
+            return zero.data_type if zero is not None else 0
+        return next(
+            (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"),
+            TensorProto.UINT8,
+        )
+
+    def find_range(self, node: Any) -> tuple[Any, Any]:
+        """Return the lowest and the highest values that a quantizer can represent, as arrays."""
+        scale, zero = self.read(node.input[1]).astype(np.float64), self.read_zero(node)
+        limits = np.iinfo(zero.dtype)
+        return tuple(scale * (bound - zero.astype(np.int64)) for bound in (limits.min, limits.max))
 
 
-class Writer:
-    """Makes nodes that draw a random error and add it to a value."""
+class Writer(Values):
+    """Writes the nodes of a disturbed graph: ``nodes`` are those of ``graph``, and others that draw
+    random errors and add them to values."""
 
-    def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
-        self.made_by, self.known = made_by, read_constants(graph)
+    def __init__(self, graph: Any) -> None:
+        super().__init__(graph)
+        self.graph = graph
         self.weights = {initializer.name: initializer for initializer in graph.initializer}
-        read = [
-            *(name for node in graph.node for name in node.input),
-            *(o.name for o in graph.output),
-        ]
-        self.reads = Counter(read)
+        self.reads = Counter(name for node in graph.node for name in node.input)
+        self.reads.update(output.name for output in graph.output)
         self.terms: Terms = {}
-        self.rows: Mapping[str, int] = {}
-        self.constants: list[Any] = []
+        self.rows: dict[str, int] = {}  # of a value: the product of all sizes except the last
+        self.added: list[Any] = []  # constants
         self.nodes: list[Any] = []
         self.count = 0
 
-    def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
-        """Return nodes that add a relative error to the tensor ``raw``, and call the result
-        ``name``. ``raw`` is output ``place`` of ``node``. If there is no node, it is an input or a
-        constant."""
-        self.nodes = []
+    def finish(self) -> None:
+        """Replace the nodes of the graph by the written ones."""
+        del self.graph.node[:]
+        self.graph.node.extend(self.nodes)
+        self.graph.initializer.extend(self.added)
+
+    def round(self, node: Any, raw: str, name: str, place: int = 0) -> None:
+        """Add a relative error to the tensor ``raw``, and call the result ``name``. ``raw`` is
+        output ``place`` of ``node``. If there is no node, it is an input or a constant."""
         term = take_term(self.terms, *self.name_term(node, name)) if node is not None else NO_TERM
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
         finite = self.add("Clip", raw, *limits)
@@ -217,27 +254,25 @@ class Writer:
             off = self.add("Not", same)
             finite = self.add("Mul", finite, self.add("Cast", off, to=TensorProto.FLOAT))
         relative = max(RELATIVE, UNIFORM * term.relative)
-        error = self.add("Mul", finite, self.draw(raw, relative))
+        error = self.spread(finite, relative, raw)
         if node is not None and node.op_type in RECURRENT:
             error = self.add("Add", error, self.draw(raw, CELL))
             if place == STATE:
-                kept = self.add("Mul", finite, self.draw(raw, CELL))
-                error = self.add("Add", error, kept)
+                error = self.add("Add", error, self.spread(finite, CELL, raw))
         if term.steps:
             error = self.add("Add", error, self.draw(raw, UNIFORM * term.steps))
         self.add("Add", raw, self.share(term, finite, error), result=name)
-        return self.nodes
 
     def name_term(self, node: Any, name: str) -> tuple[str, str, str]:
         """Return the key of the term of a node that computes the value ``name`` in float16."""
         operator = TORCH_NAMES.get(node.op_type, node.op_type.lower())
         read = node.input[0]
-        source = self.made_by.get(read)
+        source = self.makers.get(read)
         if self.is_layer(source):
             return operator, FLOAT16, LAYER
         while source is not None and source.op_type in {"Reshape", "Identity", "Flatten"}:
             read = source.input[0]
-            source = self.made_by.get(read)
+            source = self.makers.get(read)
         if source is None or source.op_type != "Add" or self.adds_bias(source):
             return operator, FLOAT16, ""
         if self.reads[read] > 1:  # the sum is needed, as the cell state of an LSTM is
@@ -258,33 +293,23 @@ class Writer:
             error = self.add("Add", error, self.draw(bias, UNIFORM * term.varies))
         return error
 
-    def shake(self, raw: str, name: str, share: float) -> list[Any]:
-        """Return nodes that add or subtract this ``share`` of the RMS of the tensor ``raw`` to each
-        element that is not zero. The result is called ``name``."""
-        self.nodes = []
+    def shake(self, raw: str, name: str, share: float) -> None:
+        """Add or subtract this ``share`` of the RMS of the tensor ``raw`` to each element that is
+        not zero. The result is called ``name``."""
         power = self.add("ReduceMean", self.add("Mul", raw, raw), keepdims=0)
         amount = self.add("Mul", self.add("Sqrt", power), self.constant(np.float32(share)))
         error = self.add("Mul", self.add("Sign", self.draw(raw, 1.0)), amount)
         is_zero = self.add("Equal", raw, self.constant(np.float32(0)))
         self.add("Where", is_zero, raw, self.add("Add", raw, error), result=name)
-        return self.nodes
-
-    def blur(self, raw: str, name: str) -> list[Any]:
-        """Return nodes that add the rounding error of float16 to the tensor ``raw``, an input that
-        QNN quantizes to 8 bits. The result is called ``name``."""
-        self.nodes = []
-        self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
-        return self.nodes
 
     def is_narrow(self, node: Any) -> bool:
         """Return whether a quantizer's output has 8 bits."""
-        return np.iinfo(read_zero(node, self.known, self.made_by).dtype).bits == 8
+        return np.iinfo(self.read_zero(node).dtype).bits == 8
 
-    def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
-        """Return nodes that move elements of the quantized tensor ``raw`` by random steps. The
-        result is called ``name``."""
-        self.nodes = []
-        zero = read_zero(node, self.known, self.made_by)
+    def move(self, node: Any, source: Any, raw: str, name: str) -> None:
+        """Move elements of the quantized tensor ``raw`` by random steps. The result is called
+        ``name``."""
+        zero = self.read_zero(node)
         limits = np.iinfo(zero.dtype)
         levels = self.add("Cast", raw, to=TensorProto.FLOAT)
         numbers = 8 if self.is_narrow(node) else 16
@@ -299,14 +324,13 @@ class Writer:
             steps = self.add("Mul", self.add("Sign", rolled), self.choose(rolled, power))
         signal = self.add("Sub", levels, self.constant(np.float32(zero)))
         if term.relative:
-            error = self.add("Mul", signal, self.draw(levels, UNIFORM * term.relative))
-            steps = self.add("Add", steps, error)
+            steps = self.add("Add", steps, self.spread(signal, UNIFORM * term.relative, levels))
         if term.bias or term.varies or term.row:  # may be less than a step: rounded at random
             steps = self.add("Add", self.share(term, signal, steps), self.draw(levels, 0.5))
         kind = self.find_weights(source)
         if kind in WIDE:
             # Twice the gain, because here each element has a separate error; QNN's is per channel.
-            error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
+            error = self.spread(signal, 2 * WEIGHT_GAIN, levels)
             steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))
         elif kind == TensorProto.UINT8 and limits.bits == 16:
             carry = self.choose(self.draw(levels, 1.0), CARRY_SHARE)
@@ -316,7 +340,6 @@ class Writer:
         low, high = (self.constant(np.float32(one)) for one in (limits.min, limits.max))
         kind = helper.np_dtype_to_tensor_dtype(zero.dtype)
         self.add("Cast", self.add("Clip", moved, low, high), result=name, to=kind)
-        return self.nodes
 
     def choose(self, rolled: str, share: float) -> str:
         """Return the name of a mask that selects a ``share`` of the elements at random. ``rolled``
@@ -329,12 +352,14 @@ class Writer:
         """Return the element type of a layer's quantized weights. For a product of two activations,
         return UINT8, because the error is the same. For other operators and float weights, return
         0."""
-        maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
+        maker = self.makers.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
-        quantizer = self.made_by.get(maker.input[0])
-        if quantizer is not None and quantizer.input[0] in self.known:  # as AIMET writes weights
-            return find_kind(quantizer, self.known)
+        quantizer = self.makers.get(maker.input[0])
+        if (
+            quantizer is not None and quantizer.input[0] in self.constants
+        ):  # as AIMET writes weights
+            return self.find_kind(quantizer)
         weight = self.weights.get(maker.input[0])
         if weight is None:  # a product of two activations
             return int(TensorProto.UINT8)
@@ -344,13 +369,18 @@ class Writer:
         """Return whether a node is a layer, or the last of the operators that HTP fuses with a
         layer: views, concatenations, and the addition or multiplication of a constant."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
-            node = next(filter(None, map(self.made_by.get, node.input)), None)
+            node = next(filter(None, map(self.makers.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
         """Return whether a node adds a constant or multiplies by a constant."""
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
+
+    def spread(self, value: str, amount: float, like: str = "") -> str:
+        """Add nodes that multiply ``value`` by random numbers from -amount to amount, in the shape
+        of ``like`` or of the value, and return the name of the product."""
+        return self.add("Mul", value, self.draw(like or value, amount))
 
     def draw(self, like: str, amount: float) -> str:
         """Add a node that draws uniformly distributed values from -amount to amount, in the shape
@@ -364,7 +394,7 @@ class Writer:
         """Add a constant to the graph, and return its name."""
         self.count += 1
         name = f"noise/constant_{self.count}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        self.added.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def add(self, kind: str, *inputs: str, result: str = "", **attributes: Any) -> str:
@@ -375,75 +405,30 @@ class Writer:
         return result
 
 
-def read_constant(name: str, constants: Mapping[str, Any], made_by: Mapping[str, Any]) -> Any:
-    """Return the value of the constant called ``name``, which may be behind operators such as
-    Identity or Cast. Raises FailedError if it depends on an input of the model."""
-    if name in constants:
-        return numpy_helper.to_array(constants[name])
-    node = made_by.get(name)
-    if node is None:
-        raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
-    given = {one: read_constant(one, constants, made_by) for one in node.input if one}
-    values = ReferenceEvaluator(node).run(None, given)
-    return np.asarray(values[list(node.output).index(name)])
-
-
-def find_range(
-    node: Any, constants: Mapping[str, Any], made_by: Mapping[str, Any]
-) -> tuple[Any, Any]:
-    """Return the lowest and the highest values that a quantizer can represent, as arrays."""
-    scale = read_constant(node.input[1], constants, made_by).astype(np.float64)
-    zero = read_zero(node, constants, made_by)
-    limits = np.iinfo(zero.dtype)
-    return tuple(scale * (bound - zero.astype(np.int64)) for bound in (limits.min, limits.max))
-
-
-def read_zero(node: Any, constants: Mapping[str, Any], made_by: Mapping[str, Any]) -> Any:
-    """Return the zero point of a quantizer, in the dtype of the quantizer's output."""
-    if len(node.input) > 2 and node.input[2]:
-        return read_constant(node.input[2], constants, made_by)
-    return np.zeros((), helper.tensor_dtype_to_np_dtype(find_kind(node, constants)))
-
-
-def find_kind(node: Any, constants: Mapping[str, Any]) -> int:
-    """Return the TensorProto.DataType to which a QuantizeLinear quantizes, or 0 if no constant
-    shows it. Without a zero point, it is an attribute, as AIMET can write it."""
-    if len(node.input) > 2 and node.input[2]:
-        zero = constants.get(node.input[2])
-        return zero.data_type if zero is not None else 0
-    return next(
-        (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"),
-        TensorProto.UINT8,
-    )
-
-
 def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:
     """Return the possible values of each output: the step, and the lowest and highest multiple of
     it. The step is 0 unless QNN computes the output and quantizes it to 8 bits or fewer with a
     single scale. ``left`` are the types of operators that QNN does not compute."""
     graph = onnx.load(model, load_external_data=False).graph
-    made_by = {name: node for node in graph.node for name in node.output}
-    constants = read_constants(graph)
-    return [_find_grid(output.name, constants, made_by, left) for output in graph.output]
+    values = Values(graph)
+    return [_find_grid(values, output.name, left) for output in graph.output]
 
 
-def _find_grid(
-    name: str, constants: Mapping[str, Any], made_by: Mapping[str, Any], left: Collection[str]
-) -> tuple[float, int, int]:
-    node = made_by.get(name)
+def _find_grid(values: Values, name: str, left: Collection[str]) -> tuple[float, int, int]:
+    node = values.makers.get(name)
     if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
         return 0.0, 0, 0
-    scale, zero = (read_constant(one, constants, made_by) for one in node.input[1:3])
+    scale, zero = map(values.read, node.input[1:3])
     limits = np.iinfo(zero.dtype)
 
     def is_computed(one: str) -> bool:
         """Return whether QNN computes a value and quantizes it as the output, or moves such
         values."""
-        source = made_by.get(one)
-        if source is None or one in constants:
+        source = values.makers.get(one)
+        if source is None or one in values.constants:
             return False
         if source.op_type in {"QuantizeLinear", "DequantizeLinear"}:
-            own = [read_constant(given, constants, made_by) for given in source.input[1:3]]
+            own = [*map(values.read, source.input[1:3])]
             return own == [scale, zero] and is_computed(source.input[0])
         if MOVES.fullmatch(source.op_type):
             moved = source.input if source.op_type == "Concat" else source.input[:1]

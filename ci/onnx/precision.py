@@ -21,7 +21,7 @@ from ci.models.schemes import Recipe
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import read_origin
 from ci.onnx.models import read_constants
-from ci.onnx.noise import find_float16, find_kind
+from ci.onnx.noise import Values, find_float16
 from provisioning.doctor.survey.context_binaries import DTYPES
 from provisioning.documents import read_json
 from provisioning.errors import UsageError
@@ -87,10 +87,10 @@ def name_types(path: Path) -> dict[str, str]:
     which the node behind it quantizes it, or ``float``. A quantizer has the type of the integers
     that it makes or reads."""
     model = onnx.load(path, load_external_data=False)
-    constants = read_constants(model.graph)
-    kinds = {name: one.data_type for name, one in constants.items()}
+    values = Values(model.graph)
+    kinds = {name: one.data_type for name, one in values.constants.items()}
     quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    kinds |= {node.output[0]: find_kind(node, constants) for node in quantizers}
+    kinds |= {node.output[0]: values.find_kind(node) for node in quantizers}
     floats = find_float16(model.graph.node).intersection(list_floats(model))
     results: dict[str, int] = dict.fromkeys(floats, onnx.TensorProto.FLOAT)
     results |= {name: kinds[made] for made, (name, _) in read_quantizers(model).items()}
@@ -222,12 +222,11 @@ def read_quantizers(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     """Return the results that the QuantizeLinear nodes of a model quantize, and the bits of their
     types. The keys are the names of the quantized tensors. A second quantizer, which converts a
     type, is left out."""
-    constants = read_constants(model.graph)
-    made_by = {name: node for node in model.graph.node for name in node.output}
+    values = Values(model.graph)
     found: dict[str, tuple[str, int]] = {}
     for node in model.graph.node:
-        if node.op_type == "QuantizeLinear" and (kind := find_kind(node, constants)):
-            source = made_by.get(node.input[0])
+        if node.op_type == "QuantizeLinear" and (kind := values.find_kind(node)):
+            source = values.makers.get(node.input[0])
             if not (source and source.op_type == "DequantizeLinear"):
                 width = WIDTH.search(onnx.TensorProto.DataType.Name(kind))
                 bits = int(width[1]) if width else FLOAT_BITS

@@ -9,12 +9,17 @@ from typing import Any
 
 from onnx import helper
 
+from ci.onnx.contexts import Context, open_context
 from tests.qnn_provider.models import build_model, tensor
 
 BUILD = "v2.49.40.260810104044"
 GRAPH = "QNNExecutionProvider_QNNExecutionProvider_5242354554972576433_1_0"
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
 BINARY = "m_ctx_qnn.bin"
+
+
+def read_context(path: Path) -> Context:
+    return open_context(path)[1]
 
 
 def make_blob(

@@ -26,12 +26,12 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.onnx.contexts import read_context
 from ci.onnx.engine import OnnxEngine, make_runner
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.build.setups import make_setup
+from tests.qnn_provider.contexts import read_context
 
 pytestmark = pytest.mark.emulator
 RunCase = Callable[..., CaseResult]

@@ -173,8 +173,7 @@ def test_inspect_seal_refuses_a_truncated_context(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx", reason="the onnx package is not installed")
-    from ci.onnx.contexts import read_context
-    from tests.qnn_provider.contexts import GRAPH, write_context
+    from tests.qnn_provider.contexts import GRAPH, read_context, write_context
 
     binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
     models = {}
