@@ -64,7 +64,6 @@ from ci.onnx.preparation import copy_file, find_joined, quantize_file, write_nor
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     VERBOSE,
-    context_entries,
     open_reference,
     open_session,
     run_sets,
@@ -178,9 +177,8 @@ def compile_source(
     model, reference, float32, owners = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
         infos = describe_outputs(model, reference[0])
-    given = spec.scheme is Scheme.ASIS
     is_float = not spec.scheme.quantized
-    calibrated = not given and not is_float
+    calibrated = not is_float and spec.scheme is not Scheme.ASIS
     layers: tuple[Layer, ...] = ()
     if spec.layers:
         exposed = staging.directory.with_name("exposed.onnx")
@@ -196,10 +194,9 @@ def compile_source(
         qnn = find_version(Path(options.get("backend_path", "")))
         noise = predict_noise(model, disturbed, source.evaluation, reference, qnn)
     staging.write_noise(noise)
-    is_whole = calibrated and not spec.layers
     loss: Loss | None = None
     clipped: tuple[Clipped, ...] = ()
-    if is_whole:
+    if calibrated and not spec.layers:
         with staging.notes.of("the tensors that leave their calibrated ranges"):
             clipped = find_clipped(model, plain, disturbed, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
@@ -214,7 +211,10 @@ def compile_source(
     if not is_float:
         left = {operator.op for operator in footprint.operators if operator.cpu}
         with needed("the quantization steps of the outputs"):
-            infos = add_grids(infos, find_grids(model, left))
+            infos = tuple(
+                structs.replace(info, step=step, lowest=low, highest=high)
+                for info, (step, low, high) in zip(infos, find_grids(model, left), strict=True)
+            )
     files = [*program.iterdir()]
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
     return Compiled(
@@ -299,16 +299,6 @@ def digest_source(source: Source) -> str:
             digest.update(f"{len(name)}:{name}{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def add_grids(
-    infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
-) -> tuple[TensorInfo, ...]:
-    """Return the descriptions of the outputs, with the outputs' possible values added."""
-    return tuple(
-        structs.replace(info, step=step, lowest=low, highest=high)
-        for info, (step, low, high) in zip(infos, grids, strict=True)
-    )
 
 
 def list_nodes(spec: CaseSpec) -> list[Candidate]:
@@ -409,7 +399,11 @@ def write_context(
     if embed is None:
         model = copy_file(model, target)
     else:
-        entries = context_entries(target, embed=embed) | entries
+        entries = entries | {
+            "ep.context_enable": "1",
+            "ep.context_file_path": str(target),
+            "ep.context_embed_mode": str(int(embed)),
+        }
     try:
         with output_to(log), measure_peak() as peak:
             session = open_session(model, options, entries, severity=VERBOSE)

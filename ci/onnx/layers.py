@@ -46,9 +46,9 @@ def find_loss(
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
     if not rounded or not names or sum(names.values()) > MOST_VALUES:
         return None
-    quantized = compute_values(onnx.load(model), scratch, inputs, names)
+    (quantized,) = compute_sets(onnx.load(model), scratch, [inputs], names)
     unrounded = skip_rounding(onnx.load(model), onnx.load(plain))
-    float32 = compute_values(unrounded, scratch, inputs, names)
+    (float32,) = compute_sets(unrounded, scratch, [inputs], names)
     makers = {name: node for node in graph.node for name in node.output}
     weights = min(
         (
@@ -60,7 +60,7 @@ def find_loss(
     )
     found = [
         Loss(
-            f"the range of {name_node(origin, makers)}" if origin else name_node(name, makers),
+            f"{'the range of ' if origin else ''}{name_node(origin or name, makers)}",
             before,
             behind,
             weights,
@@ -109,11 +109,11 @@ def measure_effects(
     limiters = find_limiters(float_graph)
     selectable = {name for node in float_graph.node for name in node.output}
     exact = skip_rounding(onnx.load(model), onnx.load(plain))
-    wanted = compute_values(exact, scratch, inputs, outputs)
+    (wanted,) = compute_sets(exact, scratch, [inputs], outputs)
     effects: dict[tuple[str, ...], float] = {}
     for name, source in find_rounded(graph).items():
         probe = skip_rounding(onnx.load(model), onnx.load(plain), kept=name)
-        given = compute_values(probe, scratch, inputs, outputs)
+        (given,) = compute_sets(probe, scratch, [inputs], outputs)
         noise = sum(10 ** (-_compare(wanted[output], given[output]) / 10) for output in outputs)
         own = [name_result(source)] if source in made else []
         limiter = limiters.get(own[0]) if own else None
@@ -295,13 +295,6 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
         name: math.prod(size.dim_value for size in one.shape.dim) if one.HasField("shape") else 0
         for name, one in types.items()
     }
-
-
-def compute_values(
-    model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Collection[str]
-) -> dict[str, Any]:
-    """Compute values as compute_sets does, for one sample."""
-    return compute_sets(model, scratch, [inputs], names)[0]
 
 
 def compute_sets(

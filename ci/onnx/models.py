@@ -258,7 +258,14 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
         location = find_location(tensor)
         if fault := find_location_fault(location, path.parent):
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
-    yield from _find_free_shapes(inputs, dict(known))  # the only fault that an option fixes
+    if free := list_free(inputs):  # the only fault that an option fixes
+        own = dict(known)
+        named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
+        yield Fault(
+            f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
+            "set the sizes that you use in practice",
+            {name: own.get(name, one) for name, one in suggest_shapes(free).items()},
+        )
 
 
 def _find_version_faults(model: Any) -> Iterator[Fault]:
@@ -273,20 +280,6 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
                 f"its opset is {opset.version}, but ONNX Runtime accepts 1 to {NEWEST_OPSET}",
                 "export it with opset_version=21, or convert it with onnx.version_converter",
             )
-
-
-def _find_free_shapes(
-    inputs: Iterable[Any], known: Mapping[str, tuple[int, ...]]
-) -> Iterator[Fault]:
-    """Yield one fault that lists all inputs without fixed sizes. Its shapes fix these sizes."""
-    free = list_free(inputs)
-    if free:
-        named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
-        yield Fault(
-            f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
-            "set the sizes that you use in practice",
-            {name: known.get(name, one) for name, one in suggest_shapes(free).items()},
-        )
 
 
 def list_free(inputs: Iterable[Any]) -> list[Any]:
@@ -311,13 +304,15 @@ def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[in
     rank 1 alone could be a list of any length. Otherwise, the result is empty.
     """
     given = dict(shapes)
-    ports = [port for port in list_required_inputs(model) if port.name not in given]
-    free = list_free(ports)
+    ports = list_required_inputs(model)
+    free = list_free(port for port in ports if port.name not in given)
+    fixed = (port.type.tensor_type.shape.dim for port in ports if port.name in given)
+    bound = {dim.dim_param for dims in fixed for dim in dims}
     dims = [list(port.type.tensor_type.shape.dim) for port in free]
     names = {dim[0].dim_param.strip("?") if dim else "" for dim in dims}
     is_batch = (
         free
-        and not (given and list_bound(model, given) & names)
+        and bound.isdisjoint(names)
         and len(names) == 1
         and not any(LENGTH_NAME.search(name.lower()) for name in names)
         and all(dim and not is_fixed(dim[0]) and all(map(is_fixed, dim[1:])) for dim in dims)
@@ -329,12 +324,6 @@ def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[in
     return names.pop() or "?", {port.name: one for port, one in zip(free, sizes, strict=True)}
 
 
-def list_bound(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """Return the names of the dimensions of the inputs in ``shapes``, which fix them."""
-    ports = (port for port in list_required_inputs(model) if port.name in shapes)
-    return {dim.dim_param for port in ports for dim in port.type.tensor_type.shape.dim}
-
-
 def write_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return a line of a policy, such as ``shapes = {x = [1, 3, 224, 224]}``."""
     keys = (name if BARE_KEY.fullmatch(name) else json.dumps(name) for name in shapes)
@@ -343,26 +332,22 @@ def write_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def suggest_shapes(ports: Iterable[Any]) -> dict[str, tuple[int, ...]]:
-    """Return a usual shape for each input that has no fixed shape."""
+    """Return a usual shape, such as ``(1, 3, 224, 224)``, for each input that has no fixed shape.
+    Dimensions with the same name have the same size."""
     known: dict[str, int] = {}
-    return {port.name: _suggest_shape(port, known) for port in ports}
-
-
-def _suggest_shape(port: Any, known: dict[str, int]) -> tuple[int, ...]:
-    """Return a shape such as ``(1, 3, 224, 224)``. ``known`` holds the sizes chosen so far for
-    named dimensions."""
-    dimensions = port.type.tensor_type.shape.dim
-    usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
-    sizes = []
-    for place, one in enumerate(dimensions):
-        varies = usual if place or LENGTH_NAME.search(one.dim_param.lower()) else 1
-        size = one.dim_value if is_fixed(one) else varies
-        if one.dim_param.strip("?"):
-            size = known.setdefault(one.dim_param, size)
-        sizes.append(size)
-    if not port.type.tensor_type.HasField("shape"):
-        sizes = [1, 3, PIXELS, PIXELS]
-    return tuple(sizes)
+    found: dict[str, tuple[int, ...]] = {}
+    for port in ports:
+        held = port.type.tensor_type
+        usual = PIXELS if len(held.shape.dim) == PICTURE_RANK else LENGTH
+        sizes = []
+        for place, one in enumerate(held.shape.dim):
+            varies = usual if place or LENGTH_NAME.search(one.dim_param.lower()) else 1
+            size = one.dim_value if is_fixed(one) else varies
+            sizes.append(
+                known.setdefault(one.dim_param, size) if one.dim_param.strip("?") else size
+            )
+        found[port.name] = tuple(sizes) if held.HasField("shape") else (1, 3, PIXELS, PIXELS)
+    return found
 
 
 def _find_input_faults(port: Any) -> Iterator[Fault]:
@@ -407,6 +392,11 @@ def read_constants(graph: Any) -> dict[str, Any]:
         if node.op_type == "Constant" and attribute.name == "value"
     }
     return made | {initializer.name: initializer for initializer in graph.initializer}
+
+
+def read_attributes(node: Any) -> dict[str, Any]:
+    """Return the values of a node's attributes by name."""
+    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
 
 
 def list_external(model: Any) -> Iterator[Any]:

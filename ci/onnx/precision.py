@@ -40,6 +40,7 @@ WEIGHTS = {
 # QNN's provider computes these in float if their operands have different types.
 ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "PRelu", "Where"})
 CONVERTS = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})  # QNN's operators
+SIGNED = frozenset({QuantType.QInt4, QuantType.QInt8, QuantType.QInt16})
 QUANTIZED_INPUT = "_QuantizeLinear_Input"
 HALF = 16  # bits of a float in a program
 STATIC = 4  # Qnn_TensorType_t of a constant
@@ -202,12 +203,8 @@ def list_floats(model: onnx.ModelProto) -> list[str]:
 
 
 def _override_weight(node: Any, recipe: Recipe) -> dict[str, Any]:
-    kind = QuantType[recipe.weights]
-    chosen: dict[str, Any] = {
-        "quant_type": kind,
-        "symmetric": kind in {QuantType.QInt4, QuantType.QInt8, QuantType.QInt16},
-    }
-    axes = {"Conv": 0, "ConvTranspose": 1}
+    kind, axes = QuantType[recipe.weights], {"Conv": 0, "ConvTranspose": 1}
+    chosen: dict[str, Any] = {"quant_type": kind, "symmetric": kind in SIGNED}
     if recipe.per_channel and node.op_type in axes:
         chosen["axis"] = axes[node.op_type]
     return chosen
@@ -294,7 +291,13 @@ def list_tensors(model: onnx.ModelProto, graphs: Path) -> Iterator[TypedTensor]:
     """Yield the tensors of QNN's graphs, which QNN's provider wrote to the directory ``graphs``. If
     a quantizer of the model has fewer bits than QNN's tensor, its bits count. Raises
     DocumentError."""
-    quantized, users = read_quantizers(model), find_users(model)
+    quantized = read_quantizers(model)
+    readers = {name: node for node in model.graph.node for name in node.input}
+    users = {  # the results of the nodes that use dequantized constants
+        node.input[0]: name_result(readers[node.output[0]].output[0])
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.output[0] in readers
+    }
     origins = {
         name_result(name): find_origin(node) for node in model.graph.node for name in node.output
     }
@@ -311,16 +314,6 @@ def list_tensors(model: onnx.ModelProto, graphs: Path) -> Iterator[TypedTensor]:
                 size = math.ceil(math.prod(one.dims) * min(one.bits, HALF) / 8)
                 user = users.get(name, "")
                 yield TypedTensor(user, one.bits, size, origins.get(user, NOWHERE))
-
-
-def find_users(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the result of the node that uses each dequantized constant, by the constant's name."""
-    users = {name: node for node in model.graph.node for name in node.input}
-    return {
-        node.input[0]: name_result(users[node.output[0]].output[0])
-        for node in model.graph.node
-        if node.op_type == "DequantizeLinear" and node.output[0] in users
-    }
 
 
 def find_origin(node: Any) -> Origin:

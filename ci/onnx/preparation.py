@@ -23,7 +23,14 @@ from onnxruntime.tools.remove_initializer_from_input import remove_initializer_f
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.schemes import Recipe, Scheme
 from ci.onnx.fallback import ONNXRUNTIME, QUANTIZER, stage
-from ci.onnx.models import Shapes, fix_shapes, list_external, list_graphs, read_constants
+from ci.onnx.models import (
+    Shapes,
+    fix_shapes,
+    list_external,
+    list_graphs,
+    read_attributes,
+    read_constants,
+)
 from ci.onnx.precision import WEIGHTS, find_owners, override_parts
 from ci.onnx.source import Arrays, list_inputs
 from ci.report.text import count, name_some
@@ -63,7 +70,10 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     opset = max(opsets, default=OLDEST_OPSET)
     wanted = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
     is_bare = len(list_inputs(model)) < len(model.graph.input)
-    if not (shapes or is_bare or opset != wanted or any(map(lacks_length, list_external(model)))):
+    lacks_length = any(
+        "length" not in {one.key for one in tensor.external_data} for tensor in list_external(model)
+    )
+    if not (shapes or is_bare or opset != wanted or lacks_length):
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
@@ -74,11 +84,6 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
-
-
-def lacks_length(tensor: Any) -> bool:
-    """Return whether a tensor in another file does not state its number of bytes."""
-    return "length" not in {one.key for one in tensor.external_data}
 
 
 def copy_file(path: Path, target: Path) -> Path:
@@ -285,7 +290,7 @@ def _find_parts(
     while node is not None and node.op_type in {"Transpose", "Identity"}:
         default = tuple(reversed(range(len(shapes.get(node.output[0], ())))))
         if node.op_type == "Transpose":
-            orders.append(_attributes(node).get("perm", default))
+            orders.append(read_attributes(node).get("perm", default))
         node = makers.get(node.input[0])
     if node is None or node.op_type != "Concat":
         return 0, ()
@@ -293,14 +298,8 @@ def _find_parts(
     rank = len(parts[0])
     if len(parts) < 2 or not rank or any(len(part) != rank or not all(part) for part in parts):
         return 0, ()
-    axis = _attributes(node)["axis"] % rank
+    axis = read_attributes(node)["axis"] % rank
     sizes = tuple(part[axis] for part in parts)
     for order in reversed(orders):
         axis = list(order).index(axis)
     return axis, sizes
-
-
-def _attributes(node: Any) -> dict[str, Any]:
-    return {
-        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
-    }

@@ -33,15 +33,6 @@ def name_severity(log_level: str) -> int:
     return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
-def context_entries(path: Path, *, embed: bool) -> dict[str, str]:
-    """Return the session entries that make a session write a context model to ``path``."""
-    return {
-        "ep.context_enable": "1",
-        "ep.context_file_path": str(path),
-        "ep.context_embed_mode": str(int(embed)),
-    }
-
-
 def open_session(
     model: Path,
     options: Mapping[str, str],

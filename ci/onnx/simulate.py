@@ -12,7 +12,6 @@ import onnx
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Origin
 from ci.latency.simulation import (
     SCHEMATIC,
     TRACE,
@@ -49,7 +48,8 @@ def simulate_source(
     soc = choose_simulated(spec.soc)
     with scratch_directory(staging.cache, "simulating") as scratch:
         model = write_float(source, scratch / "float.onnx", spec.source.shapes)
-        origins = find_origins(model)
+        nodes = onnx.load(model, load_external_data=False).graph.node
+        origins = {node.name: find_origin(node) for node in nodes}  # torch.onnx records them
         if spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
             write_quantized(source, model, quantized, spec)
@@ -113,9 +113,3 @@ def drop_repeats(events: Sequence[Event], traces: bytes) -> tuple[Sequence[Event
         return events, traces
     kept = [json.dumps(one) for place, one in enumerate(split_traces(traces)) if place in fresh]
     return [event for place in fresh for event in graphs[place]], "\0".join(kept).encode()
-
-
-def find_origins(model: Path) -> dict[str, Origin]:
-    """Return the source line of each node of a float model, which torch.onnx records."""
-    nodes = onnx.load(model, load_external_data=False).graph.node
-    return {node.name: find_origin(node) for node in nodes}

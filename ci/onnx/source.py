@@ -107,7 +107,9 @@ def from_file(
     if data.inputs:
         with at_key("inputs"):
             judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
-    calibration = tuple(one for one in beside if not any(is_same(one, other) for other in judged))
+    calibration = tuple(
+        one for one in beside if not any(all(map(np.array_equal, one, other)) for other in judged)
+    )
     if data.calibration:
         with at_key("calibration"):
             calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
@@ -145,8 +147,13 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         )
     if is_quantized(model):
         raise UsageError(f"{path.name} is itself quantized", fix="specify the float model")
-    if list_ports(model) != list_ports(quantized):
-        own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
+    inputs = [list_inputs(one) for one in (model, quantized)]
+    outputs = [
+        [output.type.tensor_type.elem_type for output in one.graph.output]
+        for one in (model, quantized)
+    ]
+    if [*inputs[0].items()] != [*inputs[1].items()] or outputs[0] != outputs[1]:
+        own, others = map(_describe_ports, inputs)
         raise UsageError(
             f"{path.name} does not match the quantized model",
             why=f"its inputs are {own}, but the quantized model's are {others}"
@@ -154,12 +161,6 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
             else "their inputs are the same, but the number or the types of their outputs differ",
             fix="specify the file from which the quantized model was made",
         )
-
-
-def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
-    """Return the inputs of a model and the element types of its outputs, in the model's order."""
-    outputs = [output.type.tensor_type.elem_type for output in model.graph.output]
-    return [*list_inputs(model).items()], outputs
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
@@ -235,11 +236,6 @@ def _describe_ports(inputs: Ports, *sets: int) -> str:
     """Return text such as ``x float32[1, 3], ids int64[4]``. ``sets`` are extra dimensions in front
     of each shape."""
     return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
-
-
-def is_same(one: Arrays, other: Arrays) -> bool:
-    """Return whether the arrays of two samples are equal."""
-    return all(map(np.array_equal, one, other))
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from ci.models.graph_steps import LARGEST, MOST_ELEMENTS, Operand, Step, measure_step
 from ci.onnx.layers import infer
-from ci.onnx.models import read_constants
+from ci.onnx.models import read_attributes, read_constants
 
 PASSES_ON = frozenset({"Identity", "Dropout", "Cast"})  # a pattern ignores them
 NORMS = {"RMSNormalization": "rms_norm", "SimplifiedLayerNormalization": "rms_norm"}
@@ -59,7 +59,10 @@ def describe_steps(path: Path) -> tuple[Step, ...]:
         numbers = measure_step(operands, _list_numbers(node, operands, constants))
         made.add(node.output[0])
         shape = shapes.get(node.output[0], ())
-        steps.append(Step(node.output[0], _name(node, operands), operands, sources, shape, numbers))
+        name = NORMS.get(node.op_type, str(node.op_type))
+        if name == "MatMul" and operands[1:] and operands[1].constant:
+            name = "linear"
+        steps.append(Step(node.output[0], name, operands, sources, shape, numbers))
     return tuple(steps)
 
 
@@ -80,19 +83,11 @@ def describe_operand(
     return Operand(shape, True, magnitude, uniform, least=float(value.min()))
 
 
-def _name(node: Any, operands: tuple[Operand, ...]) -> str:
-    if node.op_type == "MatMul" and operands[1:] and operands[1].constant:
-        return "linear"
-    return NORMS.get(node.op_type, str(node.op_type))
-
-
 def _list_numbers(
     node: Any, operands: tuple[Operand, ...], constants: Mapping[str, Any]
 ) -> dict[str, tuple[float, ...]]:
     """Return the arguments of a node that patterns may limit, under torch's names."""
-    given = {
-        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
-    }
+    given = read_attributes(node)
     axes = len(operands[0].shape) - 2 if operands else 0
     found: dict[str, tuple[float, ...]] = {}
     spatial = node.op_type in POOLS | CONVOLUTIONS
