@@ -21,7 +21,6 @@ MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "t
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
 ATTENTION = "scaled_dot_product_attention"
-ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
 
 
@@ -317,8 +316,9 @@ class _Reader:
             value = self.values[own]
             while _name_operator(own) in KEEPS_NUMBERS:
                 own = own.args[0]
-            known = (_measure(value), _is_uniform(value), own.name in self.held)
-            return Operand(_find_shape(given), True, *known, _find_least(value))
+            magnitude, uniform, least = _measure(value)
+            stored = own.name in self.held
+            return Operand(_find_shape(given), True, magnitude, uniform, stored, least)
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
@@ -352,7 +352,7 @@ class _Reader:
         nothing."""
         import torch
 
-        given = {**dict(zip(ATTENTION_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+        given = {argument.name: value for argument, value in _list_arguments(node)}
         mask = given.get("attn_mask")
         if mask is not None and mask.meta["val"].dtype == torch.bool:
             known = self.values.get(_look_through(mask))
@@ -368,13 +368,9 @@ class _Reader:
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)
         elif name == "mul":
-            single = [
-                operand
-                for operand in map(self._describe, self._list_operands(node))
-                if operand.constant
-            ]
-            known = [operand.magnitude for operand in single if set(operand.shape) <= {1}]
-            self.factors[node] = max(known, default=0.0)
+            known = map(self._describe, self._list_operands(node))
+            single = [one for one in known if one.constant and set(one.shape) <= {1}]
+            self.factors[node] = max((one.magnitude for one in single), default=0.0)
         elif name == "masked_fill":
             given = node.args[2] if len(node.args) > 2 else 0.0
             self.factors[node] = self._describe(given).magnitude
@@ -396,12 +392,18 @@ def _name_operator(node: Any) -> str:
     return str(name).partition(".")[0].rstrip("_")
 
 
+def _list_arguments(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each argument in the schema of a node's operator, with its value, or None if it is
+    omitted."""
+    schema = getattr(node.target, "_schema", None)
+    for place, one in enumerate(schema.arguments if schema else ()):
+        yield one, node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
+
+
 def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
     omitted argument has its default."""
-    schema = getattr(node.target, "_schema", None)
-    for place, one in enumerate(schema.arguments if schema else ()):
-        value = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
+    for one, value in _list_arguments(node):
         value = one.default_value if value is None else value
         values = value if isinstance(value, (list, tuple)) else (value,)
         if all(isinstance(number, (bool, int, float)) for number in values):
@@ -411,10 +413,8 @@ def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
 def _list_changed(graph: Any) -> Iterator[str]:
     """Yield the names of the nodes into which an operator writes, directly or through a view."""
     for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        for place, one in enumerate(schema.arguments if schema else ()):
+        for one, changed in _list_arguments(node):
             if one.alias_info and one.alias_info.is_write:
-                changed = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
                 while _is_view(changed):
                     changed = changed.args[0]
                 yield getattr(changed, "name", "")
@@ -437,20 +437,14 @@ def _find_shape(node: Any) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else 0 for size in sizes)
 
 
-def _find_least(value: Any) -> float:
-    known = hasattr(value, "numel") and value.numel() and not value.is_complex()
-    return float(value.min()) if known else 0.0
-
-
-def _measure(value: Any) -> float:
-    if not hasattr(value, "numel") or not value.numel() or value.is_complex():
-        return 0.0
-    largest = max(abs(float(value.min())), abs(float(value.max())))  # bool has no abs()
-    return min(largest, LARGEST) if largest == largest else 0.0  # noqa: PLR0124 - NaN
-
-
-def _is_uniform(value: Any) -> bool:
-    """Return whether all elements of a tensor are equal. A number is not a tensor."""
-    if not getattr(value, "ndim", 0) or not value.numel():
-        return False
-    return bool((value == value.flatten()[0]).all())
+def _measure(value: Any) -> tuple[float, bool, float]:
+    """Return the magnitude of a constant, whether it is uniform, and its least element, as the
+    fields of an Operand. A number is not a tensor."""
+    if not hasattr(value, "numel") or not value.numel():
+        return 0.0, False, 0.0
+    uniform = value.ndim > 0 and bool((value == value.flatten()[0]).all())
+    if value.is_complex():
+        return 0.0, uniform, 0.0
+    least, most = float(value.min()), float(value.max())  # bool has no abs()
+    largest = max(abs(least), abs(most))
+    return 0.0 if math.isnan(largest) else min(largest, LARGEST), uniform, least

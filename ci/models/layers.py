@@ -70,28 +70,15 @@ def find_clipped(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Clipped, ..
             for name, part in split_module(module).items():
                 if isinstance(part, GraphModule):
                     _Extremes(part, extremes).run(*given[name])
-    return list_clipped(
-        (
-            _name_source(source),
-            source.op == "placeholder",
-            *_find_range(node),
-            *seen,
-        )
-        for node, seen in extremes.items()
-        for source in [node.all_input_nodes[0]]
-    )
-
-
-def _name_source(node: Node) -> str:
-    if node.op == "placeholder":
-        return f"input {node.name}"
-    return f"the result of {name_operator(node)}{find_origin(node).mark}"
-
-
-def _find_range(node: Node) -> tuple[float, float]:
-    """Return the lowest and the highest value that a quantizer can represent."""
-    scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
-    return scale * (low - zero), scale * (high - zero)
+    ranges = []
+    for node, seen in extremes.items():
+        scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
+        source = node.all_input_nodes[0]
+        is_input = source.op == "placeholder"
+        name = f"the result of {name_operator(source)}{find_origin(source).mark}"
+        name = f"input {source.name}" if is_input else name
+        ranges.append((name, is_input, scale * (low - zero), scale * (high - zero), *seen))
+    return list_clipped(ranges)
 
 
 class _Extremes(Interpreter):
@@ -152,17 +139,6 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
     for recorder in (quantized, float32):
         with torch.no_grad(), keep_state(part):
             recorder.run(*copy_inputs(inputs))
-    reached: dict[Node, float] = {}
-    rows = []
-    for node, value in quantized.values.items():
-        reached[node] = _decibels(float32.values[node], value)
-        origin = _find_rounded(node)
-        sources = [origin] if origin else node.all_input_nodes
-        before = [reached[source] for source in sources if source in reached]
-        if before and (origin or computes(node)):
-            given = name_operator(origin) or str(origin)
-            what = f"the range of {given}" if origin else name_operator(node)
-            rows.append((what, min(before), reached[node], find_origin(origin or node)))
     weights = min(
         (
             _decibels(wanted, given)
@@ -171,11 +147,18 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> lis
         ),
         default=BEST_DB,
     )
-    return [
-        Loss(name, before, behind, weights, place)
-        for name, before, behind, place in rows
-        if behind < before
-    ]
+    reached: dict[Node, float] = {}
+    found = []
+    for node, value in quantized.values.items():
+        behind = reached[node] = _decibels(float32.values[node], value)
+        origin = _find_rounded(node)
+        sources = [origin] if origin else node.all_input_nodes
+        before = min((reached[one] for one in sources if one in reached), default=behind)
+        if behind < before and (origin or computes(node)):
+            given = name_operator(origin) or str(origin)
+            what = f"the range of {given}" if origin else name_operator(node)
+            found.append(Loss(what, before, behind, weights, find_origin(origin or node)))
+    return found
 
 
 def _find_rounded(node: Node) -> Node | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,15 +194,13 @@ def find_retyped(asked: Mapping[str, Asked], tensors: Iterable[TypedTensor]) -> 
         if known is None or tensor.bits > known.bits:
             most[tensor.node, tensor.kind] = tensor
 
-    def compare() -> Iterator[Retyped]:
-        for (node, kind), one in most.items():
-            wanted = getattr(asked[node], kind) if node in asked else 0
-            if one.bits < wanted:
-                yield Retyped(
-                    asked[node].name, kind, name_type(wanted), name_type(one.bits), one.origin
-                )
-
-    return tuple(dict.fromkeys(compare()))
+    found = []
+    for (node, kind), one in most.items():
+        wanted = getattr(asked[node], kind) if node in asked else 0
+        if one.bits < wanted:
+            types = name_type(wanted), name_type(one.bits)
+            found.append(Retyped(asked[node].name, kind, *types, one.origin))
+    return tuple(dict.fromkeys(found))
 
 
 def count_types(tensors: Iterable[TypedTensor]) -> tuple[TypeShare, ...]:

@@ -36,10 +36,8 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of samples for judging a model
 DERIVED_SETS = 7  # samples that are generated from an example, or next to a random one
 RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generated
-NPY, NPZ = (
-    ("an .npy file of shape [samples, *shape] for a single input"),
-    ("an .npz file with one array per input"),
-)
+NPY = "an .npy file of shape [samples, *shape] for a single input"
+NPZ = "an .npz file with one array per input"
 SETS = f"{NPY}, or {NPZ}"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.

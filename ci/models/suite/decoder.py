@@ -12,22 +12,15 @@ HEAD = WIDTH // HEADS
 MASKED = -16.0
 
 
-class RmsNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.rms_norm(x, (WIDTH,), self.weight, 1e-5)
-
-
 class DecoderStep(nn.Module):
     """One decoder step. Earlier keys and values are inputs, and the new ones are outputs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.norm_attention, self.norm_feed, self.norm_out = RmsNorm(), RmsNorm(), RmsNorm()
+        self.norm_attention, self.norm_feed, self.norm_out = (
+            nn.RMSNorm(WIDTH, eps=1e-5) for _ in range(3)
+        )
         self.query = nn.Linear(WIDTH, WIDTH, bias=False)
         self.key = nn.Linear(WIDTH, WIDTH, bias=False)
         self.value = nn.Linear(WIDTH, WIDTH, bias=False)
