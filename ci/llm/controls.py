@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Repeated:
     def repeat(
         self,
         spoil: Callable[[Sequence[Array], int], Sequence[Array]] | None = None,
-        caches: Callable[[Loop], list[Array]] | None = None,
+        caches: Callable[[Repeated, Loop], list[Array]] | None = None,
         *,
         in_prefill: bool = True,
     ) -> Iterator[Generated]:
@@ -56,7 +57,7 @@ class Repeated:
                 for part in parts[:-1]:
                     loop.feed(part)
                 if caches:
-                    loop.caches = caches(loop)
+                    loop.caches = caches(self, loop)
                 row = loop.feed(parts[-1])[-1]
                 logits = np.concatenate([self.run.logits[:last], row[None]])
                 yield Generated(fed, (*self.run.tokens[:last], int(row.argmax())), logits)
@@ -85,53 +86,37 @@ def _endless(one: Repeated) -> Iterator[Generated]:
         yield replace(one.run, tokens=tuple(tokens))
 
 
-def _caches_shifted(one: Repeated) -> Iterator[Generated]:
-    def spoil(arrays: Sequence[Array], layers: int) -> list[Array]:
-        caches = [np.roll(held, 1, 3 if n < layers else 2) for n, held in enumerate(arrays[3:])]
-        return [*arrays[:3], *caches]
-
-    return one.repeat(spoil)
+def _shift_caches(arrays: Sequence[Array], layers: int) -> list[Array]:
+    caches = [np.roll(held, 1, 3 if n < layers else 2) for n, held in enumerate(arrays[3:])]
+    return [*arrays[:3], *caches]
 
 
-def _mask_inverted(one: Repeated) -> Iterator[Generated]:
-    def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        mask = arrays[1]
-        return [arrays[0], mask.max() + mask.min() - mask, *arrays[2:]]
-
-    return one.repeat(spoil)
+def _invert_mask(arrays: Sequence[Array], _: int) -> list[Array]:
+    mask = arrays[1]
+    return [arrays[0], mask.max() + mask.min() - mask, *arrays[2:]]
 
 
-def _mask_infinite(one: Repeated) -> Iterator[Generated]:
+def _mask_all(arrays: Sequence[Array], _: int) -> list[Array]:
     """Mask all positions: https://github.com/pytorch/executorch/issues/18812"""
-
-    def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        return [arrays[0], np.full_like(arrays[1], -np.inf), *arrays[2:]]
-
-    return one.repeat(spoil)
+    return [arrays[0], np.full_like(arrays[1], -np.inf), *arrays[2:]]
 
 
-def _position_off(one: Repeated) -> Iterator[Generated]:
+def _move_on(arrays: Sequence[Array], _: int) -> list[Array]:
     """After a correct prefill, decode at a position that is one too large. If all positions were
     wrong by the same amount, almost nothing would change, because RoPE is relative."""
-
-    def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        off = np.int32(arrays[0].shape[1] == 1)
-        return [*arrays[:2], arrays[2] + off, *arrays[3:]]
-
-    return one.repeat(spoil, in_prefill=False)
+    off = np.int32(arrays[0].shape[1] == 1)
+    return [*arrays[:2], arrays[2] + off, *arrays[3:]]
 
 
-def _other_prompt(one: Repeated) -> Iterator[Generated]:
-    def caches(loop: Loop) -> list[Array]:
-        text, other = one.run.fed[: loop.position], Loop(loop.interface, one.step)
-        other.feed([*text[:1], *reversed(text[1:])])
-        return other.caches
-
-    return one.repeat(caches=caches)
+def _read_other(one: Repeated, loop: Loop) -> list[Array]:
+    """Return the caches after another prompt."""
+    text, other = one.run.fed[: loop.position], Loop(loop.interface, one.step)
+    other.feed([*text[:1], *reversed(text[1:])])
+    return other.caches
 
 
-def _prefill_ignored(one: Repeated) -> Iterator[Generated]:
-    return one.repeat(caches=lambda loop: loop.interface.empty_caches())
+def _read_nothing(_: Repeated, loop: Loop) -> list[Array]:
+    return loop.interface.empty_caches()
 
 
 MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
@@ -139,12 +124,12 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
     ControlKind.TOP_TWO: _top_two,
     ControlKind.PREVIOUS_LOGITS: _previous_logits,
     ControlKind.ENDLESS: _endless,
-    ControlKind.CACHES_SHIFTED: _caches_shifted,
-    ControlKind.MASK_INVERTED: _mask_inverted,
-    ControlKind.MASK_INFINITE: _mask_infinite,
-    ControlKind.POSITION_OFF: _position_off,
-    ControlKind.OTHER_PROMPT: _other_prompt,
-    ControlKind.PREFILL_IGNORED: _prefill_ignored,
+    ControlKind.CACHES_SHIFTED: partial(Repeated.repeat, spoil=_shift_caches),
+    ControlKind.MASK_INVERTED: partial(Repeated.repeat, spoil=_invert_mask),
+    ControlKind.MASK_INFINITE: partial(Repeated.repeat, spoil=_mask_all),
+    ControlKind.POSITION_OFF: partial(Repeated.repeat, spoil=_move_on, in_prefill=False),
+    ControlKind.OTHER_PROMPT: partial(Repeated.repeat, caches=_read_other),
+    ControlKind.PREFILL_IGNORED: partial(Repeated.repeat, caches=_read_nothing),
 }
 
 

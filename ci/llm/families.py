@@ -195,8 +195,7 @@ class HuggingFaceConfig(Struct, frozen=True):
         """Return RoPE's base, its scaling, the number of rotated values (None for all of a head),
         and the base of layers with a sliding window."""
         held = dict(self.rope_parameters or {})
-        sliding = held.get("sliding_attention")
-        full = held.get("full_attention")
+        sliding, full = held.get("sliding_attention"), held.get("full_attention")
         held = full if isinstance(full, dict) else held
         base = held.get("rope_theta", self.rope_theta) or self.family.rope_base
         share = held.get("partial_rotary_factor", self.partial_rotary_factor)
@@ -213,27 +212,21 @@ class HuggingFaceConfig(Struct, frozen=True):
 
     def list_sliding(self) -> tuple[int, ...]:
         """Return the layers that see only the last tokens, within the sliding window."""
-        layers = range(self.num_hidden_layers)
         if self.layer_types is not None:
-            return tuple(
-                one
-                for one, kind in zip(layers, self.layer_types, strict=True)
-                if kind == "sliding_attention"
-            )
+            kinds = enumerate(self.layer_types)
+            return tuple(layer for layer, kind in kinds if kind == "sliding_attention")
+        layers = range(self.num_hidden_layers)
         period = self.sliding_window_pattern or self.family.sliding_pattern
         return tuple(layer for layer in layers if period and (layer + 1) % period)
 
     def list_unrotated(self) -> tuple[int, ...]:
         """Return the layers without RoPE."""
-        layers = range(self.num_hidden_layers)
-        if self.no_rope_layers is not None and self.family.unrotated_interval:
-            return tuple(
-                one for one, turns in zip(layers, self.no_rope_layers, strict=True) if not turns
-            )
-        period = self.family.unrotated_interval and (
-            self.no_rope_layer_interval or self.family.unrotated_interval
-        )
-        return tuple(layer for layer in layers if period and (layer + 1) % period == 0)
+        if not self.family.unrotated_interval:
+            return ()
+        if self.no_rope_layers is not None:
+            return tuple(layer for layer, turns in enumerate(self.no_rope_layers) if not turns)
+        period = self.no_rope_layer_interval or self.family.unrotated_interval
+        return tuple(range(period - 1, self.num_hidden_layers, period))
 
     def parse_scaling(self, given: Mapping[str, Any], rotated: int) -> Scaling:
         """Return the scaling, or None if there is none. Raises UsageError for an unknown kind."""

@@ -30,6 +30,7 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, MASKED, PREFILL, Border, Coding, Interface
 from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import Likeness, compare_float, describe_drop
+from ci.models.tensors import TensorInfo
 from provisioning.errors import UsageError
 
 # The bits of weights and caches to which the float32 model is rounded for comparison, by whether
@@ -42,21 +43,13 @@ DTYPES = {0: "uint8", 3: "int32", 4: "int64", 6: "float32", 27: "uint16"}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The shape and dtype that a program declares for a tensor."""
-
-    dtype: str
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Declared:
     """What a program declares: the constants that its methods without inputs return, and the
     inputs and outputs of prefill and decode."""
 
     constants: Mapping[str, Any]
-    inputs: Mapping[str, tuple[Shape, ...]]
-    outputs: Mapping[str, tuple[Shape, ...]]
+    inputs: Mapping[str, tuple[TensorInfo, ...]]
+    outputs: Mapping[str, tuple[TensorInfo, ...]]
 
 
 def read_interface(name: str, declared: Declared) -> Interface:
@@ -72,14 +65,14 @@ def read_interface(name: str, declared: Declared) -> Interface:
     decode, prefill = declared.inputs[DECODE], declared.inputs[PREFILL]
     layers = (len(decode) - 3) // 2
     try:
-        _, heads, head_dim, left = decode[3].sizes
-        _, count, vocabulary = declared.outputs[DECODE][0].sizes
-        size, context = prefill[0].sizes[1], decode[1].sizes[3]
+        _, heads, head_dim, left = decode[3].shape
+        _, count, vocabulary = declared.outputs[DECODE][0].shape
+        size, context = prefill[0].shape[1], decode[1].shape[3]
     except (IndexError, ValueError) as error:
         raise _refuse(
             name,
             "the shapes of its first inputs are not a static Llama's:"
-            f" {[one.sizes for one in decode[:4]]}",
+            f" {[one.shape for one in decode[:4]]}",
         ) from error
     told = declared.constants
     interface = Interface(
@@ -125,8 +118,8 @@ def read_border(declared: Declared, method: str) -> Border:
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
 
-    def code(shape: Shape, scale: float = 1.0, zero_point: int = 0) -> Coding | None:
-        return Coding(scale, zero_point, shape.dtype) if shape.dtype in INTEGERS else None
+    def code(info: TensorInfo, scale: float = 1.0, zero_point: int = 0) -> Coding | None:
+        return Coding(scale, zero_point, info.dtype) if info.dtype in INTEGERS else None
 
     _, _, _, *taken = map(code, declared.inputs[method])
     _, *given = map(code, declared.outputs[method])
@@ -137,11 +130,11 @@ def read_border(declared: Declared, method: str) -> Border:
     )
 
 
-def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken: int) -> None:
+def _require_caches(name: str, one: Interface, caches: tuple[TensorInfo, ...], taken: int) -> None:
     left = one.context - taken
     key, value = (one.head_dim, left), (left, one.head_dim)
     wanted = [(1, one.kv_heads, *shape) for shape in [key] * one.layers + [value] * one.layers]
-    if [shape.sizes for shape in caches] != wanted:
+    if [info.shape for info in caches] != wanted:
         raise _refuse(
             name,
             f"the caches of {'prefill' if taken > 1 else 'decode'} do not all have the expected"
@@ -163,18 +156,18 @@ def read_declared(path: Path) -> Declared:
     for name in (program.get_method_name(number) for number in range(program.num_methods())):
         meta = program.method_meta(name)
         if meta.num_inputs():
-            inputs[name] = _list_shapes(meta.num_inputs(), meta.input_tensor_meta)
-            outputs[name] = _list_shapes(meta.num_outputs(), meta.output_tensor_meta)
+            inputs[name] = _list_infos(meta.num_inputs(), meta.input_tensor_meta)
+            outputs[name] = _list_infos(meta.num_outputs(), meta.output_tensor_meta)
         else:
             made = program.load_method(name)([])
             constants[name] = made[0] if len(made) == 1 else tuple(made)
     return Declared(constants, inputs, outputs)
 
 
-def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
+def _list_infos(count: int, describe: Any) -> tuple[TensorInfo, ...]:
     metas = [describe(number) for number in range(count)]
     return tuple(
-        Shape(DTYPES.get(int(meta.dtype()), f"type {meta.dtype()}"), tuple(meta.sizes()))
+        TensorInfo(DTYPES.get(int(meta.dtype()), f"type {meta.dtype()}"), tuple(meta.sizes()))
         for meta in metas
     )
 

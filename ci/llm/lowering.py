@@ -3,6 +3,7 @@ with which the program is compared."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,6 +154,7 @@ class DecoderLowering:
         comparison, and lower the decoder. Write the program and the reference runs. Raises
         FailedError if a text is too short, if the methods quantize a cache differently, or if the
         program cannot be mapped into memory."""
+        from ci.executorch.internals import utils
         from ci.executorch.lower import Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
@@ -168,7 +170,9 @@ class DecoderLowering:
             sets = self.collect_inputs(decoder, interface)
         quantized = self.spec.scheme.quantized
         self.staging.enter("quantize" if quantized else "reference")
-        modules = self.quantize(as_convolutions(decoder), sets)
+        # Upstream lowers linear layers as 1x1 convolutions, too.
+        convolutions = utils.convert_linear_to_conv2d(copy.deepcopy(decoder))
+        modules = self.quantize(convolutions, sets)
         self.staging.enter("reference")
         with needed("the reference runs"):
             borders = {size: find_border(one) for size, one in modules.items() if quantized}
@@ -347,16 +351,6 @@ def require_caches(borders: Mapping[int, Border], layers: int) -> None:
                     kind = "values" if number >= layers else "keys"
                     told = f"the methods quantize the {kind} of layer {number % layers} differently"
                     raise FailedError(told, why=f"{coding} and {other}")
-
-
-def as_convolutions(decoder: Any) -> Any:
-    """Return a copy of the decoder with 1x1 convolutions instead of linear layers, as upstream
-    lowers them."""
-    import copy
-
-    from ci.executorch.internals import utils
-
-    return utils.convert_linear_to_conv2d(copy.deepcopy(decoder))
 
 
 @dataclass(frozen=True)

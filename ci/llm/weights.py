@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from ci.llm.config import DecoderConfig
-from ci.llm.decoder import Decoder, pair_to_half
+from ci.llm.decoder import Decoder, Layer, pair_to_half
 from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig, ModelType, find_family
 from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
 from provisioning.errors import UsageError
@@ -24,6 +24,7 @@ from provisioning.errors import UsageError
 Weights = dict[str, Tensor]
 
 HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
+FREQUENCIES = "frequencies"  # in llama2.c's files, but unused
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FORMS = "a .bin file of llama2.c, or a Hugging Face directory with config.json and safetensors"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -70,7 +71,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
         tied=vocabulary > 0,
     )
     config.require_shape(path.name)
-    shapes = list(_llama2c_shapes(config))
+    shapes = list(_list_shapes(config))
     size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
     if len(data) != size:
         raise UsageError(
@@ -78,51 +79,33 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
             why=f"the header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
             fix=f"use {FORMS}",
         )
-    stacked: Weights = {}
+    weights: Weights = {}
     start = HEADER.size
     for name, shape in shapes:
         count = math.prod(shape)
         values = np.frombuffer(data, "<f4", count, start).reshape(shape)
-        stacked[name] = torch.from_numpy(values.copy())
         start += 4 * count
-    return config, _unstack(config, stacked)
-
-
-def _llama2c_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    layers, dim, hidden = config.layers, config.dim, config.hidden
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    yield "tok_embeddings", (config.vocabulary, dim)
-    yield "attention_norm", (layers, dim)
-    yield "attention.wq", (layers, queries, dim)
-    yield "attention.wk", (layers, keys, dim)
-    yield "attention.wv", (layers, keys, dim)
-    yield "attention.wo", (layers, dim, queries)
-    yield "ffn_norm", (layers, dim)
-    yield "feed_forward.w1", (layers, hidden, dim)
-    yield "feed_forward.w2", (layers, dim, hidden)
-    yield "feed_forward.w3", (layers, hidden, dim)
-    yield "norm", (dim,)
-    yield "frequencies", (2, config.most_context, config.head_dim // 2)  # unused
-    if not config.tied:
-        yield "output", (config.vocabulary, dim)
-
-
-def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
-    weights = {
-        f"layers.{number}.{name}.weight": stacked[name][number]
-        for name in OF_LAYER
-        for number in range(config.layers)
-    }
+        if name != FREQUENCIES:
+            weights[name] = torch.from_numpy(values.copy())
     for number in range(config.layers):
         for name, heads in (("wq", config.heads), ("wk", config.kv_heads)):
             key = f"layers.{number}.attention.{name}.weight"
             weights[key] = pair_to_half(weights[key], heads)
-    embeddings = stacked["tok_embeddings"]
-    return weights | {
-        "tok_embeddings.weight": embeddings,
-        "norm.weight": stacked["norm"],
-        "output.weight": stacked.get("output", embeddings),
-    }
+    return config, {"output.weight": weights["tok_embeddings.weight"], **weights}
+
+
+def _list_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each tensor in llama2.c's order."""
+    with torch.device("meta"):
+        layer = Layer(config).state_dict()
+    yield "tok_embeddings.weight", (config.vocabulary, config.dim)
+    for name in OF_LAYER:
+        for number in range(config.layers):
+            yield f"layers.{number}.{name}.weight", layer[f"{name}.weight"].shape
+    yield "norm.weight", (config.dim,)
+    yield FREQUENCIES, (2, config.most_context, config.head_dim // 2)
+    if not config.tied:
+        yield "output.weight", (config.vocabulary, config.dim)
 
 
 def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:

@@ -21,7 +21,6 @@ from ci.llm.foreign import (
     Declared,
     Foreign,
     ForeignJob,
-    Shape,
     find_faults,
     read_border,
     read_interface,
@@ -30,6 +29,7 @@ from ci.llm.generation import Loop, Step, code_step
 from ci.llm.interface import DECODE, PREFILL
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
 from ci.report.schema import Report, Status, Tool
 from ci.verbs import llm as verb
 from ci.verbs.llm import judge_program
@@ -51,14 +51,14 @@ CONSTANTS = {
 }
 
 
-def list_inputs(count: int) -> tuple[Shape, ...]:
+def list_inputs(count: int) -> tuple[TensorInfo, ...]:
     left = 128 - count
     return (
-        Shape("int32", (1, count)),
-        Shape("uint16", (1, 1, count, 128)),
-        Shape("int32", (1, count)),
-        Shape("uint8", (1, 4, 8, left)),
-        Shape("uint8", (1, 4, left, 8)),
+        TensorInfo("int32", (1, count)),
+        TensorInfo("uint16", (1, 1, count, 128)),
+        TensorInfo("int32", (1, count)),
+        TensorInfo("uint8", (1, 4, 8, left)),
+        TensorInfo("uint8", (1, 4, left, 8)),
     )
 
 
@@ -67,9 +67,9 @@ DECLARED = Declared(
     {PREFILL: list_inputs(32), DECODE: list_inputs(1)},
     {
         name: (
-            Shape("uint16", (1, n, 512)),
-            Shape("uint8", (1, 4, 8, n)),
-            Shape("uint8", (1, 4, n, 8)),
+            TensorInfo("uint16", (1, n, 512)),
+            TensorInfo("uint8", (1, 4, 8, n)),
+            TensorInfo("uint8", (1, 4, n, 8)),
         )
         for name, n in ((PREFILL, 32), (DECODE, 1))
     },
@@ -296,15 +296,15 @@ class Coded:
 def declare(own: Tiny, **constants: Any) -> Declared:
     """The tiny decoder, as Coded takes and gives its tensors."""
 
-    def list_taken(count: int, mask: str) -> tuple[Shape, ...]:
+    def list_taken(count: int, mask: str) -> tuple[TensorInfo, ...]:
         left = CONTEXT - count
         key, value = (1, 2, 8, left), (1, 2, left, 8)
-        caches = [Shape("float32", one) for one in [key] * 2 + [value] * 2]
-        ids = Shape("int32", (1, count))
-        return (ids, Shape(mask, (1, 1, count, CONTEXT)), ids, *caches)
+        caches = [TensorInfo("float32", one) for one in [key] * 2 + [value] * 2]
+        ids = TensorInfo("int32", (1, count))
+        return (ids, TensorInfo(mask, (1, 1, count, CONTEXT)), ids, *caches)
 
     given = {
-        name: (Shape("uint16", (1, n, 57)), *[Shape("float32", ())] * 4)
+        name: (TensorInfo("uint16", (1, n, 57)), *[TensorInfo("float32", ())] * 4)
         for name, n in ((PREFILL, SIZE), (DECODE, 1))
     }
     told = {"get_logits_scale": 0.001, "get_logits_zero_point": 30_000, "get_eos_id": 2}

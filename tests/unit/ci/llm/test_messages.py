@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from ci.llm.foreign import Shape, read_interface
+from ci.llm.foreign import read_interface
 from ci.llm.interface import DECODE, PREFILL
 from ci.llm.tokenizers import read_tokenizer
 from ci.llm.weights import HEADER, read_weights
+from ci.models.tensors import TensorInfo
 from ci.verbs import llm as known
 from ci.verbs.llm import find_files
 from provisioning.console.progress import Progress
@@ -29,7 +30,7 @@ def list_programs() -> Iterator[Callable[[], Any]]:
     """Programs that are no static Llama, and some with two layers and a cache of another shape:
     two caches of keys come first, then two of values."""
     prefill, decode = list_inputs(32), list_inputs(1)
-    wide, odd = Shape("uint8", (1, 4, 8, 126)), Shape("uint8", (1, 4, 9, 9))
+    wide, odd = TensorInfo("uint8", (1, 4, 8, 126)), TensorInfo("uint8", (1, 4, 9, 9))
     told = {**CONSTANTS, "get_n_layers": 2}
     good = {
         name: (*one[:3], one[3], one[3], one[4], one[4])
@@ -51,7 +52,7 @@ def list_programs() -> Iterator[Callable[[], Any]]:
         {"inputs": {PREFILL: decode, DECODE: decode}},
         {"inputs": {PREFILL: list_inputs(16)[:3] + prefill[3:], DECODE: decode}},
         {"constants": CONSTANTS | {"get_logits_scale": 0.0}},
-        {"outputs": {DECODE: (Shape("uint16", (1, 32, 512)),)}},
+        {"outputs": {DECODE: (TensorInfo("uint16", (1, 32, 512)),)}},
         {"constants": {}},
         *({"constants": CONSTANTS | {name: 3}} for name in ("get_n_layers", "get_n_kv_heads")),
         *({"constants": CONSTANTS | {name: 3}} for name in ("get_head_dim", "get_vocab_size")),
