@@ -20,7 +20,8 @@ ENDS = {
     "macro": "endmacro",
     "block": "endblock",
 }
-CLOSERS = frozenset(ENDS.values())
+BRANCHES = {"elseif", "else"}
+CLOSERS = BRANCHES.union(ENDS.values())
 
 
 @dataclass
@@ -40,40 +41,31 @@ def nest_commands(commands: list[Command]) -> list[Node]:
 
     Raises CMakeSyntaxError if a block is not closed, or is closed without having been started.
     """
-    nodes, end = _read_nodes(iter(commands))
-    if end is not None:
-        raise CMakeSyntaxError(f"{end.name}() without a matching start", end.line)
-    return nodes
-
-
-def _read_nodes(stream: Iterator[Command]) -> tuple[list[Node], Command | None]:
-    """Return the nodes up to the command that ends or continues a block, and that command itself.
-    At the end of the file, return None instead of the command.
-    """
-    nodes: list[Node] = []
-    for command in stream:
+    body: list[Node] = []
+    open_blocks: list[tuple[Block, list[Node]]] = []  # each with the nodes around it
+    for command in commands:
+        head = open_blocks[-1][0].head if open_blocks else None
         if command.name in ENDS:
-            nodes.append(_read_block(stream, command))
-        elif command.name in CLOSERS or command.name in {"elseif", "else"}:
-            return nodes, command
+            block = Block(command)
+            body.append(block)
+            open_blocks.append((block, body))
+            body = block.body
+        elif command.name not in CLOSERS:
+            body.append(command)
+        elif head is None:
+            raise CMakeSyntaxError(f"{command.name}() without a matching start", command.line)
+        elif command.name == ENDS[head.name]:
+            body = open_blocks.pop()[1]
+        elif head.name == "if" and command.name in BRANCHES:
+            body = []
+            open_blocks[-1][0].branches.append((command, body))
         else:
-            nodes.append(command)
-    return nodes, None
-
-
-def _read_block(stream: Iterator[Command], head: Command) -> Block:
-    body, end = _read_nodes(stream)
-    block = Block(head, body)
-    while end is not None and end.name in {"elseif", "else"} and head.name == "if":
-        branch, following = _read_nodes(stream)
-        block.branches.append((end, branch))
-        end = following
-    if end is None:
+            what = f"{head.name}() on line {head.line} is closed by {command.name}()"
+            raise CMakeSyntaxError(what, command.line)
+    if open_blocks:
+        head = open_blocks[-1][0].head
         raise CMakeSyntaxError(f"{head.name}() is not closed by {ENDS[head.name]}()", head.line)
-    if end.name != ENDS[head.name]:
-        what = f"{head.name}() on line {head.line} is closed by {end.name}()"
-        raise CMakeSyntaxError(what, end.line)
-    return block
+    return body
 
 
 TOKEN = re.compile(

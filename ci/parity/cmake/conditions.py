@@ -61,27 +61,24 @@ def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
     """Evaluate a condition. The answer is None if the condition cannot be parsed."""
     tokens = list(reversed(operands))
     try:
-        answer = _or(tokens, scope)
+        answer = _join(tokens, scope)
     except IndexError:
         return None
     return None if tokens else answer
 
 
-def _or(tokens: list[Operand], scope: Scope) -> Answer:
-    """Evaluate the start of a condition, and remove it. Its first token is the last one here."""
-    answers = [_and(tokens, scope)]
-    while tokens and tokens[-1].word == "OR":
+def _join(tokens: list[Operand], scope: Scope, word: str = "OR") -> Answer:
+    """Evaluate the terms at the start of a condition that ``word`` (OR or AND) joins, and remove
+    them. The first token of the condition is the last one here.
+    """
+    answers = []
+    while True:
+        answers.append(_join(tokens, scope, "AND") if word == "OR" else _not(tokens, scope))
+        if not tokens or tokens[-1].word != word:
+            break
         tokens.pop()
-        answers.append(_and(tokens, scope))
-    return True if True in answers else None if None in answers else False
-
-
-def _and(tokens: list[Operand], scope: Scope) -> Answer:
-    answers = [_not(tokens, scope)]
-    while tokens and tokens[-1].word == "AND":
-        tokens.pop()
-        answers.append(_not(tokens, scope))
-    return False if False in answers else None if None in answers else True
+    decisive = word == "OR"
+    return decisive if decisive in answers else None if None in answers else not decisive
 
 
 def _not(tokens: list[Operand], scope: Scope) -> Answer:
@@ -95,7 +92,7 @@ def _not(tokens: list[Operand], scope: Scope) -> Answer:
 def _primary(tokens: list[Operand], scope: Scope) -> Answer:
     head = tokens.pop()
     if head.word == "(":
-        answer = _or(tokens, scope)
+        answer = _join(tokens, scope)
         del tokens[-1:]
         return answer
     word = tokens[-1].word if tokens else ""

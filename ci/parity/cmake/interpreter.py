@@ -1,8 +1,8 @@
 """Run one CMakeLists.txt statically, with its subdirectories and all files that it includes.
 
 If a condition is unknown, all its branches are taken, and the variables that they set are merged.
-The numbers of steps, nested files and iterations are limited. ``State.not_evaluated`` lists what
-was not evaluated.
+The numbers of steps, nested files and iterations are limited. ``Interpreter.not_evaluated`` lists
+what was not evaluated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ci.parity.cmake.state import (
     Flow,
     LimitError,
     Routine,
-    State,
+    Sources,
     Variables,
     root_variables,
 )
@@ -35,7 +35,7 @@ from ci.parity.cmake.values import (
     split_values,
     unknown,
 )
-from ci.parity.facts import NotEvaluated, Place
+from ci.parity.facts import Configuration, NotEvaluated, Place
 
 MOST_STEPS = 100_000
 MOST_DEPTH = 60
@@ -50,18 +50,32 @@ WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
-    """Runs list files. ``commands`` maps each supported command to a function."""
+    """Runs list files. ``commands`` maps each supported command to a function.
+
+    ``optional`` maps words that branches added to variables to the conditions of the branches.
+    ``libraries`` maps the unknown result of each find_library() call to the name of the library.
+    """
 
     def __init__(
         self,
-        state: State,
+        sources: Sources,
+        configuration: Configuration,
         commands: dict[str, Callable[[Interpreter, Call], Flow | None]],
         has_target: Callable[[str], bool],
     ) -> None:
-        self.state = state
+        self.sources = sources
+        self.configuration = configuration
         self.commands = commands
         self.has_target = has_target
-        self.layout = state.sources.tree.layout
+        self.routines: dict[str, Routine] = {}
+        self.open_names = set(PLATFORM_NAMES)
+        self.read: set[str] = set()
+        self.guarded: set[str] = set()
+        self.globbed: dict[str, Place] = {}
+        self.optional: dict[str, set[frozenset[str]]] = {}
+        self.not_evaluated: dict[tuple[str, str], NotEvaluated] = {}
+        self.libraries: dict[str, str] = {}
+        self.steps = 0
         self.scope = Variables()
         self.path = ""
         self.directory = ""
@@ -137,7 +151,7 @@ class Interpreter:
         ``folder`` is the directory that is unknown as a result.
         """
         row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
-        self.state.not_evaluated.setdefault((self.path, reason), row)
+        self.not_evaluated.setdefault((self.path, reason), row)
 
     def note_broken(self, line: int, reason: str) -> None:
         """Report a list file that cannot be run, which leaves the current directory incomplete."""
@@ -146,8 +160,8 @@ class Interpreter:
     # Files
 
     def run_root(self, directory: str) -> None:
-        variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
-        self.scope.maps[0].update(variables)
+        root_variable = self.sources.tree.layout.root_variable
+        self.scope.maps[0].update(root_variables(self.configuration, directory, root_variable))
         self.directory = directory
         self._run_directory(0)
 
@@ -155,11 +169,11 @@ class Interpreter:
         """Run the CMakeLists.txt of the current directory. If the run exceeds a limit, it is ended
         for this directory only.
         """
-        path, steps = posixpath.join(self.directory, LIST_FILE), self.state.steps
+        path, steps = posixpath.join(self.directory, LIST_FILE), self.steps
         try:
             self.run_file(path, line)
         except (LimitError, RecursionError) as error:
-            self.state.steps = steps
+            self.steps = steps
             with self._within(path=path):
                 self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
 
@@ -172,8 +186,8 @@ class Interpreter:
             return
         if len(self.stack) > MOST_DEPTH:
             raise LimitError(f"list files are nested more than {MOST_DEPTH} levels deep")
-        nodes = self.state.sources.nodes(path)
-        self.state.read.add(path)
+        nodes = self.sources.nodes(path)
+        self.read.add(path)
         with self._within(path=path, stack=(*self.stack, path)):
             if isinstance(nodes, CMakeSyntaxError):
                 self.note_broken(nodes.line, nodes.reason)
@@ -205,20 +219,20 @@ class Interpreter:
 
     # Control flow
 
-    def run(self, nodes: Sequence[Node]) -> Flow:
+    def run(self, nodes: Sequence[Node]) -> Flow | None:
         """Run commands in order, until one of them, such as return() or break(), leaves the
         sequence. Raises LimitError.
         """
         for node in nodes:
-            self.state.steps += 1
-            if self.state.steps > MOST_STEPS:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
                 raise LimitError(f"the evaluation was stopped after {MOST_STEPS} commands")
             flow = self._run_block(node) if isinstance(node, Block) else self._run_command(node)
-            if flow is not Flow.NORMAL:
+            if flow is not None:
                 return flow
-        return Flow.NORMAL
+        return None
 
-    def _run_block(self, block: Block) -> Flow:
+    def _run_block(self, block: Block) -> Flow | None:
         name = block.head.name
         if name == "if":
             return self._run_if(block)
@@ -231,36 +245,36 @@ class Interpreter:
             return self._run_while(block)
         words = [item.text for item in self.items(block.head.arguments)]
         if words:
-            self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
-        return Flow.NORMAL
+            self.routines[words[0].lower()] = Routine(block, words[1:], self.path)
+        return None
 
-    def _run_while(self, block: Block) -> Flow:
+    def _run_while(self, block: Block) -> Flow | None:
         """Run the body of while() once if it is certainly run. The variables that it sets become
         unknown.
         """
         if not self._decide(block.head):
-            return Flow.NORMAL
+            return None
         self.note_unread(block.head.line, "while() is not evaluated")
         before = self.scope.maps[0]
         self._run_branches([(frozenset(), block.body)])
         for name, value in self.scope.maps[0].items():
             if value is not before.get(name):
                 self.set(name, unknown("while()"))
-        return Flow.NORMAL
+        return None
 
-    def _run_command(self, command: Command) -> Flow:
-        routine = self.state.routines.get(command.name)
+    def _run_command(self, command: Command) -> Flow | None:
+        routine = self.routines.get(command.name)
         handler = self.commands.get(command.name)
         if routine is None and handler is None:
-            return Flow.NORMAL
+            return None
         call = Call(command, self.items(command.arguments))
         if routine is not None:
             return self._run_routine(routine, call)
         if handler is None or not (call.items or command.name in WITHOUT_WORDS):
-            return Flow.NORMAL
-        return handler(self, call) or Flow.NORMAL
+            return None
+        return handler(self, call)
 
-    def _run_routine(self, routine: Routine, call: Call) -> Flow:
+    def _run_routine(self, routine: Routine, call: Call) -> Flow | None:
         if len(self.stack) > MOST_DEPTH:
             raise LimitError(f"{call.command.name}() is nested more than {MOST_DEPTH} levels deep")
         bound = bind_parameters(routine, call.words)
@@ -269,7 +283,7 @@ class Interpreter:
             scope = self.scope.new_child(bound)
             with self._within(scope=scope, hidden={}, path=routine.path, stack=stack):
                 self.run(routine.block.body)
-            return Flow.NORMAL
+            return None
         table = self.scope.maps[0]
         saved = {name: table[name] for name in bound if name in table}
         hidden = self.hidden | {name: self.scope.get(name) for name in bound}
@@ -281,7 +295,7 @@ class Interpreter:
         self.scope.maps[0].update(saved)
         return flow
 
-    def _run_if(self, block: Block) -> Flow:
+    def _run_if(self, block: Block) -> Flow | None:
         taken: list[Branch] = []
         failed: frozenset[str] = frozenset()
         for head, body in [(block.head, block.body), *block.branches]:
@@ -297,17 +311,17 @@ class Interpreter:
                 return self._run_branches([*taken, (failed, body)])
             taken.append((failed | conditions_of(head), body))
             failed |= refusals_of(head)
-        return self._run_branches([*taken, (failed, [])]) if taken else Flow.NORMAL
+        return self._run_branches([*taken, (failed, [])]) if taken else None
 
-    def _run_branches(self, branches: list[Branch]) -> Flow:
+    def _run_branches(self, branches: list[Branch]) -> Flow | None:
         """Run each branch from the same state, and merge the variables that they set."""
-        before = dict(self.scope.maps[0])
+        before = Variables(dict(self.scope.maps[0]), *self.scope.maps[1:])
         merged: Table | None = None
         flows = set()
         for conditions, body in branches:
             self._branches += 1
             branch, around = (*self.branch, self._branches), self.conditions | conditions
-            self.scope.maps[0] = dict(before)
+            self.scope.maps[0] = dict(before.maps[0])
             with self._within(branch=branch, conditions=around):
                 flows.add(self.run(body))
             after = self.scope.maps[0]
@@ -315,40 +329,26 @@ class Interpreter:
             if merged is None:
                 merged = after
                 continue
-            merged, half_set = merge_tables(self._inherited(before), merged, after)
-            self.state.open_names |= half_set
-        self.scope.maps[0] = merged if merged is not None else before
-        return flows.pop() if len(flows) == 1 else Flow.NORMAL
+            merged, half_set = merge_tables(before, merged, after)
+            self.open_names |= half_set
+        self.scope.maps[0] = merged if merged is not None else before.maps[0]
+        return flows.pop() if len(flows) == 1 else None
 
-    def _note_optional(
-        self,
-        before: Table,
-        after: Table,
-        conditions: frozenset[str],
-    ) -> None:
-        """Record under which conditions a branch added words to variables."""
-        if after == before:
-            return
-        look_up = self._inherited(before)
-        for name, value in after.items():
-            if value and value is not before.get(name):
-                known = {word for text in look_up(name) or () for word in split_list(text)}
+    def _note_optional(self, before: Variables, after: Table, conditions: frozenset[str]) -> None:
+        """Record under which conditions a branch added words to variables. ``before`` are the
+        variables of all scopes before the branch.
+        """
+        own = before.maps[0]
+        for name, value in after.items() if after != own else ():
+            if value and value is not own.get(name):
+                known = {word for text in before.get(name) or () for word in split_list(text)}
                 words = {word for text in value for word in split_list(text)}
                 for word in words - known:
-                    self.state.optional.setdefault(word, set()).add(conditions)
-
-    def _inherited(self, table: Table) -> Callable[[str], Value | None]:
-        """Return a function that looks up variables as they were before the branches, in ``table``
-        or in an outer scope.
-        """
-        return Variables(table, *self.scope.maps[1:]).get
+                    self.optional.setdefault(word, set()).add(conditions)
 
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
         for argument in head.arguments:
-            if argument.is_word:
-                operands.append(Operand((argument.text,), argument.quoted))
-                continue
             values = self.expand(argument)
             parts = values if argument.quoted else tuple(p for v in values for p in split_list(v))
             if len(values) == 1 and not argument.quoted:
@@ -360,7 +360,7 @@ class Interpreter:
             variable=Variables(self.hidden, *self.scope.maps).get,
             is_open=self._is_open,
             has_target=self.has_target,
-            has_path=lambda path: self.relative(path) in self.state.sources.tree.files,
+            has_path=lambda path: self.relative(path) in self.sources.tree.files,
         )
         return decide(operands, scope)
 
@@ -371,14 +371,14 @@ class Interpreter:
         branches set. In the configuration ANY, it is possible for platform variables, too.
         """
         is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
-        return name in self.state.open_names and not is_known
+        return name in self.open_names and not is_known
 
-    def _run_foreach(self, block: Block) -> Flow:
+    def _run_foreach(self, block: Block) -> Flow | None:
         names, rows = self._foreach_rows(block)
         before = {name: self.scope.maps[0].get(name) for name in names}
         if len(rows) > MOST_TURNS:
             self.note_unread(block.head.line, f"foreach() has more than {MOST_TURNS} items")
-        flow = Flow.NORMAL
+        flow = None
         for row in rows[:MOST_TURNS]:
             words = zip(names, row, strict=False)
             self.scope.maps[0].update({name: (word,) for name, word in words})
@@ -386,7 +386,7 @@ class Interpreter:
             if flow in {Flow.RETURN, Flow.BREAK}:
                 break
         self.scope.maps[0].update(before)
-        return flow if flow is Flow.RETURN else Flow.NORMAL
+        return flow if flow is Flow.RETURN else None
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
         words = [item.text for item in self.items(block.head.arguments)]
@@ -462,9 +462,7 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
     return bound
 
 
-def merge_tables(
-    before: Callable[[str], Value | None], left: Table, right: Table
-) -> tuple[Table, set[str]]:
+def merge_tables(before: Table, left: Table, right: Table) -> tuple[Table, set[str]]:
     """Merge the variables of two branches that could both be taken.
 
     Return the merged table, and the names that only one of the branches set to a value. An if() on
@@ -477,10 +475,10 @@ def merge_tables(
     for name in left.keys() | right.keys():
         if name in left and name in right and left[name] is right[name]:
             continue
-        first = left[name] if name in left else before(name)
-        second = right[name] if name in right else before(name)
+        old = before.get(name)
+        first, second = left.get(name, old), right.get(name, old)
         if first != second or name not in left:
-            merged[name] = merge_value(before(name), first, second)
+            merged[name] = merge_value(old, first, second)
         is_half = (first in NO_VALUES) != (second in NO_VALUES)
         if is_half and left.get(name) != right.get(name):
             half_set.add(name)

@@ -5,13 +5,12 @@ every top-level CMakeLists.txt.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
 from functools import cached_property
 
 from ci.parity.cmake.commands.targets import Targets
-from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
+from ci.parity.cmake.commands.variables import COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
-from ci.parity.cmake.state import Sources, State
+from ci.parity.cmake.state import Sources
 from ci.parity.cmake.values import forget_slow
 from ci.parity.facts import CMakeFacts, Configuration, ListEntry, Place, is_inside
 from ci.parity.trees import Literals, SourceTree
@@ -34,15 +33,6 @@ class StaticReader:
         self.lists: list[str] = []
         self.globbed: dict[str, Place] = {}
 
-    def read(self, configuration: Configuration) -> CMakeFacts:
-        """Return the facts of one configuration."""
-        if configuration is Configuration.ANY:
-            return self._facts(configuration, self._everything)
-        return self._facts(
-            configuration,
-            [Run(self.sources, configuration, run.root) for run in self._everything],
-        )
-
     @cached_property
     def _everything(self) -> list[Run]:
         """Run every CMakeLists.txt that no other one adds, in the configuration ANY (any platform),
@@ -55,32 +45,35 @@ class StaticReader:
         for path in sorted(roots, key=lambda p: (p.count("/"), p)):
             if path not in seen:
                 runs.append(Run(self.sources, Configuration.ANY, posixpath.dirname(path)))
-                seen |= runs[-1].state.read
+                seen |= runs[-1].read
         return runs
 
-    def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
-        builders = [builder for run in runs for builder in run.targets.finished()]
-        unread = {(n.place, n.reason): n for run in runs for n in run.state.not_evaluated.values()}
+    def read(self, configuration: Configuration) -> CMakeFacts:
+        """Return the facts of one configuration."""
+        runs = self._everything
+        if configuration is not Configuration.ANY:
+            runs = [Run(self.sources, configuration, run.root) for run in runs]
+        tables = [run.targets for run in runs]
+        builders = [builder for table in tables for builder in table.finished()]
+        unread = {(n.place, n.reason): n for run in runs for n in run.not_evaluated.values()}
         for run in runs:
-            self.globbed.update(run.state.globbed)
-        self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
+            self.globbed.update(run.globbed)
+        self.lists = sorted({p for run in runs for p in run.read if p.endswith(".bzl")})
         for builder in builders:
             builder.files = [self._locate(entry, builder.place) for entry in builder.files]
+        imported = {name for table in tables for name in table.imported}
+        imported.update(name for run in runs for name in run.libraries.values())
         return CMakeFacts(
             configuration=configuration,
             roots=tuple(posixpath.join(run.root, LIST_FILE) for run in runs),
             targets=tuple(builder.build() for builder in builders),
-            repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
-            mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
+            repeated=tuple(builder.build() for table in tables for builder in table.repeated),
+            mentioned=tuple(sorted({path for table in tables for path in table.mentioned})),
             include_directories=tuple(
-                sorted({d for run in runs for d in run.targets.include_directories})
+                sorted({folder for table in tables for folder in table.include_directories})
             ),
-            aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
-            imported=tuple(
-                sorted(
-                    {n for r in runs for n in (*r.targets.imported, *r.state.libraries.values())}
-                )
-            ),
+            aliases={a: t for table in tables for a, t in table.aliases.items()},
+            imported=tuple(sorted(imported)),
             not_evaluated=tuple(unread[key] for key in sorted(unread)),
         )
 
@@ -97,16 +90,15 @@ class StaticReader:
         return ListEntry(entry.path, place, entry.condition)
 
 
-class Run:
+class Run(Interpreter):
     """One run of a top-level CMakeLists.txt in one configuration."""
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
         self.root = root
-        self.state = State(sources, configuration)
         self.targets = Targets()
-        commands = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **self.targets.commands()}
-        interpreter = Interpreter(self.state, commands, self.targets.has)
-        interpreter.run_root(self.root)
+        commands = {**COMMANDS, **self.targets.commands()}
+        super().__init__(sources, configuration, commands, self.targets.has)
+        self.run_root(root)
 
 
 class ListWords(Literals):

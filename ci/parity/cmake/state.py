@@ -1,12 +1,12 @@
-"""The state of a static run: its variables and their scopes, the calls, functions and macros, and
-the results.
+"""The parts of a static run: its variables and their scopes, the calls, functions and macros, and
+the tree that it reads.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from ci.parity.cmake.blocks import (
     parse_commands,
 )
 from ci.parity.cmake.values import Value, unknown
-from ci.parity.facts import Configuration, NotEvaluated, Place, group
+from ci.parity.facts import Configuration, group
 from ci.parity.trees import SourceTree
 
 ROOT = "/tree"
@@ -90,9 +90,8 @@ def root_variables(
 
 
 class Flow(Enum):
-    """How the execution of a sequence of commands ended."""
+    """How a command ended the execution of a sequence of commands before its end."""
 
-    NORMAL = 0
     RETURN = 1
     BREAK = 2
     CONTINUE = 3
@@ -143,15 +142,12 @@ class Routine:
 
 
 class Sources:
-    """The tree from which list files are read. All runs share the parsed files and the
-    file lists.
-    """
+    """The tree from which list files are read. All runs share the parsed files."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self.parsed: dict[str, list[Node] | CMakeSyntaxError] = {}
         self.commands: dict[str, list[Command]] = {}
-        self.file_lists: dict[str, Mapping[str, list[str]] | str] = {}
 
     @cached_property
     def folders(self) -> Mapping[str, list[str]]:
@@ -166,27 +162,4 @@ class Sources:
                 self.parsed[path] = nest_commands(self.commands[path])
             except CMakeSyntaxError as error:
                 self.parsed[path] = error
-            except RecursionError:
-                self.parsed[path] = CMakeSyntaxError("blocks are nested too deeply", 0)
         return self.parsed[path]
-
-
-@dataclass
-class State:
-    """The files that a run has read, and its results, apart from variables.
-
-    ``optional`` maps words that branches added to variables to the conditions of the branches.
-    ``libraries`` maps the unknown result of each find_library() call to the name of the library.
-    """
-
-    sources: Sources
-    configuration: Configuration
-    routines: dict[str, Routine] = field(default_factory=dict)
-    open_names: set[str] = field(default_factory=lambda: set(PLATFORM_NAMES))
-    read: set[str] = field(default_factory=set)
-    guarded: set[str] = field(default_factory=set)
-    globbed: dict[str, Place] = field(default_factory=dict)
-    optional: dict[str, set[frozenset[str]]] = field(default_factory=dict)
-    not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
-    libraries: dict[str, str] = field(default_factory=dict)
-    steps: int = 0

@@ -149,7 +149,10 @@ def matching_end(text: str, start: int) -> int:
 
 
 def _evaluate(body: str, configuration: Configuration) -> Iterator[str]:
-    head, payload = _split_head(body)
+    head, _, payload = body.partition(":")
+    if body.startswith("$<"):
+        end = matching_end(body, 0)
+        head, payload = body[: end + 1], body[end + 2 :]
     if head in TRANSPARENT:
         yield from _items(payload, configuration)
     elif head in {"LINK_LIBRARY", "LINK_GROUP"}:
@@ -163,14 +166,6 @@ def _evaluate(body: str, configuration: Configuration) -> Iterator[str]:
 def _items(payload: str, configuration: Configuration) -> Iterator[str]:
     for item in payload.replace(",", ";").split(";") if "$<" not in payload else [payload]:
         yield from resolve_genex(item, configuration)
-
-
-def _split_head(body: str) -> tuple[str, str]:
-    if body.startswith("$<"):
-        end = matching_end(body, 0)
-        return body[: end + 1], body[end + 2 :]
-    head, _, payload = body.partition(":")
-    return head, payload
 
 
 def _holds(condition: str, configuration: Configuration) -> bool:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.cmake.commands.targets import Targets
-from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
-from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.state import Sources, State
+from ci.parity.cmake.reader import Run
+from ci.parity.cmake.state import Sources
 from ci.parity.cmake.values import is_unknown
 from ci.parity.facts import Configuration
 from ci.parity.trees import DirectoryTree
@@ -34,10 +32,7 @@ CMAKE = shutil.which("cmake")
 def run_statically(folder: Path, text: str) -> tuple[str, ...]:
     """What the interpreter makes of OUT: one value, or one for each way an if() may go."""
     (folder / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    state = State(Sources(DirectoryTree(folder)), Configuration.HOST)
-    run = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
-    run.run_root("")
-    return run.lookup("", "OUT")
+    return Run(Sources(DirectoryTree(folder)), Configuration.HOST, "").lookup("", "OUT")
 
 
 HEAD = "cmake_minimum_required(VERSION 3.24)\n"

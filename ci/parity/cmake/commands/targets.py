@@ -159,7 +159,7 @@ class Targets:
         # A quoted list is one word of the call, but several sources of the target.
         for item in items:
             for part in split_list(item.text):
-                for text in resolve_genex(part, run.state.configuration):
+                for text in resolve_genex(part, run.configuration):
                     self._list_one(run, target, text, item.line)
 
     def _list_one(self, run: Interpreter, target: Builder, text: str, line: int) -> None:
@@ -205,7 +205,7 @@ class Targets:
         they name. The name of a target is skipped.
         """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
-            for text in resolve_genex(item.text, run.state.configuration):
+            for text in resolve_genex(item.text, run.configuration):
                 path = None if is_unknown(text) or text in SEARCH_WORDS else run.relative(text)
                 if path is not None:
                     self.include_directories.add(path)
@@ -244,11 +244,11 @@ def words_for(
             exported = True
         elif item.text == "PRIVATE":
             exported = False
-        for word in resolve_genex(item.text, run.state.configuration):
-            text = run.state.libraries.get(word, word)
+        for word in resolve_genex(item.text, run.configuration):
+            text = run.libraries.get(word, word)
             if text in keywords or is_unknown(text):
                 continue
-            sets = run.state.optional.get(item.text) if item.text not in written else None
+            sets = run.optional.get(item.text) if item.text not in written else None
             given = sets or {frozenset()}
             given = given if "$<$<" not in item.text else {frozenset({item.text})}
             certain = any((run.conditions | one) <= target.conditions for one in given)
@@ -271,6 +271,6 @@ def source_path(run: Interpreter, text: str) -> str | None:
         path = path[len(ROOT) :]
     if not path.startswith(ROOT + "/"):
         return None
-    path, files = path[len(ROOT) + 1 :], run.state.sources.tree.files
+    path, files = path[len(ROOT) + 1 :], run.sources.tree.files
     found = next((path + ending for ending in EXTENSIONS if path + ending in files), path)
     return found if suffix_of(found) or found in files else None

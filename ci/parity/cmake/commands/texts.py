@@ -5,10 +5,10 @@ The sub-commands that ExecuTorch's list files use are computed. The result of al
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import islice, product
 
+from ci.parity.cmake.blocks import NAME
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import Call
 from ci.parity.cmake.values import (
@@ -23,8 +23,6 @@ from ci.parity.cmake.values import (
     split_values,
     unknown,
 )
-
-NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def forget(run: Interpreter, what: str, words: list[str]) -> None:
@@ -108,10 +106,6 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 }
 
 
-def edit_string(run: Interpreter, call: Call) -> None:
-    edit_each(run, call, _edit_words)
-
-
 def edit_each(run: Interpreter, call: Call, edit: Callable[[Interpreter, list[str]], None]) -> None:
     """Evaluate a command with ``edit``, which sets variables, for each combination of the
     alternatives of its arguments, up to MOST_ALTERNATIVES. The results become alternatives.
@@ -141,7 +135,8 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _edit_words(run: Interpreter, words: list[str]) -> None:
+def edit_string(run: Interpreter, words: list[str]) -> None:
+    """Evaluate string(). The variables that an unsupported sub-command names become unknown."""
     match words:
         case ["APPEND" | "PREPEND" as action, name, *rest]:
             extra = "".join(rest)

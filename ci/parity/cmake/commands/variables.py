@@ -12,6 +12,7 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import starlark
@@ -43,7 +44,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
         arguments.pop()
     texts = [argument.text for argument in arguments]
     if "CACHE" in texts:
-        run.state.open_names.add(name)
+        run.open_names.add(name)
         arguments = arguments[: texts.index("CACHE")]
         if run.scope.get(name) is not None and "FORCE" not in texts:
             return
@@ -70,7 +71,7 @@ def declare_option(run: Interpreter, call: Call) -> None:
 
 def declare(run: Interpreter, name: str, default: str) -> None:
     """Create an option with the value ``default``, unless a variable with its name is set."""
-    run.state.open_names.add(name)
+    run.open_names.add(name)
     if run.scope.get(name) is None:
         run.set(name, (default,))
 
@@ -85,7 +86,7 @@ def use_file(run: Interpreter, call: Call) -> None:
     elif len(words) > 1:
         found = glob_files(run, words[2:], recursive=words[0] != "GLOB")
         for path in filter(None, map(run.relative, found)):
-            run.state.globbed.setdefault(path, run.place(call.command.line))
+            run.globbed.setdefault(path, run.place(call.command.line))
         run.set(words[1], (";".join(found),))
 
 
@@ -119,16 +120,12 @@ def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]
     folder, _, last = pattern.rpartition("/")
     test = compile_pattern(f"{folder}/**/{last}".lstrip("/") if recursive else pattern)
     start = folder.partition("*")[0].rpartition("/")[0] if "*" in folder else folder
-    folders = run.state.sources.folders
+    folders = run.sources.folders
     near = [name for name in folders if not start or f"{name}/".startswith(f"{start}/")]
     return [path for name in near for path in folders[name] if test.fullmatch(path)]
 
 
-def split_name(run: Interpreter, call: Call) -> None:
-    edit_each(run, call, _split_words)
-
-
-def _split_words(run: Interpreter, words: list[str]) -> None:
+def _split_name(run: Interpreter, words: list[str]) -> None:
     match words:
         case [name, path, mode, *_, "BASE_DIR", base]:
             run.set(name, (component(run, posixpath.join(base, path), mode),))
@@ -139,18 +136,14 @@ def _split_words(run: Interpreter, words: list[str]) -> None:
 def component(run: Interpreter, path: str, mode: str) -> str:
     base = posixpath.basename(path)
     stem = base.partition(".")[0]
-    match mode:
-        case "ABSOLUTE" | "REALPATH":
-            return run.absolute(path)
-        case "DIRECTORY" | "PATH":
-            return posixpath.dirname(path)
-        case "NAME":
-            return base
-        case "NAME_WE":
-            return stem
-        case "EXT":
-            return base[len(stem) :]
-    return unknown(f"the {mode} of {path}")[0]
+    known = {
+        **dict.fromkeys(("ABSOLUTE", "REALPATH"), run.absolute(path)),
+        **dict.fromkeys(("DIRECTORY", "PATH"), posixpath.dirname(path)),
+        "NAME": base,
+        "NAME_WE": stem,
+        "EXT": base[len(stem) :],
+    }
+    return known.get(mode, unknown(f"the {mode} of {path}")[0])
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
@@ -206,17 +199,17 @@ def find_something(run: Interpreter, call: Call) -> None:
     becomes unknown, because it depends on the configuration.
     """
     words = call.words
-    run.state.open_names.add(words[0])
+    run.open_names.add(words[0])
     run.set(words[0], unknown(words[0]))
     named = [word for word in words[1:] if word != "NAMES"]
     if call.command.name == "find_library" and named:
-        run.state.libraries[unknown(words[0])[0]] = named[0]
+        run.libraries[unknown(words[0])[0]] = named[0]
 
 
 def find_package(run: Interpreter, call: Call) -> None:
     """Evaluate find_package(). It is unknown whether the package is found."""
     name = call.words[0]
-    run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
+    run.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
 
 def compute(run: Interpreter, call: Call) -> None:
@@ -238,32 +231,6 @@ def begin_project(run: Interpreter, call: Call) -> None:
     run.set(f"{name}_SOURCE_DIR", (source,))
 
 
-VARIABLE_COMMANDS: dict[str, Handler] = {
-    "set": set_variable,
-    "unset": unset_variable,
-    "option": declare_option,
-    "cmake_dependent_option": declare_option,
-    "list": edit_list,
-    "string": edit_string,
-    "separate_arguments": compute,
-    "cmake_path": compute,
-    "file": use_file,
-    "get_filename_component": split_name,
-    "cmake_parse_arguments": parse_arguments,
-    "find_library": find_something,
-    "find_program": find_something,
-    "find_path": find_something,
-    "find_file": find_something,
-    "find_package": find_package,
-    "get_target_property": find_something,
-    "get_property": find_something,
-    "get_directory_property": find_something,
-    "get_source_file_property": find_something,
-    "math": compute,
-    "project": begin_project,
-}
-
-
 FILE_LIST_LIMIT_S = 5.0
 MODULE_OPTIONS = {"CTest": "BUILD_TESTING"}
 FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
@@ -280,9 +247,9 @@ def include_file(run: Interpreter, call: Call) -> None:
         declare(run, MODULE_OPTIONS[words[0]], "ON")
         return
     path = run.relative(words[0])
-    if path is None or is_inside(path, run.state.sources.tree.submodules):
+    if path is None or is_inside(path, run.sources.tree.submodules):
         return
-    if path in run.state.sources.tree.files:
+    if path in run.sources.tree.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
         run.note_broken(call.command.line, f"include() refers to {path}, which is not in the tree")
@@ -296,9 +263,9 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     # An example adds the whole project. The project's targets are read only once, from its root.
     if is_unknown(call.words[0]) or not directory:
         return
-    if is_inside(directory, run.state.sources.tree.submodules):
+    if is_inside(directory, run.sources.tree.submodules):
         return
-    if posixpath.join(directory, LIST_FILE) in run.state.sources.tree.files:
+    if posixpath.join(directory, LIST_FILE) in run.sources.tree.files:
         run.add_directory(directory, call.command.line)
     elif run.branch == run.entered:
         run.note_unread(
@@ -310,9 +277,9 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
     """Evaluate include_guard(): return from a file that has been included before."""
-    if run.path in run.state.guarded:
+    if run.path in run.guarded:
         return Flow.RETURN
-    run.state.guarded.add(run.path)
+    run.guarded.add(run.path)
     return None
 
 
@@ -337,13 +304,11 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
     """Return the list ``name`` in a .bzl file, or None if it is unknown."""
-    sources = run.state.sources
-    if path not in sources.file_lists:
-        sources.file_lists[path] = read_file_lists(sources.tree.read(path), path)
-    lists = sources.file_lists[path]
-    run.state.read.add(path)
+    tree = run.sources.tree
+    lists = read_file_lists(tree.read(path), path)
+    run.read.add(path)
     if isinstance(lists, str):
-        is_broken = path in sources.tree.files
+        is_broken = path in tree.files
         folder = "" if is_broken else None  # any directory may use the list
         run.note_unread(0, f"{path} is not evaluated: {lists}", folder, is_broken=is_broken)
         return None
@@ -352,6 +317,7 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
     return lists.get(name)
 
 
+@lru_cache(maxsize=64)
 def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
     """Return the top-level lists of a .bzl file, or the reason why it cannot be evaluated."""
     if text is None:
@@ -373,7 +339,26 @@ def use_language(run: Interpreter, call: Call) -> None:
     run.note_unread(call.command.line, f"cmake_language({call.words[0]}) is not evaluated")
 
 
-FLOW_COMMANDS: dict[str, Handler] = {
+FINDING = (
+    *("find_library", "find_program", "find_path", "find_file", "get_target_property"),
+    *("get_property", "get_directory_property", "get_source_file_property"),
+)
+COMMANDS: dict[str, Handler] = {
+    "set": set_variable,
+    "unset": unset_variable,
+    "option": declare_option,
+    "cmake_dependent_option": declare_option,
+    "list": edit_list,
+    "string": partial(edit_each, edit=edit_string),
+    "separate_arguments": compute,
+    "cmake_path": compute,
+    "file": use_file,
+    "get_filename_component": partial(edit_each, edit=_split_name),
+    "cmake_parse_arguments": parse_arguments,
+    **dict.fromkeys(FINDING, find_something),
+    "find_package": find_package,
+    "math": compute,
+    "project": begin_project,
     "include": include_file,
     "add_subdirectory": add_subdirectory,
     "include_guard": guard_include,

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from ci.parity import reading, run, trees
 from ci.parity.cmake.commands.targets import Targets
-from ci.parity.cmake.commands.variables import FLOW_COMMANDS, VARIABLE_COMMANDS
-from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.reader import StaticReader
-from ci.parity.cmake.state import Sources, State
+from ci.parity.cmake.commands.variables import COMMANDS
+from ci.parity.cmake.reader import Run, StaticReader
+from ci.parity.cmake.state import Sources
 from ci.parity.cmake.values import search
 from ci.parity.facts import (
     WHOLE,
@@ -49,11 +48,9 @@ def test_each_cmake_snippet_reads_as_its_snapshot() -> None:
     rows = []
     for row in "".join(texts).splitlines():
         tree = TextTree({"CMakeLists.txt": row.replace("  ", "\n"), "a/b.cpp": ""}, LAYOUT)
-        state = State(Sources(tree), Configuration.HOST)
-        root = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
-        root.run_root("")
+        root = Run(Sources(tree), Configuration.HOST, "")
         values = " or ".join(map(repr, root.lookup("", "OUT"))).replace("\\x01", "?")
-        rows.append(f"{row}\n    {values}{' (not evaluated)' * bool(state.not_evaluated)}\n")
+        rows.append(f"{row}\n    {values}{' (not evaluated)' * bool(root.not_evaluated)}\n")
     check_snapshot(Path(__file__).parent / "snapshots" / "snippets.txt", "".join(rows))
 
 
@@ -198,7 +195,7 @@ $<TARGET_OBJECTS:>|$ENV{X}|x $ENV{X}|CTest|$<1:|$<LINK_GROUP:>
 """
 
 
-@pytest.mark.parametrize("command", [*VARIABLE_COMMANDS, *FLOW_COMMANDS, *Targets().commands(), ""])
+@pytest.mark.parametrize("command", [*COMMANDS, *Targets().commands(), ""])
 def test_a_cmake_call_with_missing_arguments_does_not_end_the_reader(command: str) -> None:
     calls = [one for row in WORDS.split("\n") for one in row.split("|")]
     form = f"{command}({{}})\n" if command else "foreach({0})\nendforeach()\n"
@@ -206,12 +203,9 @@ def test_a_cmake_call_with_missing_arguments_does_not_end_the_reader(command: st
         "CMakeLists.txt": "".join(f"add_subdirectory(d{n})\n" for n in range(len(calls))),
         **{f"d{n}/CMakeLists.txt": form.format(one) for n, one in enumerate(calls)},
     }
-    state = State(Sources(TextTree(texts, LAYOUT)), Configuration.HOST)
-    targets = Targets()
-    handlers = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **targets.commands()}
-    Interpreter(state, handlers, targets.has).run_root("")
-    assert len(state.read) == len(texts)
-    assert all(one.build().directory.startswith("d") for one in targets.finished())
+    root = Run(Sources(TextTree(texts, LAYOUT)), Configuration.HOST, "")
+    assert len(root.read) == len(texts)
+    assert all(one.build().directory.startswith("d") for one in root.targets.finished())
 
 
 @pytest.mark.parametrize(
