@@ -10,6 +10,7 @@ import gc
 import resource
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,30 @@ from provisioning.errors import ToolError
 
 WORKER_LIMIT_S = 300.0
 MEMORY_BYTES = 3 << 30
-SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
+
+
+def read_cmake(tree: SourceTree) -> tuple[CMakeFacts, ...]:
+    reader = StaticReader(tree)
+    return tuple(reader.read(configuration) for configuration in Configuration)
+
+
+# The type of each side's facts, and the function that reads them.
+SIDES: dict[str, tuple[Any, Callable[[SourceTree], Any]]] = {
+    "buck": (BuckFacts, read_buck),
+    "cmake": (tuple[CMakeFacts, ...], read_cmake),
+}
 
 
 def read_tree_here(tree: SourceTree) -> ParityFacts:
     """Read both sides in this process, without a memory limit and without the cache."""
-    return join_sides(tree, read_buck(tree), read_cmake_side(tree))
+    return join_sides(tree, read_buck(tree), read_cmake(tree))
 
 
-def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
-    reader = StaticReader(tree)
-    return tuple(reader.read(configuration) for configuration in Configuration)
+def read_tree(tree: SourceTree) -> ParityFacts:
+    """Read both sides with a worker for each."""
+    if not isinstance(tree, (RevisionTree, DirectoryTree)):
+        return read_tree_here(tree)  # this tree exists only in this process
+    return join_sides(tree, *run_tasks([partial(read_side, tree, s) for s in SIDES], len(SIDES)))
 
 
 def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
@@ -54,28 +68,8 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
     )
 
 
-def read_tree(tree: SourceTree) -> ParityFacts:
-    """Read both sides with a worker for each."""
-    if not isinstance(tree, (RevisionTree, DirectoryTree)):
-        return read_tree_here(tree)  # this tree exists only in this process
-    tasks = [partial(read_side, tree, side) for side in SIDES]
-    buck, listed = run_tasks(tasks, len(SIDES))
-    return join_sides(tree, buck, listed)
-
-
 def read_side(tree: RevisionTree | DirectoryTree, side: str) -> Any:
     """Return the facts of one side from a worker. If it fails, they only contain the reason."""
-    answer = run_worker(tree, side)
-    if not isinstance(answer, str):
-        return msgspec.json.decode(answer, type=SIDES[side])
-    row = NotEvaluated(side, WHOLE, answer)
-    if side == "buck":
-        return BuckFacts(not_evaluated=(row,))
-    return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
-
-
-def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
-    """Return the worker's result as JSON, or the reason why there is none."""
     source, commit = tree.source
     layout = msgspec.json.encode(tree.layout).decode()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
@@ -86,11 +80,15 @@ def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
             here = Path(__file__).parents[2]
             ended = run_process(argv, cwd=here, timeout_s=WORKER_LIMIT_S, check=False)
             if ended.is_good:
-                return read_bytes(answer, CONTENT_BYTES)
+                return msgspec.json.decode(read_bytes(answer, CONTENT_BYTES), type=SIDES[side][0])
             why = (ended.tail.strip().splitlines() or [ended.describe()])[-1].strip()
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
-        return f"the process that reads this side of the tree failed: {why}"
+    reason = f"the process that reads this side of the tree failed: {why}"
+    unread = (NotEvaluated(side, WHOLE, reason),)
+    if side == "buck":
+        return BuckFacts(not_evaluated=unread)
+    return tuple(CMakeFacts(each, not_evaluated=unread) for each in Configuration)
 
 
 def main(argv: list[str]) -> int:
@@ -104,8 +102,7 @@ def main(argv: list[str]) -> int:
     side, source, commit, rules, answer = argv
     layout, place = msgspec.json.decode(rules, type=Layout), Path(source)
     tree = RevisionTree(place, commit, layout) if commit else DirectoryTree(place, layout)
-    facts = read_buck(tree) if side == "buck" else read_cmake_side(tree)
-    Path(answer).write_bytes(msgspec.json.encode(facts))
+    Path(answer).write_bytes(msgspec.json.encode(SIDES[side][1](tree)))
     return 0
 
 

@@ -245,11 +245,6 @@ class Matched:
     files: tuple[str, ...]
     empty: tuple[str, ...]
 
-    @cached_property
-    def found(self) -> frozenset[str]:
-        """The files as a set."""
-        return frozenset(self.files)
-
 
 class PackageFiles:
     """The files of each package. A file belongs to the nearest folder above it that has a build
@@ -311,15 +306,11 @@ class Literals:
         self.tree = tree
         self._lines: dict[str, dict[str, list[int]]] = {}
 
-    def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
+    def find(
+        self, words: Iterable[str], files: Sequence[str], near: Place, default: Place | None = None
+    ) -> Place:
         """Return the place of the first of ``words`` that is found, preferably just below ``near``.
-        If none is found, return ``near``.
-        """
-        return self.look_up(words, files, near) or near
-
-    def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
-        """Return the place of the first of ``words`` that is found, preferably just below ``near``.
-        If none is found, return None.
+        If none is found, return ``default``, or ``near`` without one.
         """
         ordered = sorted(files, key=lambda path: path != near.path)
         for word in words:
@@ -329,7 +320,7 @@ class Literals:
                 if lines := self._lines[path].get(word):
                     after = bisect_left(lines, near.line) if path == near.path else 0
                     return Place(path, lines[after % len(lines)])
-        return None
+        return default or near
 
     def scan(self, path: str) -> dict[str, list[int]]:
         """Return the string literals of a Starlark file with their lines, without multi-line

@@ -13,7 +13,6 @@ from typing import Any
 
 from ci.parity.facts import (
     BuckFacts,
-    BuildTarget,
     CMakeFacts,
     Include,
     Place,
@@ -232,7 +231,8 @@ def find_macros(
     cmake: Iterable[CMakeFacts],
     headers: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """Map each macro to the files that mention it.
+    """Map each macro to the files that mention it. ``headers`` are the headers that each source and
+    header includes.
 
     An exported macro is searched for in all files. Any other macro is searched for in the files of
     the targets that define it, and in the files that these include.
@@ -240,28 +240,17 @@ def find_macros(
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
     for target in (*buck.targets, *(t for facts in cmake for t in facts.targets)):
-        exported |= note_defines(wanted, target, headers)
-    paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
-    tree.read_all(paths)
+        names = {word.text.partition("=")[0] for word in target.defines}
+        paths = [entry.path for entry in target.entries] if names else []
+        for path in closure(paths, lambda each: headers.get(each, ())):
+            wanted[path] |= names
+        exported |= {word.text.partition("=")[0] for word in target.defines if word.exported}
     found: dict[str, list[str]] = defaultdict(list)
     anywhere = re.compile("|".join(map(re.escape, sorted(exported))))
-    for path in paths:
+    for path in headers:
         text = tree.read(path) or ""
         names = wanted.get(path, set())
         names = names | exported if anywhere.search(text) else names
         for name in names.intersection(WORD.findall(text)) if names else ():
             found[name].append(path)
     return {name: tuple(paths) for name, paths in sorted(found.items())}
-
-
-def note_defines(
-    wanted: dict[str, set[str]], target: BuildTarget, headers: Mapping[str, tuple[str, ...]]
-) -> set[str]:
-    """Record in ``wanted`` which files may read the macros of ``target``; return the exported
-    macros.
-    """
-    names = {word.text.partition("=")[0] for word in target.defines}
-    paths = [entry.path for entry in target.entries] if names else []
-    for path in closure(paths, lambda each: headers.get(each, ())):
-        wanted[path] |= names
-    return {word.text.partition("=")[0] for word in target.defines if word.exported}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Container
+from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -103,10 +103,10 @@ class Evaluator:
         owned: PackageFiles,
         variant: str,
         rules: set[str],
-        parsed: dict[tuple[str, frozenset[str]], Parsed] | None = None,
+        parsed: dict[tuple[str, frozenset[str]], Parsed],
     ) -> None:
         self.tree = tree
-        self.parsed = {} if parsed is None else parsed
+        self.parsed = parsed
         self.owned = owned
         self.variant = variant
         self.current = Package("", "")
@@ -138,24 +138,22 @@ class Evaluator:
         text = resources.files("ci.parity.buck").joinpath("prelude.bzl").read_text("utf-8")
         module = sl.Module()
         module["RULE_NAMES"] = sorted(rules | {"cxx_library", "genrule", "export_file"})
-        functions: dict[str, Callable[..., Any]] = {
-            "host_record": lambda kind, arguments: self.current.rules.append(
-                Recorded(kind, msgspec.json.decode(arguments))
-            ),
-            "host_glob": self._glob,
-            "host_variant": lambda: self.variant,
-            "host_package": lambda: self.current.package,
-            "host_exists": lambda name: any(
-                rule.arguments.get("name") == name for rule in self.current.rules
-            ),
-        }
-        for name, function in functions.items():
-            module.add_callable(name, function)
+        module.add_callable("host_record", self._record)
+        module.add_callable("host_glob", self._glob)
+        module.add_callable("host_variant", lambda: self.variant)
+        module.add_callable("host_package", lambda: self.current.package)
+        module.add_callable("host_exists", lambda name: name in self._names())
         ast = sl.parse("prelude.bzl", text, self.dialect)
         sl.eval(module, ast, self.globals)
         found = {function or name for function, name in DEFINED.findall(text)}
         self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
         return module.freeze()
+
+    def _record(self, kind: str, arguments: str) -> None:
+        self.current.rules.append(Recorded(kind, msgspec.json.decode(arguments)))
+
+    def _names(self) -> set[str]:
+        return {rule.arguments["name"] for rule in self.current.rules}
 
     def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
         matched = self.owned.match(self.current.package, include, exclude)
@@ -191,10 +189,10 @@ class Evaluator:
             if is_too_deep(text):
                 raise NotEvaluatedError(path, "is nested too deeply")
             # The empty line stands for the header, so that errors have the same line as below.
-            loads = tuple(self._parse(path, "\n" + text).loads())
+            loads = tuple(sl.parse(path, "\n" + text, self.dialect).loads())
             taken = {name for load in loads for name in load.symbols}
             whole = self._header(text, taken, unknown) + text
-            self.parsed[key] = (loads, self._parse(path, whole))
+            self.parsed[key] = (loads, sl.parse(path, whole, self.dialect))
         loads, ast = self.parsed[key]
         frozen = {"@prelude": self.prelude}
         files: list[str] = []
@@ -216,9 +214,6 @@ class Evaluator:
         )
         return module, tuple(files)
 
-    def _parse(self, path: str, text: str) -> sl.AstModule:
-        return sl.parse(path, text, self.dialect)
-
     def _header(self, text: str, taken: set[str], unknown: frozenset[str]) -> str:
         """Return a line that loads the stubs that this file uses and does not load itself."""
         words = set(re.findall(r"[A-Za-z_]\w*", text))
@@ -238,10 +233,10 @@ class Evaluator:
         # A link in the tree (shim/) may point to a file that is not a Starlark module.
         if found.path is not None and found.path.rpartition("/")[2] not in stubbed:
             return self._load_file(found.path, path)
-        name = found.module.rpartition(":")[2].rpartition("/")[2]
+        name = load.module_id.rpartition(":")[2].rpartition("/")[2]
         if found.own and name not in stubbed and not symbols <= {"runtime"}:
             raise NotEvaluatedError(
-                path, f"load() refers to {found.module}, which is not in the tree"
+                path, f"load() refers to {load.module_id}, which is not in the tree"
             )
         return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'"), ()
 
@@ -311,7 +306,6 @@ class Loaded:
     out.
     """
 
-    module: str
     path: str | None
     own: bool
     vendored: bool = False
@@ -327,7 +321,7 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
     if not slashes:
         name = module.removeprefix(":")
         path = f"{package}/{name}" if package else name
-        return Loaded(module, path if path in tree.files else None, own=True)
+        return Loaded(path if path in tree.files else None, own=True)
     cell = cell.removeprefix("@")
     folder, _, name = rest.partition(":")
     if not name:
@@ -335,11 +329,11 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
     for candidate in candidates(cell, folder, tree.layout):
         path = f"{candidate}/{name}" if candidate else name
         if path in tree.files:
-            return Loaded(module, path, own=True)
+            return Loaded(path, own=True)
     inside = is_inside(folder, tree.submodules)
     own = tree.layout.strip_root(folder) is not None or (cell == "" and folder in folders)
     is_internal = not set(folder.split("/")).isdisjoint(tree.layout.internal)
-    return Loaded(module, None, own and not inside and not is_internal, inside)
+    return Loaded(None, own and not inside and not is_internal, inside)
 
 
 def candidates(cell: str, folder: str, layout: Layout) -> list[str]:

@@ -203,29 +203,30 @@ class Merger:
             self.add(package, evaluator.variant)
 
     def build_target(self, package: Package, rule: Recorded) -> BuckTarget:
-        given = rule.arguments
-        name = str(given["name"])
+        name = str(rule.arguments["name"])
         near = Place(package.path, 1)
         place = self.literals.find([name, *stems(name)], package.files, near)
-        context = Context(self.literals, self.owned, package, place)
+        context = Context(self.literals, self.owned, package, rule.arguments, place)
         return BuckTarget(
             package=package.package,
             name=name,
             kind=rule.kind,
             place=place,
-            srcs=context.entries(given, SOURCE_KEYS)
-            + context.found(given, is_source)
-            + tuple(context.located(given)),
-            headers=context.entries(given, HEADER_KEYS) + context.found(given, is_header),
-            exported_headers=context.entries(given, EXPORTED_KEYS),
-            deps=context.words(given, ("deps", "fbcode_deps", "xplat_deps", "actual")),
-            exported_deps=context.words(
-                given, ("exported_deps", "fbcode_exported_deps", "xplat_exported_deps")
+            srcs=(
+                *context.entries(SOURCE_KEYS),
+                *context.found(is_source),
+                *context.located(),
             ),
-            external_deps=context.words(given, ("external_deps", "exported_external_deps")),
-            defines=tuple(context.defines(given)),
-            include_names=tuple(context.include_names(given)),
-            include_directories=tuple(context.include_directories(given)),
+            headers=(*context.entries(HEADER_KEYS), *context.found(is_header)),
+            exported_headers=tuple(context.entries(EXPORTED_KEYS)),
+            deps=context.words("deps", "fbcode_deps", "xplat_deps", "actual"),
+            exported_deps=context.words(
+                "exported_deps", "fbcode_exported_deps", "xplat_exported_deps"
+            ),
+            external_deps=context.words("external_deps", "exported_external_deps"),
+            defines=tuple(context.defines()),
+            include_names=tuple(context.include_names()),
+            include_directories=tuple(context.include_directories()),
         )
 
     def marked(self, key: Key) -> BuckTarget:
@@ -236,13 +237,14 @@ class Merger:
         """
         known = self.open_words.get(key, set())
         target = self.targets[key]
-
-        def mark(words: tuple[Word, ...]) -> tuple[Word, ...]:
-            return tuple(
-                word if word.text in known else replace(word, condition=INTERNAL) for word in words
+        marked = {
+            name: tuple(
+                word if word.text in known else replace(word, condition=INTERNAL)
+                for word in getattr(target, name)
             )
-
-        return replace(target, **{name: mark(getattr(target, name)) for name in WORD_FIELDS})
+            for name in WORD_FIELDS
+        }
+        return replace(target, **marked)
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
         return BuckFacts(
@@ -256,43 +258,52 @@ class Merger:
 
 @dataclass
 class Context:
-    """Turns the attribute values of one target into facts, with the lines that mention them."""
+    """Turns the attribute values of one target (``given``) into facts, with the lines that mention
+    them.
+    """
 
     literals: Literals
     owned: PackageFiles
     package: Package
-    place: Place
+    given: dict[str, Any]
+    target: Place
+
+    def items(self, keys: Iterable[str]) -> Iterator[BuckWord]:
+        """Yield all strings in the attributes ``keys``."""
+        for key in keys:
+            yield from walk(self.given.get(key))
+
+    def locate(self, *words: str) -> Place:
+        """Return the line that mentions the first of ``words``, or the line of the target."""
+        return self.literals.find(words, self.package.files, self.target)
 
     def absolute(self, label: str) -> str:
         return absolute(label, self.package.package, self.literals.tree.layout)
 
-    def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
-        """Return the files and labels in the attributes ``keys``. Labels are not replaced
-        by files.
-        """
-        items = [item for key in keys for item in walk(given.get(key))]
-        # Includes of the rule's headers are relative to this folder.
-        inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
-        folder = self.package.package if inner is None else inner
-        return tuple(self.entry(item, folder) for item in items if item.text)
+    def path(self, text: str) -> str:
+        """Return the path of a file of the package from the root of the tree."""
+        return posixpath.normpath(posixpath.join(self.package.package, text))
 
-    def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
+    def entries(self, keys: Sequence[str]) -> Iterator[ListEntry]:
+        """Yield the files and labels in the attributes ``keys``. Labels are not replaced by files."""
+        # Includes of the rule's headers are relative to this folder.
+        inner = self.literals.tree.layout.strip_root(str(self.given.get("header_namespace", "")))
+        folder = self.package.package if inner is None else inner
+        return (self.entry(item, folder) for item in self.items(keys) if item.text)
+
+    def located(self) -> Iterator[ListEntry]:
         """Yield the files that a rule's command names with $(location), since it may copy them."""
-        for item in walk(given.get("cmd")):
+        for item in self.items(["cmd"]):
             for label in LOCATION.findall(item.text):
                 yield self.entry(BuckWord(label, item.condition), "")
 
-    def found(
-        self, given: dict[str, Any], is_wanted: Callable[[str], bool]
-    ) -> tuple[ListEntry, ...]:
-        """Return the files of the package for which ``is_wanted`` returns true. Return an empty
-        tuple if the rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
+    def found(self, is_wanted: Callable[[str], bool]) -> Iterator[ListEntry]:
+        """Yield the files of the package for which ``is_wanted`` returns true. Yield nothing if the
+        rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
         """
-        if "autoglob_mode" not in given:
-            return ()
-        names = self.owned.files_of(self.package.package)
+        names = self.owned.files_of(self.package.package) if "autoglob_mode" in self.given else ()
         paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
-        return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
+        return (ListEntry(path, self.target) for path in paths if is_wanted(path))
 
     def entry(self, item: BuckWord, folder: str) -> ListEntry:
         """Return a file or a label as an entry, with the line that mentions it. The path of a file
@@ -301,70 +312,64 @@ class Context:
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
         base = item.text.rpartition("/")[2]
-        words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
-        place = self.literals.find(words, self.package.files, self.place)
+        place = self.locate(item.text, base, base.partition(".")[0], *self.patterns(item.text))
         if is_label(item.text):
             made_as = f"{folder}/{item.key}".lstrip("/") if item.key else ""
             return ListEntry(self.absolute(item.text), place, item.condition, made_as)
-        path = posixpath.normpath(posixpath.join(self.package.package, item.text))
-        return ListEntry(path, place, item.condition)
+        return ListEntry(self.path(item.text), place, item.condition)
 
     def is_there(self, text: str) -> bool:
-        path = posixpath.normpath(posixpath.join(self.package.package, text))
-        return is_label(text) or path in self.literals.tree.files
+        return is_label(text) or self.path(text) in self.literals.tree.files
 
     def patterns(self, text: str) -> list[str]:
         """Return the include patterns of the package's glob() calls that matched a file."""
-        calls = [call for call in self.package.globs if text in call.found]
-        tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
-        return [pattern for pattern, test in tests if test.fullmatch(text)]
+        calls = (call for call in self.package.globs if text in call.files)
+        return [p for call in calls for p in call.patterns if compile_pattern(p).fullmatch(text)]
 
-    def words(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Word, ...]:
+    def words(self, *keys: str) -> tuple[Word, ...]:
         """Return the labels or names in the attributes ``keys``."""
-        found = []
-        for item in (item for key in keys for item in walk(given.get(key))):
-            place = self.literals.find([item.text], self.package.files, self.place)
-            found.append(Word(self.absolute(item.text), place, item.condition))
-        return tuple(found)
+        return tuple(
+            Word(self.absolute(item.text), self.locate(item.text), item.condition)
+            for item in self.items(keys)
+        )
 
-    def include_names(self, given: dict[str, Any]) -> Iterator[str]:
+    def include_names(self) -> Iterator[str]:
         """Yield the names by which other files include the rule's headers, if these differ from the
         paths in the tree.
 
         A rule with ``autoglob_mode`` is for Apple platforms, which use the file name without
         folders.
         """
-        yield from (e.path.rpartition("/")[2] for e in self.found(given, is_header))
-        namespace = given.get("header_namespace")
+        yield from (e.path.rpartition("/")[2] for e in self.found(is_header))
+        namespace = self.given.get("header_namespace")
         if not isinstance(namespace, str) or namespace.startswith(MARK):
             return
-        for item in (item for key in NAMED_KEYS for item in walk(given.get(key))):
+        for item in self.items(NAMED_KEYS):
             if item.key or not is_label(item.text):
                 yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
 
-    def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
+    def include_directories(self) -> Iterator[str]:
         """Yield the include directories in the rule's attributes, and in -I flags below one of
         Meta's roots.
 
         -I flags below the root of the tree are left out, because they work in none of Meta's
         builds.
         """
-        for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
-            yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))
-        for item in (item for key in FLAG_KEYS for item in walk(given.get(key))):
+        for item in self.items(DIRECTORY_KEYS):
+            yield self.path(item.text.lstrip("/"))
+        for item in self.items(FLAG_KEYS):
             inner = self.literals.tree.layout.strip_root(item.text.removeprefix("-I"))
             if item.text.startswith("-I") and inner is not None:
                 yield posixpath.normpath(inner)
 
-    def defines(self, given: dict[str, Any]) -> Iterator[Word]:
+    def defines(self) -> Iterator[Word]:
         """Yield the macros in -D flags and in ``defines``, without the -D."""
         for key in FLAG_KEYS:
-            for item in walk(given.get(key)):
-                text = item.text.removeprefix("-D")
+            for item in self.items([key]):
                 if key == "defines" or item.text.startswith("-D"):
-                    place = self.literals.find([item.text], self.package.files, self.place)
-                    text = text.replace('\\"', '"')
-                    yield Word(text, place, item.condition, key in EXPORTED_FLAG_KEYS)
+                    text = item.text.removeprefix("-D").replace('\\"', '"')
+                    place, exported = self.locate(item.text), key in EXPORTED_FLAG_KEYS
+                    yield Word(text, place, item.condition, exported)
 
 
 def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
@@ -416,14 +421,13 @@ def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
     everything that either of them contains.
     """
 
-    def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
-        known = {getattr(item, "path", None) or getattr(item, "text", item) for item in first}
-        extra = (
-            i for i in second if (getattr(i, "path", None) or getattr(i, "text", i)) not in known
-        )
-        return first + tuple(extra)
+    def key(item: ListEntry | Word | str) -> str:
+        return str(getattr(item, "path", None) or getattr(item, "text", item))
 
-    lists = [name for name in left.__struct_fields__ if isinstance(getattr(left, name), tuple)]
-    return replace(
-        left, **{name: union(getattr(left, name), getattr(right, name)) for name in lists}
-    )
+    merged = {}
+    for name in left.__struct_fields__:
+        first = getattr(left, name)
+        if isinstance(first, tuple):
+            known = set(map(key, first))
+            merged[name] = (*first, *(e for e in getattr(right, name) if key(e) not in known))
+    return replace(left, **merged)

@@ -82,11 +82,9 @@ class StaticReader:
         file(GLOB) that found it.
         """
         names, near = [posixpath.basename(entry.path)], entry.place
-        place = (
-            self.words.look_up(names, list(dict.fromkeys([near.path, target.path])), near)
-            or self.globbed.get(entry.path)
-            or self.words.find(names, self.lists, near)
-        )
+        other = self.globbed.get(entry.path) or self.words.find(names, self.lists, near)
+        files = list(dict.fromkeys([near.path, target.path]))
+        place = self.words.find(names, files, near, other)
         return ListEntry(entry.path, place, entry.condition)
 
 

@@ -109,7 +109,7 @@ def test_a_load_names_a_file_of_the_tree_or_of_others(
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     tree = TextTree({"p/f.bzl": "", "f.bzl": "", ".gitmodules": modules}, LAYOUT)
     found = resolve_load(module, package, tree, {"p", "q", "sub/one"})
-    assert found == Loaded(module, path, own, vendored)
+    assert found == Loaded(path, own, vendored)
 
 
 def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
