@@ -261,6 +261,11 @@ def suffix_of(path: str) -> str:
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
 
 
+def stem_of(path: str) -> str:
+    """Return a path without its extension."""
+    return path.removesuffix(suffix_of(path))
+
+
 @lru_cache(maxsize=65536)
 def directory_of(path: str) -> str:
     """Return the folder of a path, or "" for a file at the root."""

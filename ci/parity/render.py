@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -56,12 +57,8 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
         parts.append(f"{count(len(report.notes), 'note')} (--notes)")
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
-    counts = report.counts
-    sides = (
-        f"{counts.get('buck_targets', 0)} Buck targets, {counts.get('cmake_targets', 0)} CMake "
-        f"targets, {counts.get('files', 0)} files"
-    )
-    return f"{', '.join(parts)}; {sides}"
+    sides = "{buck_targets} Buck targets, {cmake_targets} CMake targets, {files} files"
+    return f"{', '.join(parts)}; {sides.format_map(report.counts)}"
 
 
 def render_document(report: ParityReport) -> dict[str, Any]:
@@ -77,7 +74,7 @@ def render_document(report: ParityReport) -> dict[str, Any]:
             "notes": len(report.notes),
             "old": report.old,
             "allowed": report.allowed,
-            "by_kind": report.by_kind(),
+            "by_kind": Counter(finding.kind.value for finding in report.findings),
         },
         "findings": [render_finding(finding) for finding in report.findings],
         "not_evaluated": [
@@ -95,33 +92,16 @@ def render_finding(finding: Finding) -> dict[str, Any]:
 
 
 ROOT = "The root of the tree that was compared."
-RULES: dict[Kind, str] = {
-    Kind.CMAKE_ONLY: "A source that CMake compiles and Buck does not list.",
-    Kind.BUCK_ONLY: "A source that Buck compiles and CMake does not list.",
-    Kind.MISSING: "A listed file that is not in the tree.",
-    Kind.EMPTY_GLOB: "A glob pattern that matches nothing.",
-    Kind.DUPLICATE_SOURCE: "A source that one target lists twice.",
-    Kind.DUPLICATE_TARGET: "Two targets with the same name.",
-    Kind.DEPENDENCY: "A dependency that only one side has.",
-    Kind.DEFINE: "A define that only one side sets.",
-    Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
-    Kind.HEADER: "A public header that no Buck target exports.",
-    Kind.INCLUDE: "An include that is found only through one of CMake's include directories.",
-    Kind.UNLISTED: "A source that neither side lists, next to sources that are listed.",
-    Kind.UNREAD: "A build file that could not be read.",
-    Kind.STALE: "An entry of the allow-list that has no effect.",
-}
 
 
 def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
     """Return the report as a SARIF log. ``version`` is the version of this project."""
-    kinds = list(RULES)
-    results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
-    rules = {kind.value: RULES[kind] for kind in kinds}
+    results = [render_result(finding) for finding in report.findings]
+    rules = {kind.value: kind.description for kind in Kind}
     return render_log("executorch-qnn-ci parity", version, ROOT, rules, results)
 
 
-def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
+def render_result(finding: Finding) -> dict[str, Any]:
     """Return the SARIF result for a finding. Its fingerprint does not depend on line numbers."""
     places = [p for p in (finding.buck_place, finding.cmake_place) if p] or [finding.place]
     text = f"{finding.path}: {finding.message}"
@@ -129,7 +109,7 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
         text += f". Fix: {finding.fix}"
     return {
         "ruleId": finding.kind.value,
-        "ruleIndex": rule_index,
+        "ruleIndex": list(Kind).index(finding.kind),
         "level": finding.level.value,
         "message": render_message(text),
         "locations": [render_location(places[0].path, places[0].line)],

@@ -10,8 +10,8 @@ import gc
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -65,12 +65,12 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
     or lacks the build files of a side.
     """
     tree = open_tree(request.source, request.revision, policy.layout)
-    base = None
-    if request.base is not None:
-        git_dir = find_git_dir(request.source)
-        if git_dir is None:
-            raise UsageError(f"{request.source} is not a git repository", fix="omit --base")
-        base = open_tree(git_dir, request.base, policy.layout)
+    if request.base is None:
+        return compare_trees(tree, None, request, policy)
+    git_dir = find_git_dir(request.source)
+    if git_dir is None:
+        raise UsageError(f"{request.source} is not a git repository", fix="omit --base")
+    base = open_tree(git_dir, request.base, policy.layout)
     return compare_trees(tree, base, request, policy)
 
 
@@ -115,7 +115,18 @@ def compare_trees(
         old_findings = len(every) - len(found)
         is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
         orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)
-        found += [orphan(path) for path in orphans if in_scope(path, request.scope)]
+        found += [
+            Finding(
+                kind=Kind.UNREAD,
+                path=path,
+                message="no CMakeLists.txt adds this file's folder any more, so nothing in it is "
+                "built",
+                cmake_place=Place(path),
+                fix=f"call add_subdirectory() for {directory_of(path)}, or remove the file",
+            )
+            for path in orphans
+            if in_scope(path, request.scope)
+        ]
         changed = find_changes(found, tree, base)
     return ParityReport(
         tree=tree.name,
@@ -134,17 +145,6 @@ def compare_trees(
     )
 
 
-def orphan(path: str) -> Finding:
-    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds any more."""
-    return Finding(
-        kind=Kind.UNREAD,
-        path=path,
-        message="no CMakeLists.txt adds this file's folder any more, so nothing in it is built",
-        cmake_place=Place(path),
-        fix=f"call add_subdirectory() for {directory_of(path)}, or remove the file",
-    )
-
-
 def find_changes(
     findings: Sequence[Finding], tree: SourceTree, base: SourceTree
 ) -> dict[str, frozenset[int]]:
@@ -159,13 +159,13 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
     """Return the numbers (from 1) of the lines in ``after`` that are new or that follow removed
     lines.
     """
-    if before == after:
-        return frozenset()
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
     return frozenset(
-        number + 1 for _, _, _, start, end in blocks for number in range(start, max(end, start + 1))
+        number + 1
+        for change, _, _, start, end in matcher.get_opcodes()
+        for number in range(start, max(end, start + 1))
+        if change != "equal"
     )
 
 
@@ -185,19 +185,6 @@ class Compared(msgspec.Struct, frozen=True):
     roots: set[str]
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Collect no garbage in the block. The facts are many objects that live to the end, and looking
-    through them again and again takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) -> Compared:
     """Compare a tree, or return the comparison of the same tree from ``cache``."""
     kept = None
@@ -206,9 +193,14 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         kept = cache / f"found-{digest_tree(tree)}-{rules}.json"
         with suppress(DocumentError):  # there is none yet, or it is damaged
             return read_json(kept, Compared, CONTENT_BYTES)
-    with collector_paused():
+    # The facts are many objects that live to the end. Looking through them again and again takes a
+    # fifth of the time.
+    gc.disable()
+    try:
         facts = read_tree(tree)
         found = tuple(compare_tree(facts, policy))
+    finally:
+        gc.enable()
     everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
         findings=found,

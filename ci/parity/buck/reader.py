@@ -285,7 +285,7 @@ class Context:
         return posixpath.normpath(posixpath.join(self.package.package, text))
 
     def entries(self, keys: Sequence[str]) -> Iterator[ListEntry]:
-        """Yield the files and labels in the attributes ``keys``. Labels are not replaced by files."""
+        """Yield the files and labels in the attributes ``keys``. Labels stay labels."""
         # Includes of the rule's headers are relative to this folder.
         inner = self.literals.tree.layout.strip_root(str(self.given.get("header_namespace", "")))
         folder = self.package.package if inner is None else inner

@@ -13,7 +13,7 @@ from ci.parity.compare import mistakes, relations, sources, undeclared
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import NotEvaluated, ParityFacts, Place, is_inside
+from ci.parity.facts import ParityFacts, Place, is_inside
 from ci.parity.policy import Allowance, ParityPolicy
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
@@ -46,49 +46,37 @@ def find_unread(index: Index) -> Iterator[Finding]:
         )
 
 
-class Doubt:
-    """The parts of both sides that are unknown because files could not be read."""
+def find_certain(groups: Groups, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings that depend on nothing that was not read, so that they cannot be wrong
+    because of it.
+    """
+    unread = [row for row in groups.not_evaluated if row.folder is not None and not row.is_known]
+    packages = {row.folder for row in unread if row.side == "buck"}
+    directories = {row.folder or "" for row in unread if row.side == "cmake"}
+    is_broken = any(row.side == "cmake" and row.is_broken for row in groups.not_evaluated)
 
-    def __init__(self, groups: Groups) -> None:
-        self.groups = groups
-        rows = groups.not_evaluated
-        self.packages = folders_of(rows, "buck")
-        self.directories = folders_of(rows, "cmake")
-        self.is_cmake_broken = any(row.side == "cmake" and row.is_broken for row in rows)
+    def reaches_unread(label: str) -> bool:
+        reached = groups.buck_reach([label]) if packages and label else ()
+        return any(text[2:].partition(":")[0] in packages for text in reached)
 
-    def covers(self, finding: Finding) -> bool:
-        """Return whether a finding may be wrong because it depends on something that was
-        not read.
-        """
+    def links_unknown(name: str) -> bool:
+        for linked in groups.cmake_reach(name) if is_broken and name else ():
+            rows = groups.cmake.get(linked, ())
+            if not rows or any(is_inside(row.directory, directories) for row in rows):
+                return True
+        return False
+
+    for finding in findings:
         kind = finding.kind
         path = f"{finding.path}/"  # it may be a folder
-        if kind in BUCK_LACKS and self.groups.package_of(path) in self.packages:
-            return True
-        if kind in CMAKE_LACKS and is_inside(path, self.directories):
-            return True
-        return kind in RELATIONS and (
-            self._reaches_unread(finding.buck_target) or self._is_doubtful(finding.cmake_target)
+        is_doubtful = (
+            (kind in BUCK_LACKS and groups.package_of(path) in packages)
+            or (kind in CMAKE_LACKS and is_inside(path, directories))
+            or (kind in RELATIONS and reaches_unread(finding.buck_target))
+            or (kind in RELATIONS and links_unknown(finding.cmake_target))
         )
-
-    def _reaches_unread(self, label: str) -> bool:
-        if not self.packages or not label:
-            return False
-        reached = self.groups.buck_reach([label])
-        return any(text[2:].partition(":")[0] in self.packages for text in reached)
-
-    def _is_doubtful(self, name: str) -> bool:
-        if not self.is_cmake_broken or not name:
-            return False
-        reached = self.groups.cmake_reach(name)
-        unknown = reached - self.groups.cmake.keys()
-        places = [t.directory for n in reached for t in self.groups.cmake.get(n, ())]
-        return bool(unknown) or any(is_inside(place, self.directories) for place in places)
-
-
-def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
-    """Return the packages (Buck) or directories (CMake) of one side that were not read."""
-    own = (row for row in rows if row.side == side and not row.is_known)
-    return {row.folder for row in own if row.folder is not None}
+        if not is_doubtful:
+            yield finding
 
 
 def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
@@ -116,9 +104,7 @@ def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
         *relations.find_define_drift(groups),
         *undeclared.find_import_drift(groups),
     ]
-    doubt = Doubt(groups)
-    kept = [*find_unread(groups), *(finding for finding in found if not doubt.covers(finding))]
-    return order_findings(kept)
+    return order_findings([*find_unread(groups), *find_certain(groups, found)])
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,22 +13,30 @@ from ci.parity.facts import BuckTarget, BuildTarget, Configuration, NotEvaluated
 
 
 class Kind(str, Enum):
-    """The kinds of drift, described in docs/guides/parity.md."""
+    """The kinds of drift, each with its description (see also docs/guides/parity.md)."""
 
-    CMAKE_ONLY = "cmake-only-source"
-    BUCK_ONLY = "buck-only-source"
-    MISSING = "missing-file"
-    EMPTY_GLOB = "empty-glob"
-    DUPLICATE_SOURCE = "duplicate-source"
-    DUPLICATE_TARGET = "duplicate-target"
-    DEPENDENCY = "dependency"
-    DEFINE = "define"
-    VARIANT = "variant"
-    HEADER = "header"
-    INCLUDE = "include"
-    UNLISTED = "unlisted-file"
-    UNREAD = "unread-file"
-    STALE = "stale-allowance"
+    CMAKE_ONLY = "cmake-only-source", "A source that CMake compiles and Buck does not list."
+    BUCK_ONLY = "buck-only-source", "A source that Buck compiles and CMake does not list."
+    MISSING = "missing-file", "A listed file that is not in the tree."
+    EMPTY_GLOB = "empty-glob", "A glob pattern that matches nothing."
+    DUPLICATE_SOURCE = "duplicate-source", "A source that one target lists twice."
+    DUPLICATE_TARGET = "duplicate-target", "Two targets with the same name."
+    DEPENDENCY = "dependency", "A dependency that only one side has."
+    DEFINE = "define", "A define that only one side sets."
+    VARIANT = "variant", "A variant for one platform that uses the other platform's file."
+    HEADER = "header", "A public header that no Buck target exports."
+    INCLUDE = "include", "An include that is found only through one of CMake's include directories."
+    UNLISTED = "unlisted-file", "A source that neither side lists, next to sources that are listed."
+    UNREAD = "unread-file", "A build file that could not be read."
+    STALE = "stale-allowance", "An entry of the allow-list that has no effect."
+
+    description: str
+
+    def __new__(cls, value: str, description: str) -> Kind:  # noqa: PYI034 - no Self in 3.10
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.description = description
+        return kind
 
 
 class Level(str, Enum):
@@ -136,6 +143,3 @@ class ParityReport:
     def notes(self) -> tuple[Finding, ...]:
         """The findings that do not fail a gate."""
         return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
-
-    def by_kind(self) -> dict[str, int]:
-        return dict(Counter(finding.kind.value for finding in self.findings))

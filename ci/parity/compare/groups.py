@@ -108,9 +108,14 @@ class Groups(Index):
     def __init__(self, tree: ParityFacts, policy: ParityPolicy) -> None:
         super().__init__(tree, policy)
         facts = self.sides[Configuration.ANY]
+        self.cmake_any = facts.targets
         self.cmake = group((target.name, target) for target in facts.targets)
         self.aliases = facts.aliases
+        self._built = group(((target.directory, target.name), target) for target in self.built)
         self._library_names: dict[str, set[str]] = {}
+        self._exported = Graph(self.exported_edges)
+        self._buck = Graph(self.buck_edges)
+        self._cmake = Graph(self.cmake_edges)
 
     def is_mapped(self, target: CMakeTarget) -> bool:
         """Return whether Buck compiles more than half of a CMake target's sources, and at least one
@@ -131,8 +136,7 @@ class Groups(Index):
         files.
         """
         found: dict[str, set[str]] = defaultdict(set)
-        targets = (target for targets in self.cmake.values() for target in targets)
-        mapped = {(target.name, target.place) for target in targets if self.is_mapped(target)}
+        mapped = {(t.name, t.place) for t in self.cmake_any if self.is_mapped(t)}
         for path in self.shared_files:
             uses = [use.target for use in self.buck_uses[path]]
             own = [target for target in uses if not self.policy.is_twin(target.name)]
@@ -150,12 +154,6 @@ class Groups(Index):
         files.
         """
         return collect((label, name) for name, labels in self.buck_of.items() for label in labels)
-
-    def linked_for(self, label: str) -> set[str]:
-        """Return the names of the CMake targets that correspond to a dependency on the Buck target
-        ``label``.
-        """
-        return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
         """Return the label of a Buck target and, if the target has no files, the labels of its
@@ -254,10 +252,6 @@ class Groups(Index):
                     found[label].update(self.buck_edges(label))
         return lambda label: found.get(self.plain(label), ())
 
-    @cached_property
-    def _exported(self) -> Graph:
-        return Graph(self.exported_edges)
-
     def passed_on(
         self, target: BuckTarget, *, exported: bool = False, given: Iterable[str] = ()
     ) -> Reached:
@@ -283,19 +277,11 @@ class Groups(Index):
         cuts = (label.removesuffix(suffix) for suffix in self.policy.suffixes)
         return next((cut for cut in cuts if cut in known), label)
 
-    @cached_property
-    def _buck(self) -> Graph:
-        return Graph(self.buck_edges)
-
     def buck_reach(self, labels: Iterable[str]) -> Reached:
         """Return the Buck targets ``labels`` and all targets that they depend on,
         directly or not.
         """
         return self._buck.reach(labels)
-
-    @cached_property
-    def _cmake(self) -> Graph:
-        return Graph(self.cmake_edges)
 
     def cmake_reach(self, name: str) -> Reached:
         """Return a CMake target and all targets that it links, directly or not."""
@@ -316,14 +302,12 @@ class Groups(Index):
     @cached_property
     def finals(self) -> set[str]:
         """The names of CMake's executables and shared libraries."""
-        targets = (target for targets in self.cmake.values() for target in targets)
-        return {target.name for target in targets if target.kind in FINAL_KINDS}
+        return {target.name for target in self.cmake_any if target.kind in FINAL_KINDS}
 
     @cached_property
     def cmake_exporting(self) -> set[str]:
         """The names of the CMake targets with defines that also apply to their users."""
-        targets = (target for targets in self.cmake.values() for target in targets)
-        return {t.name for t in targets if any(word.exported for word in t.defines)}
+        return {t.name for t in self.cmake_any if any(word.exported for word in t.defines)}
 
     def links(self, name: str, wanted: set[str]) -> bool:
         """Return whether the CMake target ``name`` links one of ``wanted``, directly or not."""
@@ -348,27 +332,12 @@ class Groups(Index):
         words = (word for row in rows for word in getattr(row, attribute) if not word.condition)
         return list({word.text: word for word in words}.values())
 
-    @cached_property
-    def _built(self) -> dict[tuple[str, str], list[CMakeTarget]]:
-        return group(((target.directory, target.name), target) for target in self.built)
-
     def sources_of(self, name: str) -> set[str]:
         """Return the sources of the CMake targets called ``name``, except for targets that are not
         compared.
         """
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
         return {path for target in targets for path in target.sources}
-
-    def readable_files(self, target: CMakeTarget) -> set[str]:
-        """Return the files of a CMake target, and the headers of its Buck counterparts.
-
-        The headers are added because CMake's lists of sources rarely contain headers.
-        """
-        found = {entry.path for entry in target.entries}
-        for label in self.buck_of.get(target.name, ()):
-            buck = self.by_label[label]
-            found.update(entry.path for entry in (*buck.headers, *buck.exported_headers))
-        return found
 
     @staticmethod
     def is_python(target: BuildTarget) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -67,26 +67,17 @@ def area_of(path: str) -> str:
     return "/".join(path.split("/")[:2])
 
 
-def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
-    """Return the files that a rule passes on. An export_file() without a source passes on the file
-    that has its name.
-    """
-    if target.srcs or not target.kind.startswith("export_file"):
-        return target.srcs
-    path = f"{target.package}/{target.name}".lstrip("/")
-    return (ListEntry(path, target.place),)
-
-
 def folders_above(path: str) -> list[str]:
     """Return the folders above a path, starting with the outermost."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def topmost_of(path: str, others: Container[str]) -> str:
-    """Return the outermost folder above ``path`` that is not in ``others``. If all of them are in
-    ``others``, return the innermost folder.
+def topmost_of(path: str, packages: Iterable[str]) -> str:
+    """Return the outermost folder above ``path`` that is not one of ``packages`` and has none of
+    them below it. If there is none, return the innermost folder.
     """
+    others = {folder for package in packages for folder in folders_above(f"{package}/")}
     return next((f for f in folders_above(path) if f not in others), directory_of(path))
 
 
@@ -179,18 +170,21 @@ class Index:
         return found
 
     @cached_property
+    def cmake_targets(self) -> list[CMakeTarget]:
+        """The CMake targets of all configurations."""
+        return [target for facts in self.facts.cmake for target in facts.targets]
+
+    @cached_property
     def not_in_product(self) -> set[str]:
         """Files of the product that CMake compiles only into test programs and examples."""
-        targets = [target for facts in self.facts.cmake for target in facts.targets]
         product = {
             path
-            for target in targets
+            for target in self.cmake_targets
             if not self.is_test_program(target)
             for path in target.sources
             if self.is_example(path) or not self.is_example(f"{target.directory}/")
         }
-        every = {path for target in targets for path in target.sources}
-        return {path for path in every - product if not self.policy.is_test(path)}
+        return {path for path in self.everywhere - product if not self.policy.is_test(path)}
 
     def is_example(self, path: str) -> bool:
         """Return whether a path is in a folder that is mostly built by CMake only."""
@@ -203,8 +197,8 @@ class Index:
     @cached_property
     def tested_areas(self) -> set[str]:
         """The first two folders of every directory in which CMake builds tests."""
-        targets = (target for facts in self.facts.cmake for target in facts.targets)
-        places = [f"{t.directory}/x" for t in targets if "test" in t.name.lower()]
+        named = (target for target in self.cmake_targets if "test" in target.name.lower())
+        places = [f"{target.directory}/x" for target in named]
         return {area_of(path) for path in (*places, *self.everywhere) if self.policy.is_test(path)}
 
     def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
@@ -215,7 +209,11 @@ class Index:
                 continue
             target = self.by_label.get(entry.path)
             if target is not None and target.kind in FORWARDING and depth:
-                for inner in self.resolved(forwarded(target), depth - 1):
+                srcs = target.srcs
+                if not srcs and target.kind == "export_file":  # it passes on the file of its name
+                    path = f"{target.package}/{target.name}".lstrip("/")
+                    srcs = (ListEntry(path, target.place),)
+                for inner in self.resolved(srcs, depth - 1):
                     yield ListEntry(inner.path, entry.place, entry.condition)
 
     def copied(self, target: BuckTarget) -> Iterator[str]:
@@ -270,16 +268,6 @@ class Index:
             folder = directory_of(folder)
         return folder
 
-    @cached_property
-    def folders_with_buck(self) -> set[str]:
-        """The folders in or below which a Buck target compiles C++."""
-        return {each for package in self.native_packages for each in folders_above(f"{package}/")}
-
-    @cached_property
-    def folders_with_package(self) -> set[str]:
-        """The folders in or below which there is a BUCK file."""
-        return {each for package in self.packages for each in folders_above(f"{package}/")}
-
     def files_of(self, target: BuckTarget) -> set[str]:
         return {entry.path for entry in self.resolved(target.entries)}
 
@@ -294,8 +282,3 @@ class Index:
     def shared_files(self) -> set[str]:
         """The sources that both sides compile."""
         return {path for path in self.buck_uses.keys() & self.everywhere if is_source(path)}
-
-    @cached_property
-    def incomplete_folders(self) -> set[str]:
-        """The folders of CMake targets whose sources could not all be evaluated."""
-        return {t.directory for facts in self.facts.cmake for t in facts.targets if not t.complete}

@@ -19,7 +19,7 @@ from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, Use, is_compiling
 from ci.parity.compare.relations import library_of
 from ci.parity.compare.sources import is_compared, level_of, nearest_buck_target
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, ListEntry, Place, suffix_of
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Place, suffix_of
 from ci.parity.policy import matches
 
 # A flag, a path, a library by its file, and a target of a package that find_package() found.
@@ -67,13 +67,12 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
 
 def find_missing(index: Index) -> Iterator[Finding]:
     """Yield a finding for each line that lists a file which is not in the tree."""
-    targets = (t for facts in index.facts.cmake for t in facts.targets)
     told: dict[str, set[Place]] = defaultdict(set)
-    for target in (*index.facts.buck.targets, *targets):
+    for target in (*index.facts.buck.targets, *index.cmake_targets):
         for entry in target.entries:
             side = "buck" if isinstance(target, BuckTarget) else "cmake"
             places = told[f"{side} {entry.path}"]
-            if entry.place not in places and _is_missing(index, entry):
+            if entry.place not in places and _is_missing(index, entry.path):
                 again = f": {target.label}" if places else ""
                 places.add(entry.place)
                 yield Finding(
@@ -86,8 +85,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                 )
 
 
-def _is_missing(index: Index, entry: ListEntry) -> bool:
-    path = entry.path
+def _is_missing(index: Index, path: str) -> bool:
     if path.startswith(("/", "@", "..", "fbsource")) or "$" in path or ":" in path:
         return False
     return bool(suffix_of(path)) and not index.exists(path) and not index.is_outside(path)
@@ -126,10 +124,10 @@ def find_unknown_links(index: Index) -> Iterator[Finding]:
     """
     if not index.policy.external:
         return
-    known = {target.name for facts in index.facts.cmake for target in facts.targets}
+    known = {target.name for target in index.cmake_targets}
     known |= {name for facts in index.facts.cmake for name in (*facts.aliases, *facts.imported)}
     known |= {pattern for library in index.policy.library for pattern in library.cmake}
-    for target in (target for facts in index.facts.cmake for target in facts.targets):
+    for target in index.cmake_targets:
         if index.is_outside(target.place.path):
             continue
         for word in target.links:

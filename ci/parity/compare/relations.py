@@ -117,7 +117,10 @@ def cmake_readers(groups: Groups, target: CMakeTarget, word: Word) -> Iterator[C
     ``target``. Targets other than ``target`` itself must link it, and the define must be exported.
     """
     files = groups.files_that_read(name_of(word))
-    if target.name in groups.buck_of and not files.isdisjoint(groups.readable_files(target)):
+    counterparts = [groups.by_label[label] for label in groups.buck_of.get(target.name, ())]
+    # CMake's lists of sources rarely contain headers.
+    headers = (e for buck in counterparts for e in (*buck.headers, *buck.exported_headers))
+    if counterparts and any(entry.path in files for entry in (*target.entries, *headers)):
         yield target
     uses = groups.cmake_uses[Configuration.ANY]
     near = {use.target.name: use.target for path in files for use in uses.get(path, ())}
@@ -155,19 +158,11 @@ def find_lacking(groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
-    reading = names_that_read(groups, reader, macro)
+    files = groups.files_that_read(macro) & groups.files_of(reader)
+    reading = {name for name in names if not files.isdisjoint(groups.sources_of(name))}
     if is_own:
         return lacking if lacking == names else lacking & reading
     return lacking & reading if lacking >= reading else set()
-
-
-def names_that_read(groups: Groups, target: BuckTarget, macro: str) -> set[str]:
-    """Return the CMake counterparts of a Buck target that compile one of its files that reads
-    ``macro``.
-    """
-    files = groups.files_that_read(macro) & groups.files_of(target)
-    names = groups.cmake_of[target.label]
-    return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
 
 
 def buck_readers(groups: Groups, target: BuckTarget, word: Word) -> Iterator[BuckTarget]:
@@ -248,11 +243,12 @@ def _cmake_only_link(
 def _buck_only_dependency(groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
-        wanted = groups.linked_for(word.text)
+        standing = groups.standing_for(word.text)
+        wanted = {name for label in standing for name in groups.cmake_of.get(label, ())}
         library = library_of(groups, word.text, "buck")
         if library is not None:
             wanted = groups.names_of(library, "cmake")
-        elif not wanted or any(is_implied(groups, name) for name in wanted):
+        elif not wanted or any(matches(name, groups.policy.implied) for name in wanted):
             continue
         linkable = {name for name in wanted if not groups.is_program(name)}
         if word.condition or wanted & names or not linkable:
@@ -311,12 +307,7 @@ def is_compared(groups: Groups, name: str) -> bool:
     depend, and to Python extension modules are not.
     """
     is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
-    return not is_module and not is_implied(groups, name)
-
-
-def is_implied(index: Index, name: str) -> bool:
-    """Return whether all targets depend on a CMake target implicitly."""
-    return matches(name, index.policy.implied)
+    return not is_module and not matches(name, groups.policy.implied)
 
 
 def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -> Finding:

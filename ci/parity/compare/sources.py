@@ -23,7 +23,7 @@ from ci.parity.facts import (
     is_header,
     is_inside,
     is_source,
-    suffix_of,
+    stem_of,
 )
 from ci.parity.policy import matches
 
@@ -77,7 +77,7 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
                     **at(use.target, use.entry.place),
                 )
             elif directory_of(path) and not (is_test or matches(path, index.policy.without_buck)):
-                folder = topmost_of(path, index.folders_with_buck)
+                folder = topmost_of(path, index.native_packages)
                 yield Finding(
                     kind=Kind.CMAKE_ONLY,
                     path=folder,
@@ -99,12 +99,13 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
     ``backends/qualcomm``. The area is then reported once, as a note, instead of each test.
     """
     everywhere = index.cmake_mentions - index.not_in_product
+    incomplete = {target.directory for target in index.cmake_targets if not target.complete}
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
     for path in sorted(index.buck_uses):
         use = index.buck_uses[path][0]
         if path in everywhere or not index.exists(path) or not is_compared(index, path):
             continue
-        if directory_of(path) in index.incomplete_folders or not is_native(use.target):
+        if directory_of(path) in incomplete or not is_native(use.target):
             continue
         if index.policy.is_test(path) and area_of(path) not in index.tested_areas:
             untested[area_of(path)].append(use)
@@ -150,15 +151,19 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     """
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
-    python = python_folders(index)
-    needed = find_needed(index, listed)
+    python = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
+    modules = Counter(directory_of(path) for path in filter(is_module, index.facts.files))
+    imports = index.facts.imports
+    first = {file for path in listed for file in imports.get(path, ())}
+    # What listed files import, directly or through unlisted files.
+    needed = closure(first, lambda path: () if path in listed else imports.get(path, ()))
     for path in sorted(index.facts.files - listed):
         if index.is_outside(path):
             continue
         if is_source(path) and directory_of(path) in folders:
             yield _unlisted(index, path, "neither Buck nor CMake lists this file")
         elif path in needed and index.package_of(path) is None:
-            folder = topmost_of(path, index.folders_with_package)
+            folder = topmost_of(path, index.packages)
             yield Finding(
                 kind=Kind.UNLISTED,
                 path=folder,
@@ -168,61 +173,32 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
                 fix=f"describe the Python libraries of {folder} in a BUCK file",
             )
         elif path in needed:
-            found = _unlisted(
-                index, path, "no Buck target lists this file, although listed files import it"
-            )
-            yield replace(found, **levels_of(index, path))
-        elif directory_of(path) in python and is_module(path):
-            found = _unlisted(
-                index,
-                path,
-                "no Buck target lists this file, although Buck lists others in its folder",
-            )
-            if python[directory_of(path)] or index.policy.is_test(path):
-                yield found
-
-
-def find_needed(index: Index, listed: set[str]) -> set[str]:
-    """Return the Python files that files in ``listed`` import, directly or through
-    unlisted files.
-    """
-    imports = index.facts.imports
-    first = {file for path in listed for file in imports.get(path, ())}
-    return closure(first, lambda path: () if path in listed else imports.get(path, ()))
+            why = "no Buck target lists this file, although listed files import it"
+            yield replace(_unlisted(index, path, why), **levels_of(index, path))
+        elif (listing := python[directory_of(path)]) and is_module(path):
+            is_most = listing * 2 > modules[directory_of(path)]
+            if is_most or index.policy.is_test(path):
+                why = "no Buck target lists this file, although Buck lists others in its folder"
+                yield _unlisted(index, path, why)
 
 
 def _unlisted(index: Index, path: str, message: str) -> Finding:
     target = nearest_buck_target(index, path, None)
+    # The product does not need a test, or a Python file that no file imports.
+    is_idle = index.policy.is_test(path) or (path.endswith(".py") and path not in index.imported)
     return Finding(
         kind=Kind.UNLISTED,
         path=path,
-        level=Level.NOTE if is_idle(index, path) else Level.WARNING,
+        level=Level.NOTE if is_idle else Level.WARNING,
         message=message,
         fix=fix_in_buck(index, path, target),
         **at(target),
     )
 
 
-def is_idle(index: Index, path: str) -> bool:
-    """Return whether the product does not need a file: it is a test, or a Python file that no file
-    imports.
-    """
-    imported = path in index.imported or not path.endswith(".py")
-    return index.policy.is_test(path) or not imported
-
-
 def is_module(path: str) -> bool:
     """Return whether a file is a Python module, not a package's __init__.py."""
     return path.endswith(".py") and not path.endswith("__init__.py")
-
-
-def python_folders(index: Index) -> dict[str, bool]:
-    """Return the folders in which Buck lists Python modules, and whether these are more than
-    half."""
-    listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
-    named = filter(is_module, index.facts.files)
-    there = Counter(directory_of(path) for path in named)
-    return {folder: count * 2 > there[folder] for folder, count in listed.items()}
 
 
 # A CMake target may list the sources of a library one by one. A new source is then easily forgotten
@@ -251,16 +227,13 @@ def find_partial_drift(groups: Groups) -> Iterator[Finding]:
         for target in groups.facts.buck.targets
         if is_compiling(target) and not groups.policy.is_twin(target.name)
     }
-    compiled = {
-        name: {path for target in targets for path in target.sources}
-        for name, targets in groups.cmake.items()
-    }
-    compiling = collect((path, name) for name, paths in compiled.items() for path in paths)
+    compiling = collect((path, t.name) for t in groups.cmake_any for path in t.sources)
     order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
     kind, entries = Kind.BUCK_ONLY.value, groups.policy.allow
-    for name in sorted(groups.cmake):
-        reach, own = groups.cmake_reach(name), compiled[name]
+    for name, targets in sorted(groups.cmake.items()):
+        reach = groups.cmake_reach(name)
+        own = {path for target in targets for path in target.sources}
         partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
         for label in sorted(partly, key=order.__getitem__):
             sources = libraries[label]
@@ -268,10 +241,21 @@ def find_partial_drift(groups: Groups) -> Iterator[Finding]:
             missing = {path for path in sources if reach.isdisjoint(compiling[path])}
             needed = {p for p in missing if not any(e.covers(kind, p, name) for e in entries)}
             if len(taken) < FEWEST_TAKEN or len(needed) > 1:
-                is_guest = taken and missing and is_foreign(groups, groups.cmake[name], sources)
-                missing = missing & find_halves(groups, own) if is_guest else set()
+                is_apart = taken and missing and is_foreign(groups, targets, sources)
+                missing = missing & find_halves(groups, own) if is_apart else set()
             for path in sorted(missing & groups.shared_files):
-                yield _partial(groups, groups.cmake[name][0], label, path, taken)
+                place = next(entry.place for entry in targets[0].srcs if entry.path in taken)
+                yield Finding(
+                    kind=Kind.BUCK_ONLY,
+                    path=path,
+                    level=level_of(groups, path, Level.WARNING),
+                    message=f"{name} compiles {len(taken)} other sources of {label}, but not this "
+                    "one",
+                    detail=name,
+                    fix=f"add {path} to {name} ({place})",
+                    **at(groups.by_label[label], groups.buck_uses[path][0].entry.place),
+                    **at(targets[0], place),
+                )
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
@@ -289,23 +273,8 @@ def find_halves(index: Index, sources: set[str]) -> set[str]:
     for a.h.
     """
     included = closure(sources, lambda path: index.facts.headers.get(path, ()))
-    stems = {path.removesuffix(suffix_of(path)) for path in included if is_header(path)}
-    return {path for path in index.shared_files if path.removesuffix(suffix_of(path)) in stems}
-
-
-def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: set[str]) -> Finding:
-    entry = next(entry for entry in target.srcs if entry.path in taken)
-    use = index.buck_uses[path][0]
-    return Finding(
-        kind=Kind.BUCK_ONLY,
-        path=path,
-        level=level_of(index, path, Level.WARNING),
-        message=f"{target.name} compiles {len(taken)} other sources of {label}, but not this one",
-        detail=target.name,
-        fix=f"add {path} to {target.name} ({entry.place})",
-        **at(index.by_label[label], use.entry.place),
-        **at(target, entry.place),
-    )
+    stems = {stem_of(path) for path in included if is_header(path)}
+    return {path for path in index.shared_files if stem_of(path) in stems}
 
 
 # Choose the target that a missing file belongs to
@@ -331,7 +300,7 @@ def nearest_buck_target(
     votes: Counter[str] = Counter()
     homes: set[str] = set()
     halves: set[str] = set()
-    folder, stem = directory_of(path), path.removesuffix(suffix_of(path))
+    folder = directory_of(path)
     attribute = "entries" if is_header(path) else "srcs"
     for entry in cmake.srcs if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
@@ -342,8 +311,7 @@ def nearest_buck_target(
             near = sum(directory_of(e.path) == folder for e in getattr(target, attribute))
             votes[target.label] += near * 2 + 1
             homes.update({target.label} if near else ())
-            stems = (entry.path.removesuffix(suffix_of(entry.path)) for entry in target.entries)
-            halves.update({target.label} if stem in stems else ())
+            halves.update({target.label} if has_half(target, path) else ())
 
     def rank(label: str) -> tuple[bool, bool, bool, int, str]:
         is_twin = index.policy.is_twin(label.rpartition(":")[2])
@@ -370,14 +338,15 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}"'
     if target is None:
         return f"add a new Buck target that lists {line}"
-    stem = path.removesuffix(suffix_of(path))
-    has_half = any(
-        entry.path.removesuffix(suffix_of(entry.path)) == stem for entry in target.entries
-    )
-    if is_alone(index, path, target) and not (what or has_half):
+    if is_alone(index, path, target) and not (what or has_half(target, path)):
         like = f"{target.label} ({target.place})"
         return f"add a new Buck target that lists {line}, like {like}"
     return f"add {line} to {what}{target.label} ({target.place})"
+
+
+def has_half(target: BuckTarget, path: str) -> bool:
+    """Return whether a target lists the counterpart of a file (a.h for a.cpp)."""
+    return any(stem_of(entry.path) == stem_of(path) for entry in target.entries)
 
 
 def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
@@ -436,12 +405,12 @@ def find_cmake_halves(index: Index, path: str) -> dict[str, tuple[CMakeTarget, L
     """Return the CMake targets that can compile ``path`` and list its header, each with the entry
     of the header. The header is in the folder of ``path`` or in one above.
     """
-    name = posixpath.basename(path).removesuffix(suffix_of(path))
+    name = posixpath.basename(stem_of(path))
     return {
         target.name: (target, entry)
         for target in index.sides[Configuration.ANY].targets
         for entry in target.headers
-        if posixpath.basename(entry.path).removesuffix(suffix_of(entry.path)) == name
+        if posixpath.basename(stem_of(entry.path)) == name
         and is_inside(path, [directory_of(entry.path)])
         and target.kind != "interface"
         and not index.is_test_program(target)

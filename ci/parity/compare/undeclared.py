@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, reduce
+from functools import reduce
 from operator import and_
 from posixpath import commonpath
 
@@ -102,10 +102,21 @@ def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:
     target provides are left out.
     """
     owners = find_owners(groups)
-    for label in sorted(groups.by_label):
-        target = groups.by_label[label]
-        if is_judged(groups, target):
-            yield from _missing(groups, target, owners)
+    for target in find_judged(groups):
+        reached = find_visible(groups, target)
+        needs = find_needs(groups, target)
+        copied = set(groups.copied(target))
+        sources = {entry.path for entry in groups.resolved(target.srcs)} | copied
+        for source in sorted(path for path in sources if is_source(path)):
+            for path in sorted(closure([source], needs)):
+                lacking = [h for h in needs(path) if h in owners and reached.isdisjoint(owners[h])]
+                own = {target.label} if path == source else owners.get(path, set()) & reached
+                for header in lacking if own else ():
+                    label = target.label if target.label in own else best(own)
+                    wanted = best(owners[header])
+                    if path in copied:
+                        label = collector_of(groups, target, wanted)
+                    yield _undeclared(groups, groups.by_label[label], path, header, wanted)
 
 
 def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
@@ -116,10 +127,8 @@ def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
     """
     owners = find_owners(groups)
     compiled = closure(groups.buck_uses, lambda path: groups.facts.needed.get(path, ()))
-    for label in sorted(groups.by_label):
-        target = groups.by_label[label]
-        if not is_judged(groups, target):
-            continue
+    for target in find_judged(groups):
+        label = target.label
         reached = find_visible(groups, target, exported=not target.srcs)
         exported = {entry.path for entry in groups.resolved(target.exported_headers)}
         for path in sorted(exported & compiled):
@@ -150,34 +159,14 @@ def find_owners(index: Index) -> dict[str, set[str]]:
     return collect((path, label) for path, label in pairs if is_header(path))
 
 
-def is_judged(index: Index, target: BuckTarget) -> bool:
-    is_library = is_native(target) and is_compiling(target)
-    left_out = index.policy.is_twin(target.name) or index.policy.is_excluded(target.place.path)
-    return is_library and not left_out
-
-
-def _missing(groups: Groups, target: BuckTarget, owners: dict[str, set[str]]) -> Iterator[Finding]:
-    reached = find_visible(groups, target)
-    needs = find_needs(groups, target)
-    copied = set(groups.copied(target))
-    sources = {e.path for e in groups.resolved(target.srcs)} | copied
-
-    @cache
-    def lacks(header: str) -> bool:
-        return header in owners and reached.isdisjoint(owners[header])
-
-    for source in sorted(path for path in sources if is_source(path)):
-        for path in sorted(closure([source], needs)):
-            lacking = [header for header in needs(path) if lacks(header)]
-            if not lacking:
-                continue
-            near = {target.label} if path == source else owners[path] & reached
-            for header in lacking if near else ():
-                label = target.label if target.label in near else best(near)
-                wanted = best(owners[header])
-                if path in copied:
-                    label = collector_of(groups, target, wanted)
-                yield _undeclared(groups, groups.by_label[label], path, header, wanted)
+def find_judged(index: Index) -> Iterator[BuckTarget]:
+    """Yield the Buck libraries whose includes are checked, in the order of their labels."""
+    for _, target in sorted(index.by_label.items()):
+        is_left_out = index.policy.is_twin(target.name) or index.policy.is_excluded(
+            target.place.path
+        )
+        if is_native(target) and is_compiling(target) and not is_left_out:
+            yield target
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
