@@ -32,7 +32,7 @@ class Kind(str, Enum):
 
     description: str
 
-    def __new__(cls, value: str, description: str) -> Kind:  # noqa: PYI034 - no Self in 3.10
+    def __new__(cls, value: str, description: str) -> Kind:  # noqa: PYI034 - Python 3.10
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.description = description
