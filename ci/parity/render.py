@@ -58,7 +58,7 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
     sides = "{buck_targets} Buck targets, {cmake_targets} CMake targets, {files} files"
-    return f"{', '.join(parts)}; {sides.format_map(report.counts)}"
+    return f"{', '.join(parts)}; {sides.format_map(Counter(report.counts))}"
 
 
 def render_document(report: ParityReport) -> dict[str, Any]:
