@@ -463,49 +463,53 @@ def ask_ci(*words: str) -> str:
     return subprocess.check_output(command, cwd=ROOT, text=True).strip()
 
 
-@nox.session(default=False)
-def test_emulator(session: nox.Session) -> None:
-    """Lower models, run them on the HTP emulator, and judge their outputs.
-
-    With ``--suite faults``, run the graphs with known faults instead.
-    """
-    run_verb(session, "test-emulator", *session.posargs)
-
-
-@nox.session(default=False)
-def test_upstream(session: nox.Session) -> None:
-    """Run ExecuTorch's own QNN tests on the HTP emulator, and judge their outputs, too."""
-    run_verb(session, "test-upstream", *session.posargs)
-
-
-@nox.session(default=False)
-def test_onnx(session: nox.Session) -> None:
-    """Compile ONNX models with ONNX Runtime, run them on the emulator, and judge their outputs."""
-    run_verb(session, "test-onnx", *session.posargs)
-
-
-@nox.session(default=False)
-def audit(session: nox.Session) -> None:
-    """Report which operators of models QNN supports and which stay on the CPU, without lowering."""
-    run_verb(session, "audit", *session.posargs)
-
-
-@nox.session(default=False)
-def mend(session: nox.Session) -> None:
-    """Make red models green by rewriting them, with proof that they compute the same."""
-    run_verb(session, "mend", *session.posargs)
-
-
-@nox.session(default=False)
-def fuzz(session: nox.Session) -> None:
-    """Find faults in QNN's compiler with small generated graphs, which run on the HTP emulator."""
-    run_verb(session, "fuzz", *session.posargs)
+# The sessions that run a verb with the arguments of the session, and what they do.
+SESSIONS = {
+    "test_emulator": "Lower models, run them on the HTP emulator, and judge their outputs.\n\n"
+    "With ``--suite faults``, run the graphs with known faults instead.",
+    "test_upstream": "Run ExecuTorch's own QNN tests on the HTP emulator, and judge their outputs, "
+    "too.",
+    "test_onnx": "Compile ONNX models with ONNX Runtime, run them on the emulator, and judge their "
+    "outputs.",
+    "audit": "Report which operators of models QNN supports and which stay on the CPU, without "
+    "lowering.",
+    "mend": "Make red models green by rewriting them, with proof that they compute the same.",
+    "fuzz": "Find faults in QNN's compiler with small generated graphs, which run on the HTP "
+    "emulator.",
+    "test_llm": "Lower a language model, generate text on the HTP emulator, and judge its tokens.",
+    "provision": "Fetch and verify artifacts or whole profiles, and put them into the store.",
+    "validate": "Check the environment of a profile, and print faults with their fixes.",
+    "parity": "Report where ExecuTorch's Buck and CMake files disagree.",
+    "plan": "Print which sessions a change needs, and why.",
+    "sign_skel": "Sign the libraries that a device's DSP loads.",
+    "stage": "Collect the files that a device needs to run programs.\n\n"
+    "For example: ``--soc SM8650 --runner FILE --runtime DIR --out bundle``.",
+    "deploy": "Copy a bundle created by ``stage`` to a phone or a board: ``--device adb: --bundle "
+    "DIR``.",
+    "docker_build": "Build Docker images: ``nox -s docker_build -- emulator``.",
+    "docker_shell": "Open a shell, or run a command, in a Docker image.",
+}
+VERBS = {
+    "provision": "fetch",
+    "validate": "doctor",
+    "sign_skel": "sign",
+    "docker_build": "image build",
+    "docker_shell": "image shell",
+}
 
 
-@nox.session(default=False)
-def test_llm(session: nox.Session) -> None:
-    """Lower a language model, generate text on the HTP emulator, and judge its tokens."""
-    run_verb(session, "test-llm", *session.posargs)
+def add_session(name: str, verb: str, text: str = "") -> None:
+    """Add a session that runs a verb. ``verb`` may contain its first arguments."""
+
+    def run(session: nox.Session) -> None:
+        run_verb(session, *verb.split(), *session.posargs)
+
+    run.__doc__ = text
+    nox.session(run, name=name, default=False)
+
+
+for _name, _text in SESSIONS.items():
+    add_session(_name, VERBS.get(_name, _name.replace("_", "-")), _text)
 
 
 @nox.session(default=False)
@@ -589,18 +593,6 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def provision(session: nox.Session) -> None:
-    """Fetch and verify artifacts or whole profiles, and put them into the store."""
-    run_verb(session, "fetch", *session.posargs)
-
-
-@nox.session(default=False)
-def validate(session: nox.Session) -> None:
-    """Check the environment of a profile, and print faults with their fixes."""
-    run_verb(session, "doctor", *session.posargs)
-
-
-@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Run a benchmark against a comparable tool."""
     run_module(session, "test", "tests.bench", *session.posargs)
@@ -610,18 +602,6 @@ def bench(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Insert small faults into the code that decides verdicts, and check that tests detect them."""
     run_module(session, "test", "tests.mutants", *session.posargs)
-
-
-@nox.session(default=False)
-def parity(session: nox.Session) -> None:
-    """Report where ExecuTorch's Buck and CMake files disagree."""
-    run_verb(session, "parity", *session.posargs)
-
-
-@nox.session(default=False)
-def plan(session: nox.Session) -> None:
-    """Print which sessions a change needs, and why."""
-    run_verb(session, "plan", *session.posargs)
 
 
 def run_build(session: nox.Session, target: str) -> None:
@@ -661,39 +641,6 @@ def build_linux(session: nox.Session) -> None:
 def build_direct(session: nox.Session) -> None:
     """Build the QNN backend that runs on the Hexagon DSP of the SoC in ``--soc``."""
     run_build(session, "direct")
-
-
-@nox.session(default=False)
-def sign_skel(session: nox.Session) -> None:
-    """Sign the libraries that a device's DSP loads."""
-    run_verb(session, "sign", *session.posargs)
-
-
-@nox.session(default=False)
-def stage(session: nox.Session) -> None:
-    """Collect the files that a device needs to run programs.
-
-    For example: ``--soc SM8650 --runner FILE --runtime DIR --out bundle``.
-    """
-    run_verb(session, "stage", *session.posargs)
-
-
-@nox.session(default=False)
-def deploy(session: nox.Session) -> None:
-    """Copy a bundle created by ``stage`` to a phone or a board: ``--device adb: --bundle DIR``."""
-    run_verb(session, "deploy", *session.posargs)
-
-
-@nox.session(default=False)
-def docker_build(session: nox.Session) -> None:
-    """Build Docker images: ``nox -s docker_build -- emulator``."""
-    run_module(session, "core", "ci", "image", "build", *session.posargs)
-
-
-@nox.session(default=False)
-def docker_shell(session: nox.Session) -> None:
-    """Open a shell, or run a command, in a Docker image."""
-    run_module(session, "core", "ci", "image", "shell", *session.posargs)
 
 
 @nox.session(default=False)
@@ -738,13 +685,8 @@ def add_verbs() -> None:
     unknown = [word for word in list_words() if word not in known and word[:1] != "-"]
     verbs = ask_ci("--environment").split() if unknown else []
     for name in unknown:
-        verb = name.replace("_", "-")
-        if verb in verbs:
-
-            def run(session: nox.Session, verb: str = verb) -> None:
-                run_verb(session, verb, *session.posargs)
-
-            nox.session(run, name=name, default=False)
+        if (verb := name.replace("_", "-")) in verbs:
+            add_session(name, verb)
 
 
 def list_words() -> list[str]:

@@ -278,9 +278,11 @@ def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:
 
 
 def parse_noxfile(text: str) -> Iterator[str]:
-    """Yield the names of the sessions in a noxfile. Raises SyntaxError if ``text`` is not
-    Python."""
+    """Yield the names of the sessions in a noxfile: the keys of its table SESSIONS, and its
+    functions with the decorator ``nox.session``. Raises SyntaxError if ``text`` is not Python."""
     for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SESSIONS":
+            yield from ast.literal_eval(node.value)
         if isinstance(node, ast.FunctionDef):
             for expression in node.decorator_list:
                 if (

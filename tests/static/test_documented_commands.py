@@ -48,6 +48,14 @@ def read_sessions() -> Mapping[str, list[str]]:
     """The program, verb and words that a session of noxfile.py starts, if it starts one of ours."""
     tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
     found = {}
+    tables = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+    }
+    for name in tables["SESSIONS"]:
+        verb = tables["VERBS"].get(name, name.replace("_", "-"))
+        found[name] = ["ci", *verb.split()]
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             words = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]

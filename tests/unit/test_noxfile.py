@@ -129,6 +129,11 @@ class Recorder(Log):
         raise RefusedError(text)
 
 
+def run(session: Recorder, name: str = "") -> None:
+    """Run a session of the noxfile that was loaded last, by default the one with this name."""
+    nox.registry.get()[name or session.name].func(session)
+
+
 @pytest.mark.parametrize(
     ("system", "machine", "hint"),
     [
@@ -147,10 +152,10 @@ def test_an_unsupported_host_is_refused_before_installation_with_what_works_ther
 ) -> None:
     monkeypatch.setattr(noxfile.platform, "system", lambda: system)
     monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
-    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests, noxfile.bench):
+    for name in ("test_emulator", "test_onnx", "tests", "bench"):
         noxfile.failures.clear()
         with pytest.raises(RefusedError, match=hint) as caught:
-            session.func(Recorder(tmp_path, "test_emulator"))
+            run(Recorder(tmp_path, "test_emulator"), name)
         assert "\n" not in str(caught.value)
         assert [failure.code for failure in noxfile.failures] == [3]
     noxfile.failures.clear()
@@ -232,7 +237,7 @@ def test_a_session_runs_its_module_in_its_environment(
     group, *module = MODULES[name]
     session = Recorder(tmp_path, name, "--json", "x y")
     make(linux, session, group)
-    getattr(linux, name).func(session)
+    run(session)
     python = str(tmp_path / ".nox" / group / "bin" / "python")
     (ran,) = session.ran
     assert list(ran.words) == [python, "-m", *module, "--json", "x y"]
@@ -292,7 +297,7 @@ def test_the_arguments_of_a_session_choose_its_environment(
     fetched = []
     monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
     make(linux, session, group)
-    getattr(linux, name).func(session)
+    run(session)
     (ran,) = session.ran
     python = str(tmp_path / ".nox" / group / "bin" / "python")
     verb = () if name == "qnn_ci" else (name.replace("_", "-"),)
@@ -310,7 +315,7 @@ def test_a_session_knows_which_sessions_of_the_call_are_done(
         if name == "parity":
             session.codes = [1]
         with pytest.raises(CommandFailed) if name == "parity" else nullcontext():
-            getattr(linux, name).func(session)
+            run(session)
         done.append(session.ran[0].options["env"]["QNN_CI_FINISHED"])
     assert done == ["", "plan", "plan"]
     assert linux.started == ["plan", "parity", "provision"]
@@ -339,7 +344,7 @@ def test_the_doctor_examines_the_environment_that_lowers(
     make(linux, Recorder(tmp_path, "validate"), "core", "lowering", "onnx")
     for name, given in (("validate", words), ("qnn_ci", ("doctor", *words))):
         session = Recorder(tmp_path, name, *given)
-        getattr(linux, name).func(session)
+        run(session)
         assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
 
 
@@ -357,7 +362,7 @@ def test_a_module_that_fails_leaves_its_code_and_its_cause(
 
     session.act = fail
     with pytest.raises(CommandFailed):
-        linux.plan.func(session)
+        run(session, "plan")
     assert linux.failures == [linux.Failure("plan", kept, "why" if code != 1 else "")]
 
 
@@ -371,7 +376,7 @@ def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: 
 
     session.act = interrupt
     with pytest.raises(KeyboardInterrupt):
-        linux.plan.func(session)
+        run(session, "plan")
     assert linux.failures == []
 
 
@@ -389,7 +394,7 @@ def test_a_verb_gets_its_command_and_sessions_in_variables(
     session = Recorder(tmp_path, "plan")
     session._runner.global_config.sessions = sessions
     make(linux, session, "core")
-    linux.plan.func(session)
+    run(session, "plan")
     env = session.ran[0].options["env"]
     assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == ("./nox", told)
     assert not Path(env["QNN_CI_CAUSE_FILE"]).parent.exists()
@@ -466,7 +471,7 @@ def test_tests_run_with_their_environment_first_on_the_path(
     monkeypatch.chdir(ROOT)
     session = Recorder(tmp_path, "unit", *given)
     make(linux, session, "unit")
-    linux.unit.func(session)
+    run(session, "unit")
     (ran,) = session.ran
     programs = tmp_path / ".nox/unit/bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
@@ -493,7 +498,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             linux.find_environment(session, group).mkdir(parents=True)  # it was begun
             monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
-            getattr(linux, name).func(session)
+            run(session)
             fetched, lane = (one.words[1:] for one in session.ran)
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
             assert lane == ("-m", "ci", name.replace("_", "-"), *words)
@@ -704,7 +709,7 @@ def test_another_executorch_has_its_own_environment(
     monkeypatch.setenv("PATH", "/opt/one")
     session = Recorder(tmp_path, name, "--executorch", "1.9", *more)
     make(two, session, "core", group)
-    getattr(two, name).func(session)
+    nox.registry.get()[name].func(session)
     *_, ran = session.ran
     environment = tmp_path / ".nox" / ("lowering" if name == "build_linux" else f"{group}-1.9")
     assert ran.words[0] == str(environment / "bin" / "python")
@@ -787,7 +792,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
     made: list[str] = []
     monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
     with pytest.raises(RefusedError):
-        linux.environments.func(Recorder(tmp_path, "environments", "core", "cor"))
+        run(Recorder(tmp_path, "environments", "core", "cor"), "environments")
     assert (made, [failure.code for failure in linux.failures]) == ([], [2])
     assert "group cor;" in linux.failures[0].cause
 

@@ -92,7 +92,8 @@ def test_the_dependencies_of_a_session_start_from_its_record_and_rule() -> None:
 def test_sessions_are_read_from_a_noxfile() -> None:
     assert [*parse_noxfile(NOXFILE)][:3] == ["test_emulator", "tests", "unit"]
     text = "@other\n@nox.session\ndef one(session): ...\ndef two(session): ...\nthree = 3\n"
-    assert [*parse_noxfile(text)] == ["one"]
+    table = 'SESSIONS = {"four": "Run four.", "five": ""}\n'
+    assert [*parse_noxfile(table + text)] == ["four", "five", "one"]
 
 
 @pytest.mark.parametrize(
