@@ -6,42 +6,23 @@ import sys
 
 from provisioning.console.command import Verb, run_program
 
-VERBS: dict[str, Verb] = {
-    "fetch": Verb(
-        "provisioning.verbs.fetch",
-        "put artifacts, or all artifacts of a profile, into the store",
-        "provision",
-    ),
-    "path": Verb("provisioning.verbs.path", "print where an artifact is"),
-    "verify": Verb(
-        "provisioning.verbs.verify",
-        "hash the files in the store again; --repair restores those that differ",
-    ),
-    "list": Verb(
-        "provisioning.verbs.list", "list artifacts, profiles and the content of the store"
-    ),
-    "lock": Verb(
-        "provisioning.verbs.lock",
-        "show as a diff how an artifact's lock would change; --write changes it",
-    ),
-    "update": Verb(
-        "provisioning.verbs.update",
-        "show as a diff what would change if another version were pinned; --write pins it",
-    ),
-    "gc": Verb(
-        "provisioning.verbs.gc",
-        "remove leftovers from the store, and trees that no profile needs and no process uses",
-    ),
-    "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
-    "cache-key": Verb(
-        "provisioning.verbs.cache_key", "print the key and the paths for a CI system's cache"
-    ),
-    "env": Verb("provisioning.verbs.env", "print the environment variables of a profile"),
-    "doctor": Verb(
-        "provisioning.verbs.doctor",
-        "check an environment, and print faults with their fixes",
-        "validate",
-    ),
+HELP = {
+    "fetch": "put artifacts, or all artifacts of a profile, into the store",
+    "path": "print where an artifact is",
+    "verify": "hash the files in the store again; --repair restores those that differ",
+    "list": "list artifacts, profiles and the content of the store",
+    "lock": "show as a diff how an artifact's lock would change; --write changes it",
+    "update": "show as a diff what would change if another version were pinned; --write pins it",
+    "gc": "remove leftovers from the store, and trees that no profile needs and no process uses",
+    "cache": "show the size of each cache, or remove caches",
+    "cache-key": "print the key and the paths for a CI system's cache",
+    "env": "print the environment variables of a profile",
+    "doctor": "check an environment, and print faults with their fixes",
+}
+SESSIONS = {"fetch": "provision", "doctor": "validate"}
+VERBS = {
+    name: Verb(f"provisioning.verbs.{name.replace('-', '_')}", text, SESSIONS.get(name, ""))
+    for name, text in HELP.items()
 }
 
 

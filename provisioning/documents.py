@@ -136,11 +136,8 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = DOCUMENT_BYTES) -> T
         return decode_json(read_bytes(path, limit_bytes), kind)
 
 
-LIMIT_BYTES = CONTENT_BYTES
-
-
 def read_user_file(
-    path: Path, what: str, limit_bytes: int = LIMIT_BYTES, *, smaller: str = ""
+    path: Path, what: str, limit_bytes: int = CONTENT_BYTES, *, smaller: str = ""
 ) -> bytes:
     """Return the bytes of a file, read only once, so that all checks see the same content.
 

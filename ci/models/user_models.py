@@ -26,7 +26,7 @@ from ci.models.lowering_options import (
 from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
-from provisioning.documents import LIMIT_BYTES, open_regular, read_bytes
+from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
@@ -408,7 +408,7 @@ def check_data(name: str, entry: ModelEntry) -> None:
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of an .npy or .npz file in the file's order. The keys are the arrays'
     names, ``arr_0`` for an .npy file. Raises UsageError if the file cannot be read, or if the file
-    or its unpacked arrays are longer than LIMIT_BYTES."""
+    or its unpacked arrays are longer than CONTENT_BYTES."""
     import numpy as np  # not at the top: the gate reads policies without numpy
 
     try:
@@ -427,8 +427,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
-    if size_bytes > LIMIT_BYTES:
-        why = f"its arrays are {size_bytes} bytes long; the limit is {LIMIT_BYTES}"
+    if size_bytes > CONTENT_BYTES:
+        why = f"its arrays are {size_bytes} bytes long; the limit is {CONTENT_BYTES}"
         raise UsageError(f"{path.name} is too large", why=why, fix="write fewer samples")
 
 

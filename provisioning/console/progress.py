@@ -29,17 +29,14 @@ class Bar:
     """The progress of a long task, counted in ``unit`` by ``advance`` up to ``total`` (0 if
     unknown).
 
-    ``live`` is true on a terminal, where the line is rewritten. ``columns`` is the maximum width of
-    a line, None for no limit.
+    ``columns`` is the maximum width of a line, None for no limit.
     """
 
     label: str
     total: float
     unit: str
-    stream: TextIO | None
-    live: bool
+    progress: Progress
     columns: int | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
     done: float = 0
     _busy: list[str | Callable[[], str]] = field(default_factory=list)
     _note: str = ""
@@ -54,7 +51,7 @@ class Bar:
         self.done += amount
         self._counted += amount
         self._note = note
-        self.show(TERMINAL_INTERVAL_S if self.live else PLAIN_INTERVAL_S)
+        self.show(TERMINAL_INTERVAL_S if self.progress.live else PLAIN_INTERVAL_S)
 
     @contextmanager
     def busy(self, name: str | Callable[[], str]) -> Iterator[None]:
@@ -72,9 +69,11 @@ class Bar:
         if now - self._shown < interval_s:
             return
         self._shown = now
-        with self.lock:
-            busy = ", ".join(one if isinstance(one, str) else one() for one in [*self._busy])
-            self._write(self.describe(now, self._note or busy))
+        busy = ", ".join(one if isinstance(one, str) else one() for one in [*self._busy])
+        text, live = clean_message(self.describe(now, self._note or busy)), self.progress.live
+        if live and self.columns and len(text) >= self.columns:
+            text = text[: self.columns - 4] + "..."  # text in the last column would wrap
+        self.progress.write(text if live else f"{text}\n")
 
     def describe(self, now: float, note: str = "") -> str:
         """Return the line to show at time ``now`` (seconds of time.monotonic)."""
@@ -96,18 +95,6 @@ class Bar:
         if self.unit == "B" and self.total and rate:
             words[-1] += f", {_duration(max(0.0, self.total - self.done) / rate)} left"
         return " ".join(words) + (f"  {note}" if note else "")
-
-    def _write(self, line: str) -> None:
-        if self.stream:
-            text = clean_message(line)
-            if self.live and self.columns and len(text) >= self.columns:
-                text = text[: self.columns - 4] + "..."  # text in the last column would wrap
-            write_through(self.stream, f"{CLEAR}{text}" if self.live else f"{text}\n")
-
-    def close(self) -> None:
-        if self.stream and self.live:
-            with self.lock:
-                write_through(self.stream, CLEAR)
 
 
 def _amount(value: float, unit: str) -> str:
@@ -143,15 +130,19 @@ class Progress:
     def step(self, message: str) -> None:
         """Print one message on its own line."""
         if self.stream:
-            text = fit_lines(clean_message(message), count_columns(self.stream))
+            self.write(fit_lines(f"{clean_message(message)}\n", count_columns(self.stream)))
+
+    def write(self, text: str) -> None:
+        """Write ``text`` unchanged, on a terminal in place of the line of a bar."""
+        if self.stream:
             with self.lock:
-                write_through(self.stream, f"{CLEAR}{text}\n" if self.live else f"{text}\n")
+                write_through(self.stream, f"{CLEAR}{text}" if self.live else text)
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
         """Show a bar during the block, and update it even if nothing advances."""
         columns = count_columns(self.stream) if self.stream else None
-        bar = Bar(label, total, unit, self.stream, self.live, columns, self.lock)
+        bar = Bar(label, total, unit, self, columns)
         ended = threading.Event()
         interval_s = REFRESH_S if self.live else PLAIN_INTERVAL_S
 
@@ -165,7 +156,8 @@ class Progress:
             yield bar
         finally:
             ended.set()
-            bar.close()
+            if self.live:
+                self.write("")
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

@@ -68,7 +68,7 @@ def lines_of(screen: StringIO) -> list[str]:
 def test_a_progress_bar_shows_the_known_figures(
     unit: str, total: int, done: int, resumed: int, columns: int | None, line: str
 ) -> None:
-    bar = Bar("x", total, unit, None, live=True, columns=columns)
+    bar = Bar("x", total, unit, Progress(live=True), columns)
     bar.done = resumed
     bar.advance(done)
     assert bar.describe(bar._started + 10) == line
