@@ -155,10 +155,8 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help. A closed pipe is not an error."""
-        if file is None:
-            write_output(self.format_help())
-        else:
-            super().print_help(file)
+        del file  # argparse passes none
+        write_output(self.format_help())
 
 
 def run_program(

@@ -35,15 +35,6 @@ class Interrupt:
             self.last = time.monotonic()
             raise KeyboardInterrupt
 
-    def release(self) -> None:
-        """Stop delaying interrupts. Raises KeyboardInterrupt if one arrived while they were
-        delayed.
-        """
-        self.held = False
-        if self.pending:
-            self.pending = False
-            self()
-
 
 def catch_signals() -> None:
     """Install an Interrupt as the handler of each of ENDING_SIGNALS that is not ignored (nohup
@@ -68,7 +59,8 @@ def ignore_signals() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay interrupts until the end of the block, if catch_signals installed a handler.
+    """Delay interrupts until the end of the block, if catch_signals installed a handler. Raises
+    KeyboardInterrupt if one arrived while they were delayed.
 
     Without the delay, an interrupt between the start of a process and its registration would leave
     the process running.
@@ -84,4 +76,7 @@ def interrupts_held() -> Iterator[None]:
     try:
         yield
     finally:
-        interrupt.release()
+        interrupt.held = False
+        if interrupt.pending:
+            interrupt.pending = False
+            interrupt()

@@ -125,7 +125,7 @@ def run_process(
     timeout_s: float | None = None,
     silence_s: float = math.inf,
     allowance: Allowance | None = None,
-    input_text: str | None = None,
+    input_text: str = "",
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
     check: bool = True,
@@ -149,7 +149,6 @@ def run_process(
     if the program exits with a code other than 0 or exceeds a limit.
     """
     limits = _Limits(timeout_s, silence_s, allowance)
-    data = b"" if input_text is None else input_text.encode()
     output, written = Excerpt(KEPT), 0
     with log.open("wb") if log else nullcontext() as sink:
 
@@ -167,8 +166,8 @@ def run_process(
         lines = _Lines(note)
         stderr = STDOUT if merged else DEVNULL
         given = {"env": env, "cwd": cwd, "stderr": stderr}
-        ended = _run(argv, given, limits, data, lines.add, fix=fix)
-        lines.end()
+        ended = _run(argv, given, limits, input_text.encode(), lines.add, fix=fix)
+        lines.add(b"", final=True)
     completed = replace(ended, output=output.text())
     if check:
         completed.require(fix)
@@ -238,14 +237,9 @@ class _Lines:
         for line in (f"{line}\n" for line in lines):
             for start in range(0, len(line), MAX_LINE):
                 self.note(line[start : start + MAX_LINE])
-        while len(self.left) > MAX_LINE:
+        while len(self.left) > (0 if final else MAX_LINE):
             self.note(self.left[:MAX_LINE])
             self.left = self.left[MAX_LINE:]
-
-    def end(self) -> None:
-        self.add(b"", final=True)
-        if self.left:
-            self.note(self.left)
 
 
 @dataclass

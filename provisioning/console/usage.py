@@ -181,7 +181,7 @@ class Watch:
         """Return which limit the processes exceeded, and by how much, or "" if none.
         ``answer_bytes`` is the size of what this process received from them, and counts, too.
         """
-        now, usage, limits = time.monotonic(), read_usage(self.pid), self.allowance
+        now, usage, limit_s = time.monotonic(), read_usage(self.pid), self.allowance.timeout_s
         passed_s = now - self.checked
         used_s = max(usage.cpu_s - self.usage.cpu_s, 0.0)
         self.own_s += min(passed_s, used_s) if usage.is_waiting else passed_s
@@ -191,12 +191,9 @@ class Watch:
         if told := self._find_memory(answer_bytes):
             return told
         wall_s = now - self.started
-        self.is_late = self.own_s >= limits.timeout_s or wall_s >= BUSY * limits.timeout_s
-        return self.describe_time() if self.is_late else ""
-
-    def describe_time(self) -> str:
-        """Return why the processes were ended, if they had no time left."""
-        limit_s = self.allowance.timeout_s
+        self.is_late = self.own_s >= limit_s or wall_s >= BUSY * limit_s
+        if not self.is_late:
+            return ""
         if self.own_s >= limit_s:
             return f"did not end within {limit_s:g} s: it used {self.cpu_s:.1f} s of CPU time"
         return (
@@ -206,11 +203,7 @@ class Watch:
 
     def _find_memory(self, answer_bytes: int) -> str:
         most, share = self.allowance.max_bytes, self.allowance.share_bytes
-        if (
-            not 0
-            < min(most or math.inf, share or math.inf)
-            < self.usage.resident_bytes + answer_bytes
-        ):
+        if self.usage.resident_bytes + answer_bytes <= min(most or math.inf, share or math.inf):
             return ""
         size_bytes = self.usage.measure_bytes() + answer_bytes
         if most and size_bytes > most:

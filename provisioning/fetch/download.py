@@ -360,7 +360,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     name = quote(filename)
     try:
         if "://" not in base:
-            base = caller_path(Path(base).expanduser()).absolute().as_uri()
+            base = caller_path(Path(base).expanduser()).as_uri()
             base = base.replace("%7B", "{").replace("%7D", "}")
         if SHA256 in base and not sha256:
             return []

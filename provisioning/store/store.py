@@ -60,7 +60,7 @@ def store_home() -> Path:
     except RuntimeError as error:
         fix = f"set {HOME_VARIABLE} or HOME to a writable directory"
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
-    home = caller_path(Path(home)).absolute()
+    home = caller_path(home)
     try:
         mode = home.stat().st_mode
     except PermissionError as error:

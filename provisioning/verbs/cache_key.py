@@ -34,10 +34,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
     kept: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for request in (
-        artifact_request.pinned(store)
-        for artifact_request in parse_selection(args.names, Options(offline=True))
-    ):
+    for wanted in parse_selection(args.names, Options(offline=True)):
+        request = wanted.pinned(store)
         licence = request.toolchain.licence
         if not (licence.redistribute or args.private):
             left_out[request.name] = f"its licence does not allow redistribution: {licence.name}"

@@ -68,7 +68,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     chosen = choice.read_choice(args.sdk, args.adaptor)
     python = Path(args.python) if args.python else None
     backend = Backend(args.backend)
-    check_backend(args.profile, backend)
+    if backend is not Backend.HTP and args.profile not in EMULATORS:
+        raise UsageError(
+            f"--backend {backend.value} cannot be used with profile {args.profile}",
+            why="it selects the processor for programs that are lowered and run on this machine",
+            fix=f"use one of {', '.join(sorted(EMULATORS))}",
+        )
     if args.profile in EMULATORS and not chosen.is_usual and not (given or args.shell):
         environment = locate_profile(chosen.profile, progress)
         _, verdict = settle_adaptor(chosen, environment, progress, python=python, backend=backend)
@@ -93,18 +98,6 @@ def name_profile(profile: str, chosen: choice.QnnChoice) -> str:
         return profile
     profile = chosen.profile if profile in EMULATORS else WITH_SDK.get(profile, profile)
     return "+".join([profile, *other_versions(read_profile(profile), wanted_requests(profile))])
-
-
-def check_backend(profile: str, backend: Backend) -> None:
-    """Raise UsageError for a backend other than HTP with a profile that lowers nothing on this
-    machine.
-    """
-    if backend is not Backend.HTP and profile not in EMULATORS:
-        raise UsageError(
-            f"--backend {backend.value} cannot be used with profile {profile}",
-            why="it selects the processor for programs that are lowered and run on this machine",
-            fix=f"use one of {', '.join(sorted(EMULATORS))}",
-        )
 
 
 def parse_roots(words: list[str]) -> dict[str, Path]:

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 from provisioning.artifacts import choice
-from provisioning.artifacts.choice import find_overlays
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
@@ -74,7 +73,7 @@ def find_built(environment: Environment) -> Path | None:
     SDK and this Python, or None if there is none.
     """
     versions = {artifact.name: artifact.version for artifact in environment.artifacts}
-    for overlay, record in find_overlays(versions["qnn-sdk"]):
+    for overlay, record in choice.find_overlays(versions["qnn-sdk"]):
         if is_same(record.executorch, versions["executorch"]):
             return overlay
     return None

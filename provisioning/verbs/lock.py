@@ -54,14 +54,13 @@ def conclude(
     for change in reversed(changes if write else []):  # locks before the manifest that needs them
         change.write()
     changed = [label for label, plan in plans.items() if plan]
-    diff = "".join(change.diff() for change in changes)
-    hint = "" if write or not changed else "nothing was written; add --write\n"
-    left = "".join(f"  {line}\n" for line in by_hand)
-    left = (
-        f"lines that still contain the old version; change them by hand if necessary:\n{left}"
-        if left
-        else ""
-    )
-    text = diff + left + (hint or ("" if changed else "nothing changed\n"))
+    text = diff = "".join(change.diff() for change in changes)
+    if by_hand:
+        text += "lines that still contain the old version; change them by hand if necessary:\n"
+        text += "".join(f"  {line}\n" for line in by_hand)
+    if not changed:
+        text += "nothing changed\n"
+    elif not write:
+        text += "nothing was written; add --write\n"
     data = {"changed": changed, "written": write, "diff": diff, "by_hand": list(by_hand)}
     return Outcome(text, data)

@@ -42,11 +42,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         known = {str(Path(row["root"]).parent) for row in rows if row["root"]}
         others = [path for path in unreadable_trees(store) if str(path) not in known]
         rows += [_row(path.name, "", str(path), damage) for path in others]
-        locks = [
-            Difference(manifest_error.what, manifest_error.why, manifest_error.fix)
-            for manifest_error in damaged_locks(store)
-        ]
-        rows += [_row("lock", "", "-", lock) for lock in locks]
+        for error in damaged_locks(store):
+            rows.append(_row("lock", "", "-", Difference(error.what, error.why, error.fix)))
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
