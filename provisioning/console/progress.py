@@ -133,7 +133,7 @@ class Progress:
             self.write(fit_lines(f"{clean_message(message)}\n", count_columns(self.stream)))
 
     def write(self, text: str) -> None:
-        """Write ``text`` unchanged, on a terminal in place of the line of a bar."""
+        """Write ``text`` unchanged, on a terminal over the line of a bar."""
         if self.stream:
             with self.lock:
                 write_through(self.stream, f"{CLEAR}{text}" if self.live else text)
