@@ -22,7 +22,7 @@ from ci.builds.plan import BuildPlan, BuildRequest
 from ci.builds.targets import Artifact, fill_placeholders
 from ci.builds.toolchains import PAGE_BYTES
 from provisioning.console.process import run_process
-from provisioning.doctor.checks.elf import judge, judge_defect
+from provisioning.doctor.checks.elf import Placed, judge, judge_defect
 from provisioning.doctor.fitness import ElfPolicy
 from provisioning.doctor.policies import elf_policy
 from provisioning.doctor.registry import Finding, Severity
@@ -331,7 +331,7 @@ def judge_artifact(
         facts = read_elf(path)
     except ElfError as error:
         return Judged(row, path, digest, size, None, (judge_defect(error),))
-    found = [*judge(facts, policy), *_judge_build(facts, policy, row, tag)]
+    found = [*judge(Placed(facts, policy)), *_judge_build(facts, policy, row, tag)]
     found = [
         _tell_pages(finding, pages, policy) if finding.id == SMALL_PAGES else finding
         for finding in found

@@ -213,14 +213,17 @@ class Subjects(Generic[S]):
         def find(condition: Callable[[S], object], thing: S) -> Iterable[Seen]:
             return [self.tell(thing)] if condition(thing) else []
 
-        for code, condition in conditions.items():
-            self._added[code] = Check(code, functools.partial(find, condition))
+        self.each(**{code: functools.partial(find, one) for code, one in conditions.items()})
+
+    def each(self, **finders: Finder[S]) -> None:
+        """Add checks that describe their faults themselves."""
+        self._added |= {code: Check(code, find) for code, find in finders.items()}
 
     def check(self, code: str) -> Callable[[Finder[S]], Finder[S]]:
         """Add the decorated function as the check with the id ``code``."""
 
         def add(find: Finder[S]) -> Finder[S]:
-            self._added[code] = Check(code, find)
+            self.each(**{code: find})
             return find
 
         return add

@@ -180,6 +180,11 @@ class ElfFacts:
         return self.flags & EF_HEXAGON_MACH
 
     @property
+    def search_path(self) -> tuple[str, ...]:
+        """The entries of RPATH and RUNPATH."""
+        return (*self.rpath, *self.runpath)
+
+    @property
     def stripped(self) -> bool:
         """Whether there is no symbol table (.symtab)."""
         return ".symtab" not in self.sections

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from provisioning.doctor.facts import STAGING, FileFacts, QnnName
+from provisioning.doctor.facts import STAGING, FileFacts, QnnName, TreeFacts
 from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
@@ -94,6 +94,13 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     return counted.most_common(1)[0][0] if counted else None
 
 
+def see_dangling(tree: TreeFacts, start: str) -> Iterator[Seen]:
+    """Find links to missing files. The names of the links begin with ``start``."""
+    for path in sorted(tree.dangling):
+        if (name := path.rpartition("/")[2]).startswith(start):
+            yield seen(name, tree.root / path, target=tree.links[path])
+
+
 def see_stray(newer: set[bool], family: Family) -> Iterator[Seen]:
     """Find QNN's own libraries that are not from the most common build. ``newer`` is {True} for a
     libQnnSystem.so that is newer, and {False} for all others. Libraries of models and of users'
@@ -108,8 +115,7 @@ def see_stray(newer: set[bool], family: Family) -> Iterator[Seen]:
             yield seen(file.name, file.path, build=build.text, usual=usual.text)
 
 
-FAMILIES.check("QNN301")(partial(see_stray, {False}))
-FAMILIES.check("QNN316")(partial(see_stray, {True}))
+FAMILIES.each(QNN301=partial(see_stray, {False}), QNN316=partial(see_stray, {True}))
 
 
 def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
@@ -160,13 +166,6 @@ def _names_a_build(file: FileFacts) -> bool:
     return bool(is_htp) or file.name == "libHtpPrepare.so"
 
 
-@FAMILIES.check("QNN304")
-def see_lone_stub(family: Family) -> Iterator[Seen]:
-    for file, stub in _lone_stubs(family):
-        if not family.is_staged or stub.backend in _backends_with_skels(family):
-            yield seen(file.name, file.path, **_name_skel(stub))
-
-
 @FAMILIES.check("QNN317")
 def see_no_skel(family: Family) -> Iterator[Seen]:
     """Report all stubs of backends that have no skel in the family, in one finding. An app may
@@ -211,12 +210,18 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
 
 
-@FAMILIES.check("QNN305")
-def see_misplaced_skel(family: Family) -> Iterator[Seen]:
-    for file, version, flags, directory in _skels(family):
-        # QNN214 reports files that disagree with their directory's version.
-        if directory == flags != version:
-            yield seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
+FAMILIES.each(
+    QNN304=lambda family: (
+        seen(file.name, file.path, **_name_skel(stub))
+        for file, stub in _lone_stubs(family)
+        if not family.is_staged or stub.backend in _backends_with_skels(family)
+    ),
+    QNN305=lambda family: (
+        seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
+        for file, version, flags, directory in _skels(family)
+        if directory == flags != version  # QNN214 reports other files in the wrong directory
+    ),
+)
 
 
 @FAMILIES.check("QNN306")

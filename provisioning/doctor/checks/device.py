@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import most_common_build, split_sets
+from provisioning.doctor.checks.coherence import most_common_build, see_dangling, split_sets
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.doctor.registry import Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64
@@ -114,11 +114,19 @@ STAGINGS.when(
 )
 
 
-@STAGINGS.check("QNN300")
-def see_dangling_link(staging: Staging) -> Iterator[Seen]:
-    for path in sorted(staging.tree.dangling):
-        if (name := path.rpartition("/")[2]).startswith("lib"):
-            yield seen(name, staging.tree.root / path, target=staging.tree.links[path])
+STAGINGS.each(
+    QNN300=lambda staging: see_dangling(staging.tree, "lib"),
+    QNN322=lambda staging: (
+        seen(file.name, file.path, damage=file.defect_why)
+        for file in staging.tree.lowered
+        if file.defect
+    ),
+    QNN326=lambda staging: (
+        seen(file.name, file.path, faults=file.misplaced, least=SEGMENT_ALIGN)
+        for file in staging.tree.lowered
+        if file.misplaced
+    ),
+)
 
 
 @STAGINGS.check("QNN325")
@@ -137,20 +145,6 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
         users = ", ".join(sorted({file.name for file in found}))
         where = found[0].path if len(found) == 1 else staging.tree.root
         yield seen(users, where, versioned=versioned[0])
-
-
-@STAGINGS.check("QNN326")
-def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
-    for file in staging.tree.lowered:
-        if file.misplaced:
-            yield seen(file.name, file.path, faults=file.misplaced, least=SEGMENT_ALIGN)
-
-
-@STAGINGS.check("QNN322")
-def see_damaged_program(staging: Staging) -> Iterator[Seen]:
-    for file in staging.tree.lowered:
-        if file.defect:
-            yield seen(file.name, file.path, damage=file.defect_why)
 
 
 @STAGINGS.check("QNN323")

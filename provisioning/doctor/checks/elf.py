@@ -94,13 +94,7 @@ TARGET: Subjects[Placed] = Subjects(tell=Placed.seen)
 CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
 
-def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
-    """Return the findings on a single file, without those that depend on its neighbours. If the
-    checks in TARGET find that it is for another target, return only these findings."""
-    return judge_placed(Placed(facts, policy, depth))
-
-
-def judge_placed(placed: Placed) -> list[Finding]:
+def judge(placed: Placed) -> list[Finding]:
     """Return the findings on a file. If the checks in TARGET find that it is for another target,
     return only these findings.
     """
@@ -173,13 +167,6 @@ def _are_two_qnn_libraries(name: str, soname: str) -> bool:
     return all(known)
 
 
-@CONTENT.check("QNN217")
-def see_path_out(file: Placed) -> Iterator[Seen]:
-    for entry in (*file.elf.rpath, *file.elf.runpath):
-        if entry and not entry.startswith("/") and _leaves(entry, file.depth):
-            yield file.seen(entry=entry)
-
-
 def _leaves(entry: str, depth: int) -> bool:
     """Return whether a search path is not below $ORIGIN, or points outside the file's tree."""
     origin, *steps = PurePosixPath(entry.replace("${ORIGIN}", "$ORIGIN")).parts or ("",)
@@ -190,13 +177,6 @@ def _leaves(entry: str, depth: int) -> bool:
     return origin != "$ORIGIN" or -lowest > depth
 
 
-@CONTENT.check("QNN218")
-def see_fixed_path(file: Placed) -> Iterator[Seen]:
-    for entry in (*file.elf.rpath, *file.elf.runpath):
-        if entry.startswith("/") or not entry:
-            yield file.seen(entry=entry or "the current directory")
-
-
 def see_newer(family: str, file: Placed) -> Iterator[Seen]:
     limit: str | None = getattr(file.policy, family.lower())
     need = file.elf.highest_need(family)
@@ -204,9 +184,21 @@ def see_newer(family: str, file: Placed) -> Iterator[Seen]:
         yield file.seen(version=".".join(map(str, need)), limit=limit)
 
 
-CONTENT.check("QNN219")(partial(see_newer, "GLIBC"))
-CONTENT.check("QNN220")(partial(see_newer, "GLIBCXX"))
-CONTENT.check("QNN221")(partial(see_newer, "CXXABI"))
+CONTENT.each(
+    QNN217=lambda file: (
+        file.seen(entry=entry)
+        for entry in file.elf.search_path
+        if entry and not entry.startswith("/") and _leaves(entry, file.depth)
+    ),
+    QNN218=lambda file: (
+        file.seen(entry=entry or "the current directory")
+        for entry in file.elf.search_path
+        if entry.startswith("/") or not entry
+    ),
+    QNN219=partial(see_newer, "GLIBC"),
+    QNN220=partial(see_newer, "GLIBCXX"),
+    QNN221=partial(see_newer, "CXXABI"),
+)
 
 
 CONTENT.when(

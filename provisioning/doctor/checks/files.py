@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from provisioning.doctor.checks.elf import TARGET, Placed, judge_defect, judge_placed
+from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
 from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts, TreeFacts
 from provisioning.doctor.fitness import ElfPolicy, choose_policy, hexagon_policy
 from provisioning.doctor.registry import Case, Finding, Seen, Subjects, seen
@@ -84,7 +84,7 @@ def _searched(
     RUNPATH point to.
     """
     for file in group:
-        for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():
+        for entry in file.elf.search_path if file.elf else ():
             below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory)
             yield from (found.name for found in groups.get(normpath(below), ()))
 
@@ -144,7 +144,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
     for file in group.files:
         if file.elf:
             place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
-            findings = judge_placed(Placed(*place))
+            findings = judge(Placed(*place))
             yield from findings
             if any(finding.id == "QNN215" for finding in findings):
                 renamed.add(file.elf.soname)

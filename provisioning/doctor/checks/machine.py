@@ -154,9 +154,11 @@ def see_submodules(state: str, nested: set[bool], checkout: Checkout) -> Iterato
             yield checkout.seen(module.path, where, owner=owner, commit=commit)
 
 
-CHECKOUTS.check("QNN705")(partial(see_submodules, "missing", {False}))
-CHECKOUTS.check("QNN706")(partial(see_submodules, "missing", {True}))
-CHECKOUTS.check("QNN707")(partial(see_submodules, "moved", {False, True}))
+CHECKOUTS.each(
+    QNN705=partial(see_submodules, "missing", {False}),
+    QNN706=partial(see_submodules, "missing", {True}),
+    QNN707=partial(see_submodules, "moved", {False, True}),
+)
 
 
 @CHECKOUTS.check("QNN708")

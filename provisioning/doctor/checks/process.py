@@ -112,20 +112,21 @@ def _is_for_device(file: FileFacts) -> bool:
     return file.elf is not None and file.elf.machine in (EM_AARCH64, EM_QDSP6)
 
 
-@VARIABLES.check("QNN407")
-def see_rivals(variables: Variables) -> Iterator[Seen]:
-    for name in RIVALS:
-        value = variables.facts.values.get(name)
-        if value and not variables.facts.is_same(value, variables.sdk_root):
-            yield seen(name, value)
-
-
 @VARIABLES.check("QNN410")
 def see_hidden_path(variables: Variables) -> Iterator[Seen]:
     values = variables.facts.values
     hiding, wanted = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
     if hiding and wanted and hiding != wanted:
         yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
+
+
+VARIABLES.each(
+    QNN407=lambda variables: (
+        seen(name, value)
+        for name, value in variables.facts.values.items()
+        if name in RIVALS and value and not variables.facts.is_same(value, variables.sdk_root)
+    )
+)
 
 
 class Runtime(NamedTuple):
@@ -188,20 +189,24 @@ RUNTIMES.when(
 )
 
 
-@ENVIRONMENT.check("QNN412")
-def see_colons(case: Case) -> Iterator[Seen]:
-    for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
-        value = case.values.get(name)
-        if value and ":" in value:
-            yield seen(name, value, joined=value.replace(":", ";"))
-
-
-@ENVIRONMENT.check("QNN408")
-def see_hiding(case: Case) -> Iterator[Seen]:
-    """Find an executorch on PYTHONPATH without an adaptor, which hides the installed one."""
-    variables = case.facts.variables
-    for entry in variables.without_adaptor[:1] if variables and case.fitness.python else ():
-        yield seen("PYTHONPATH", entry)
+ENVIRONMENT.each(
+    QNN412=lambda case: (
+        seen(name, value, joined=value.replace(":", ";"))
+        for name, value in case.values.items()
+        if name in {"ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"} and ":" in value
+    ),
+    # An executorch on PYTHONPATH without an adaptor hides the installed one.
+    QNN408=lambda case: (
+        [seen("PYTHONPATH", entry) for entry in case.facts.variables.without_adaptor[:1]]
+        if case.facts.variables and case.fitness.python
+        else []
+    ),
+    QNN518=lambda case: (
+        seen(name, case.facts.python.executable)
+        for name in case.fitness.packages
+        if case.facts.python and case.facts.python.distributions.get(name) is None
+    ),
+)
 
 
 @ENVIRONMENT.check("QNN409")
@@ -286,14 +291,6 @@ PYTHON.when(
 )
 
 
-@ENVIRONMENT.check("QNN518")
-def see_no_package(case: Case) -> Iterator[Seen]:
-    python = case.facts.python
-    for name in case.fitness.packages if python else ():
-        if python and python.distributions.get(name) is None:
-            yield seen(name, python.executable)
-
-
 @PYTHON.check("QNN502")
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
     version, policy = ".".join(map(str, python.facts.version)), python.policy
@@ -331,22 +328,24 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
         yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
 
 
-@PYTHON.check("QNN517")
-def see_hidden_packages(python: Interpreter) -> Iterator[Seen]:
-    for name, place, installed in python.facts.shadowed:
-        yield python.seen(name, place=place, installed=installed, parent=Path(place).parent)
-
-
-@PYTHON.check("QNN515")
-def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
-    for name in python.facts.lacking:
-        yield python.seen(name, python.facts.adaptor.path if python.facts.adaptor else "")
-
-
-@PYTHON.check("QNN514")
-def see_unmet(python: Interpreter) -> Iterator[Seen]:
-    for name, found, wanted in python.facts.unmet:
-        yield python.seen(name, found=found, wanted=wanted)
+PYTHON.each(
+    QNN510=lambda python: (
+        python.seen(python.policy.modules.get(module, module), module=module)
+        for module, is_there in python.facts.modules.items()
+        if not is_there
+    ),
+    QNN514=lambda python: (
+        python.seen(name, found=found, wanted=wanted) for name, found, wanted in python.facts.unmet
+    ),
+    QNN515=lambda python: (
+        python.seen(name, python.facts.adaptor.path if python.facts.adaptor else "")
+        for name in python.facts.lacking
+    ),
+    QNN517=lambda python: (
+        python.seen(name, place=place, installed=installed, parent=Path(place).parent)
+        for name, place, installed in python.facts.shadowed
+    ),
+)
 
 
 @PYTHON.check("QNN509")
@@ -356,13 +355,6 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
     text = ".".join(map(str, need or ()))
     if adaptor and glibc and is_older(glibc, text):
         yield python.seen(adaptor.name, adaptor.path, need=text, glibc=glibc)
-
-
-@PYTHON.check("QNN510")
-def see_no_module(python: Interpreter) -> Iterator[Seen]:
-    for module, is_there in python.facts.modules.items():
-        if not is_there:
-            yield python.seen(python.policy.modules.get(module, module), module=module)
 
 
 @PYTHON.check("QNN511")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import most_common_build
+from provisioning.doctor.checks.coherence import most_common_build, see_dangling
 from provisioning.doctor.facts import (
     CHECKOUT,
     LIBCXX,
@@ -81,11 +81,14 @@ SDK.when(
 )
 
 
-@SDK.check("QNN106")
-def see_no_part(sdk: Sdk) -> Iterator[Seen]:
-    for directory in sdk.case.fitness.libraries:
-        if directory not in sdk.facts.directories:
-            yield seen(directory, sdk.facts.root)
+SDK.each(
+    QNN106=lambda sdk: (
+        seen(directory, sdk.facts.root)
+        for directory in sdk.case.fitness.libraries
+        if directory not in sdk.facts.directories
+    ),
+    QNN112=lambda sdk: see_dangling(sdk.tree, "libQnn"),  # others are reported if they are needed
+)
 
 
 @SDK.check("QNN107")
@@ -112,14 +115,6 @@ def see_other_api(sdk: Sdk) -> Iterator[Seen]:
         if asked.major != has.major or asked.minor > has.minor:
             where = f"{sdk.facts.root}/include/QNN/QnnCommon.h"
             yield seen("QnnCommon.h", where, headers=headers, library=library)
-
-
-@SDK.check("QNN112")
-def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
-    for path in sorted(sdk.tree.dangling):
-        name = path.rpartition("/")[2]
-        if name.startswith("libQnn"):  # others are reported if they are needed
-            yield seen(name, sdk.facts.root / path, target=sdk.tree.links[path])
 
 
 HEXAGON_SDK = "hexagon-sdk"
@@ -182,16 +177,11 @@ ENVIRONMENT.when(
 )
 
 
-@ENVIRONMENT.check("QNN906")
-def see_older_hexagon(case: Case) -> Iterator[Seen]:
-    version = find_place_version(case.facts.roots.get(HEXAGON_SDK, ""))
-    yield from _see_older(case, HEXAGON_SDK, version, "sdk")
-
-
-def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[Seen]:
-    """Yield a fault if ``version`` is older than the first version that supports the SoC's Hexagon
-    version. That first version is the attribute ``field`` of a HexagonPair.
+def _see_older(case: Case, subject: str, place: str, field: str) -> Iterator[Seen]:
+    """Yield a fault if the version in ``place`` is older than the first version that supports the
+    SoC's Hexagon version. That first version is the attribute ``field`` of a HexagonPair.
     """
+    version = find_place_version(place)
     if case.soc and version:
         soc, hexagon = case.soc
         first = getattr(case.pairs.find_hexagon(f"v{hexagon}"), field)
@@ -199,7 +189,9 @@ def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[S
             yield seen(subject, soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
-@ENVIRONMENT.check("QNN907")
-def see_older_tools(case: Case) -> Iterator[Seen]:
-    version = find_place_version(case.values.get("HEXAGON_TOOLS_ROOT", ""))
-    yield from _see_older(case, "Hexagon tools", version, "tools")
+ENVIRONMENT.each(
+    QNN906=lambda case: _see_older(case, HEXAGON_SDK, case.facts.roots.get(HEXAGON_SDK, ""), "sdk"),
+    QNN907=lambda case: _see_older(
+        case, "Hexagon tools", case.values.get("HEXAGON_TOOLS_ROOT", ""), "tools"
+    ),
+)

@@ -89,7 +89,7 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
     if file.elf is None or file.elf.machine != EM_X86_64:
         return
     origin, listed = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
-    own = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in (*file.elf.rpath, *file.elf.runpath)]
+    own = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in file.elf.search_path]
     places = [Path(entry.replace("$ORIGIN", origin)) for entry in [*own, *listed] if entry]
     system = find_libraries(file.elf.needed)
     for name in file.elf.needed:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioning.doctor.checks.elf import judge, judge_defect
+from provisioning.doctor.checks.elf import Placed, judge, judge_defect
 from provisioning.doctor.policies import elf_policy
 from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import ElfError, ElfFacts
@@ -103,7 +103,7 @@ def read(path: Path) -> ElfFacts | ElfError:
 def use(facts: ElfFacts, path: Path) -> None:
     """What the doctor does with facts: judge them, write them as JSON."""
     for policy in POLICIES:
-        for finding in judge(facts, policy):
+        for finding in judge(Placed(facts, policy)):
             msgspec.json.encode(finding)
     kept = read_file((path.name, path))
     assert kept.elf == facts or (kept.defect and not facts.program_headers)

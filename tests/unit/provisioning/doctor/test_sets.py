@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.doctor.checks.coherence import FAMILIES, split_sets
 from provisioning.doctor.checks.device import STAGINGS
-from provisioning.doctor.checks.elf import judge
+from provisioning.doctor.checks.elf import Placed, judge
 from provisioning.doctor.checks.files import find_groups, judge_group
 from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.doctor.fitness import choose_policy
@@ -216,7 +216,7 @@ HEXAGON = read_elf(LIBRARIES / "libhexagon.so")
     ],
 )
 def test_a_library_fits_the_elf_policy_of_its_own_directory(facts: ElfFacts, kind: str) -> None:
-    assert judge(facts, elf_policy(kind)) == []
+    assert judge(Placed(facts, elf_policy(kind))) == []
 
 
 @pytest.mark.parametrize(
