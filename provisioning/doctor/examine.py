@@ -169,7 +169,10 @@ def make_request(
     checkouts = (request for request in wanted if request.name == CHECKOUT)
     submodules = {path for request in checkouts for path in request.patterns}
     pins = find_pins(wanted, roots)
-    return SurveyRequest(profile, roots, variables, store_home(), pins, tuple(sorted(submodules)))
+    adoptions = {request.name: request.toolchain.adoption for request in wanted}
+    return SurveyRequest(
+        profile, roots, variables, store_home(), pins, adoptions, tuple(sorted(submodules))
+    )
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
@@ -198,16 +201,10 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     fitness = find_fitness(request.profile)
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
-    adoptions = {
-        wanted_request.name: wanted_request.toolchain.adoption
-        for wanted_request in wanted_requests(request.profile)
-        if wanted_request.toolchain.adoption.variable
-    }
-    facts = survey_environment(request, policy, fitness, wanted, adoptions, progress=progress)
+    facts = survey_environment(request, policy, fitness, wanted, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)
     case = Case(facts, policy, fitness, kinds, soc, minimum, read_pairs())
-    findings = judge_environment(case)
-    return Verdict(request.profile, tuple(findings), summarize(facts))
+    return Verdict(request.profile, tuple(judge_environment(case)), summarize(facts))
 
 
 def find_fitness(profile: str) -> Fitness:
@@ -231,29 +228,30 @@ def find_fitness(profile: str) -> Fitness:
 
 def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
     """Return facts as JSON types, with a summary instead of each tree of files."""
-    host = msgspec.to_builtins(facts.host, enc_hook=str)
-    host["cpu_flags"] = len(facts.host.cpu_flags)
-    return {
-        "host": host,
-        "roots": dict(facts.roots),
-        "pins": dict(facts.pins),
-        "sdk": msgspec.to_builtins(facts.sdk, enc_hook=str),
+    found = {
+        "host": facts.host,
+        "roots": facts.roots,
+        "pins": facts.pins,
+        "sdk": facts.sdk,
         "trees": {
             name: {
-                "root": str(tree.root),
+                "root": tree.root,
                 "files": len(tree.files),
                 "bytes": tree.size_bytes,
                 "builds": sorted({file.build.text for file in tree.files if file.build}),
             }
             for name, tree in facts.trees.items()
         },
-        "python": msgspec.to_builtins(facts.python, enc_hook=str),
-        "backend": msgspec.to_builtins(facts.backend),
-        "variables": dict(facts.variables.values) if facts.variables else {},
-        "ndk": msgspec.to_builtins(facts.ndk, enc_hook=str),
-        "checkout": msgspec.to_builtins(facts.checkout, enc_hook=str),
-        "devices": msgspec.to_builtins(facts.devices or (), enc_hook=str),
+        "python": facts.python,
+        "backend": facts.backend,
+        "variables": facts.variables.values if facts.variables else {},
+        "ndk": facts.ndk,
+        "checkout": facts.checkout,
+        "devices": facts.devices or (),
     }
+    plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)
+    plain["host"]["cpu_flags"] = len(facts.host.cpu_flags)
+    return plain
 
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
@@ -267,12 +265,14 @@ def list_checks() -> list[Check[Any]]:
     return sorted((row for one in SUBJECTS for row in one.checks), key=lambda row: row.id)
 
 
-def judge_environment(case: Case) -> list[Finding]:
-    """Return every finding once, sorted by id."""
-    return _judge(_with_host_glibc(case), SUBJECTS)
-
-
-def _judge(case: Case, subjects: Iterable[Subjects[Any]]) -> list[Finding]:
+def judge_environment(case: Case, subjects: Iterable[Subjects[Any]] = SUBJECTS) -> list[Finding]:
+    """Return every finding once, sorted by id. This machine's glibc is the limit for its own
+    libraries, since host programs run here.
+    """
+    glibc, policy = case.facts.host.glibc, case.host_policy
+    if glibc and policy:
+        policy = msgspec.structs.replace(policy, glibc=glibc)
+        case = replace(case, kinds={**case.kinds, HOST_KIND: policy})
     findings = [finding for subject in subjects for finding in subject.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
     return sorted({finding.printable() for finding in findings})
@@ -291,16 +291,7 @@ def judge_staged(
     facts = EnvironmentFacts(profile, HostFacts("", "", None, 0, 0, 0, ""), trees={STAGING: tree})
     pair = (soc.upper(), find_soc(soc).hexagon) if soc else None
     case = Case(facts, read_doctor_policy(), fitness, read_elf_policies(), pair)
-    return _judge(case, (FAMILIES, STAGINGS))
-
-
-def _with_host_glibc(case: Case) -> Case:
-    """Return the case with this machine's glibc as the limit, since host programs run here."""
-    glibc, policy = case.facts.host.glibc, case.host_policy
-    if glibc is None or policy is None:
-        return case
-    policy = msgspec.structs.replace(policy, glibc=glibc)
-    return replace(case, kinds={**case.kinds, HOST_KIND: policy})
+    return judge_environment(case, (FAMILIES, STAGINGS))
 
 
 # Findings that a different adaptor fixes: the adaptor is missing, or does not match the Python, the

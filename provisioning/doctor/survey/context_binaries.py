@@ -40,28 +40,20 @@ MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
 # depends on the bits per weight: an mlp with 16, 8 and 4 bits has 44, 28 and 20 KiB of constants.
 VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
-# Names of Qnn_DataType_t (QnnTypes.h).
+# Kinds of Qnn_DataType_t (QnnTypes.h), with their sizes in bits. The first byte of a number is
+# the kind, in this order, and the second is the size as it is written: 0x0316 is sfixed16.
+KINDS = {
+    "int": (8, 16, 32, 64),
+    "uint": (8, 16, 32, 64),
+    "float": (16, 32, 64),
+    "sfixed": (4, 8, 16, 32),
+    "ufixed": (4, 8, 16, 32),
+    "bool": (8,),
+}
 DTYPES = {
-    0x0008: "int8",
-    0x0016: "int16",
-    0x0032: "int32",
-    0x0064: "int64",
-    0x0108: "uint8",
-    0x0116: "uint16",
-    0x0132: "uint32",
-    0x0164: "uint64",
-    0x0216: "float16",
-    0x0232: "float32",
-    0x0264: "float64",
-    0x0304: "sfixed4",
-    0x0308: "sfixed8",
-    0x0316: "sfixed16",
-    0x0332: "sfixed32",
-    0x0404: "ufixed4",
-    0x0408: "ufixed8",
-    0x0416: "ufixed16",
-    0x0432: "ufixed32",
-    0x0508: "bool8",
+    int(f"{number}{bits:02}", 16): f"{kind}{bits}"
+    for number, (kind, sizes) in enumerate(KINDS.items())
+    for bits in sizes
 }
 # Names of backends. The keys are their ids in QNN's headers.
 BACKENDS = {3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 12: "LPAI"}

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from provisioning.console.progress import Progress
@@ -51,8 +52,8 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What to examine: the roots and the pins of artifacts (the keys are their names), and a job's
-    variables.
+    """What to examine: the roots, the pins and the adoptions of artifacts (the keys are their
+    names), and a job's variables.
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the
     interpreter's adaptor has to create a device of the emulator. ``backend`` is the backend to
@@ -65,6 +66,7 @@ class SurveyRequest:
     variables: Mapping[str, str]
     home: Path
     pins: Mapping[str, str] = field(default_factory=dict)
+    adoptions: Mapping[str, Adoption] = field(default_factory=dict)
     submodules: tuple[str, ...] = ()
     python: Path | None = None
     tries_device: bool = False
@@ -78,7 +80,6 @@ def survey_environment(
     policy: DoctorPolicy,
     fitness: Fitness,
     kinds: Mapping[str, ElfPolicy],
-    adoptions: Mapping[str, Adoption],
     *,
     progress: Progress | None = None,
 ) -> EnvironmentFacts:
@@ -88,7 +89,16 @@ def survey_environment(
     progress = progress or Progress()
     sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
     progress.step("doctor: libraries")
-    trees = _survey_trees(request, sdk_name, kinds)
+    trees = {
+        name: survey_tree(request.roots[name])
+        for name in (STAGING, LIBCXX)
+        if name in request.roots
+    }
+    if staging := trees.get(STAGING):
+        trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
+    if sdk_name:
+        wanted = partial(choose_policy, policies=kinds)
+        trees = {sdk_name: survey_tree(request.roots[sdk_name], wanted), **trees}
     progress.step("doctor: variables, machine, Python")
     sdk = None
     if sdk_name:
@@ -97,7 +107,10 @@ def survey_environment(
         sdk = survey_sdk(root, policy.headers, asks_library=asks_library)
     python = None
     if fitness.python:
-        python = _survey_python(request, policy, sdk)
+        modules = list(policy.python.modules)
+        python = survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
+        if request.tries_device:
+            python = replace(python, no_device=_try_device(request, sdk, python, Backend.HTP))
     elif fitness.packages:
         python = survey_python(request.python, fitness.packages, (), request.variables)
     return EnvironmentFacts(
@@ -116,8 +129,8 @@ def survey_environment(
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(
             _survey_installation(name, request, adoption)
-            for name, adoption in adoptions.items()
-            if name in request.roots
+            for name, adoption in request.adoptions.items()
+            if adoption.variable and name in request.roots
         ),
         devices=survey_devices(request.variables, DEVICE_DIRECTORY) if request.device else None,
     )
@@ -130,21 +143,6 @@ def _survey_installation(
     missing = tuple(path for path in adoption.markers if not (root / path).exists())
     is_same = not value or os.path.realpath(value) == os.path.realpath(root)
     return InstallationFacts(name, root, missing, adoption.variable, value, is_same)
-
-
-def _survey_trees(
-    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy]
-) -> dict[str, TreeFacts]:
-    trees = {}
-    if sdk_name:
-        root = request.roots[sdk_name]
-        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)))
-    for name in (STAGING, LIBCXX):
-        if name in request.roots:
-            trees[name] = survey_tree(request.roots[name])
-    if staging := trees.get(STAGING):
-        trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
-    return trees
 
 
 def _survey_host(
@@ -174,16 +172,6 @@ def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
     installed = python.distributions.get("executorch") or ""
     is_own = not python.checkout or is_same(python.checkout, installed)
     return bool(elf and elf.machine == EM_X86_64 and is_own and not python.lacking)
-
-
-def _survey_python(
-    request: SurveyRequest, policy: DoctorPolicy, sdk: SdkFacts | None
-) -> PythonFacts:
-    modules = list(policy.python.modules)
-    facts = survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
-    if not request.tries_device:
-        return facts
-    return replace(facts, no_device=_try_device(request, sdk, facts, Backend.HTP))
 
 
 def _survey_backend(

@@ -194,54 +194,57 @@ def parse_program(view: View, name: str) -> Program | None:
     is_package = is_zip and DLC.search(view, max(0, len(view) - DLC_TAIL))
     if view[: len(MAGIC)] == MAGIC or is_package:
         return wrap_contexts(name, "context", len(view), list_context_binaries(view))
-    if view[4:6] == DATA:
-        return _read_tensors(view, name)
-    if view[4:6] == BUNDLE:
-        return _open_bundle(view, name)
-    if view[4:6] != IDENTIFIER:
+    kinds = {
+        DATA: ("data", _read_tensors),
+        BUNDLE: ("bundle", _open_bundle),
+        IDENTIFIER: ("program", _read_methods),
+    }
+    kind, read = kinds.get(bytes(view[4:6]), ("", None))
+    if read is None:
         return None
-    program = Program(name, "program", len(view), damage=find_program_damage(view))
-    if program.damage:
-        return replace(program, damage=program.damage + _find_conversion(view))
+    program = Program(name, kind, len(view))
     try:
-        found = _parse(Tables(view), program)
+        found = read(view, program)
     except (struct.error, OverflowError) as error:
-        damage = f"has a flatbuffer that cannot be read: {error}{_find_conversion(view)}"
+        found = replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
+    if found.damage and not found.contexts and read is _read_methods:
+        return replace(found, damage=found.damage + _find_conversion(view))
+    return found
+
+
+def _read_methods(view: View, program: Program) -> Program:
+    """Return the content of a program, and why it cannot be loaded or mapped."""
+    if damage := find_program_damage(view):
         return replace(program, damage=damage)
+    found = _parse(Tables(view), program)
     damaged = (context.damage for context in found.contexts if context.damage)
     damage = next((f"contains a context binary that {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
 
 
-def _open_bundle(view: View, name: str) -> Program:
+def _open_bundle(view: View, bundle: Program) -> Program:
     """Return the program in a bundle, with offsets from the program's own start."""
-    bundle = Program(name, "bundle", len(view))
-    try:
-        start, size = Tables(view).root().span(2)
-    except (struct.error, OverflowError) as error:
-        return replace(bundle, damage=f"has a flatbuffer that cannot be read: {error}")
-    program = parse_program(memoryview(view)[start : start + size], name) if size else None
+    start, size = Tables(view).root().span(2)
+    inner = memoryview(view)[start : start + size]
+    program = parse_program(inner, bundle.file) if size else None
     if program is None:
         return replace(bundle, damage="contains no program")
     return replace(program, kind="bundle", size_bytes=len(view))
 
 
-def _read_tensors(view: View, name: str) -> Program:
+def _read_tensors(view: View, data: Program) -> Program:
     """Return the tensors of a .ptd: their names, and the segments with their data."""
-    data = Program(name, "data", len(view))
-    try:
-        _, _, _, _, base, size = DATA_HEADER.unpack_from(view, 8)
-        if base + size > len(view):
-            return replace(data, damage=f"is cut short: it has {len(view)} of {base + size} bytes")
-        root = Tables(view, 0, base or None).root()
-        names = tuple(table.text(0) for table in root.list_tables(2))
-        places = [
-            (base + table.number(0, "Q"), table.number(1, "Q")) for table in root.list_tables(1)
-        ]
-    except (struct.error, OverflowError) as error:
-        return replace(data, damage=f"has a flatbuffer that cannot be read: {error}")
-    segments = tuple(SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in places)
-    return replace(data, external=names, segments=segments)
+    _, _, _, _, base, size = DATA_HEADER.unpack_from(view, 8)
+    if base + size > len(view):
+        return replace(data, damage=f"is cut short: it has {len(view)} of {base + size} bytes")
+    root = Tables(view, 0, base or None).root()
+    names = tuple(table.text(0) for table in root.list_tables(2))
+    places = [(base + table.number(0, "Q"), table.number(1, "Q")) for table in root.list_tables(1)]
+    return replace(data, external=names, segments=_describe_segments(places))
+
+
+def _describe_segments(places: Iterable[tuple[int, int]]) -> tuple[SegmentSpan, ...]:
+    return tuple(SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in places)
 
 
 def _find_conversion(view: View) -> str:
@@ -310,14 +313,12 @@ def _parse(tables: Tables, program: Program) -> Program:
     sizes = Counter[str]()
     for dtype, size in constants.values():
         sizes[dtype] += size
-    spans = (SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in segments)
-    held = tuple(context for context in contexts.values() if context)
     return replace(
         program,
         methods=tuple(methods),
         metadata=metadata,
-        contexts=held,
-        segments=tuple(spans),
+        contexts=tuple(context for context in contexts.values() if context),
+        segments=_describe_segments(segments),
         constant_bytes=dict(sizes),
         external=tuple(external),
     )
@@ -372,8 +373,8 @@ def _parse_ports(values: list[Table], numbers: tuple[int, ...]) -> tuple[TensorS
 
 
 def _parse_tensor(value: Table, name: str) -> TensorSpec:
-    held = value.table(1)
-    if value.number(0, "B") != TENSOR or not held:
+    held = _find_tensor(value)
+    if not held:
         return TensorSpec(name, "not a tensor", ())
     sizes = held.list(2, "i")
     if len(sizes) > MAX_RANK:
@@ -383,9 +384,8 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
 
 def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
     """Yield the number of each constant tensor's data buffer, with its type and size in bytes."""
-    for value in values:
-        held = value.table(1) if value.number(0, "B") == TENSOR else None
-        if held and (buffer := held.number(5)) and not (held.find(6) or _is_external(held)):
+    for held in filter(None, map(_find_tensor, values)):
+        if (buffer := held.number(5)) and not (held.find(6) or _find_external(held)):
             sizes = held.list(2, "i")[:MAX_RANK]
             dtype, width = DTYPES.get(held.number(0, "b"), ("unknown", 0))
             yield buffer, (dtype, width * math.prod(sizes))
@@ -393,15 +393,18 @@ def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, i
 
 def _list_external(values: Iterable[Table]) -> Iterator[str]:
     """Yield the names of tensors whose data is in a .ptd."""
-    for value in values:
-        held = value.table(1) if value.number(0, "B") == TENSOR else None
-        if held and _is_external(held) and (extra := held.table(9)):
+    for held in filter(None, map(_find_tensor, values)):
+        if extra := _find_external(held):
             yield extra.text(1)
 
 
-def _is_external(tensor: Table) -> bool:
+def _find_tensor(value: Table) -> Table | None:
+    return value.table(1) if value.number(0, "B") == TENSOR else None
+
+
+def _find_external(tensor: Table) -> Table | None:
     extra = tensor.table(9)
-    return extra is not None and extra.number(2, "b") == EXTERNAL
+    return extra if extra and extra.number(2, "b") == EXTERNAL else None
 
 
 def _count_operators(plan: Table) -> dict[str, int]:

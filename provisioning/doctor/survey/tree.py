@@ -29,7 +29,7 @@ BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^[^\S\n]*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
 MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
-Wanted = Callable[[str], bool]
+Wanted = Callable[[str], object]
 
 
 def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:

@@ -96,10 +96,8 @@ def test_the_first_suitable_sdk_is_examined_and_its_root_may_be_a_link(tmp_path:
         name: Adoption(f"{name.upper()}_ROOT", ("there", "gone")) for name in ("a", "b", "c", "d")
     }
     variables = {"B_ROOT": f"{tmp_path}/link/", "C_ROOT": f"{tmp_path}/there"}
-    request = SurveyRequest("p", roots, variables, tmp_path / "home")
-    facts = survey_environment(
-        request, read_doctor_policy(), Fitness(sdk=("x", "b", "a")), {}, adoptions
-    )
+    request = SurveyRequest("p", roots, variables, tmp_path / "home", adoptions=adoptions)
+    facts = survey_environment(request, read_doctor_policy(), Fitness(sdk=("x", "b", "a")), {})
     assert facts.sdk_name == "b"
     assert facts.installations == (
         InstallationFacts("a", tmp_path / "none", ("there", "gone"), "A_ROOT"),
