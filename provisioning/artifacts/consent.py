@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,10 +223,6 @@ def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
 ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
 
-def record_path(store: Store) -> Path:
-    return store.home / "licences.json"
-
-
 def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
     """Ask the user to accept the artifact's licence, and record the answer. A licence that need not
     be accepted is only printed, and one that was accepted before is not shown again.
@@ -239,7 +235,9 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
         progress.step(f"{request.label}: {licence.name}, {licence.text}")
         return
     key = f"{request.name} {request.release.version}: {licence.name}"
-    accepted = _read(store)
+    path, accepted = store.home / "licences.json", dict[str, dict[str, str]]()
+    with suppress(UsageError, DocumentError):  # a record that is damaged is written again
+        accepted = decode_json(read_user_file(path, "the record"), dict[str, dict[str, str]])
     if key in accepted:
         return
     accepted[key] = {
@@ -248,15 +246,7 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
         "how": _ask(request, progress),  # by an option, a variable or an answer
         "accepted": read_date(),
     }
-    store.write_record(record_path(store), encode_record(accepted))
-
-
-def _read(store: Store) -> dict[str, dict[str, str]]:
-    try:
-        raw = read_user_file(record_path(store), "the record")
-        return decode_json(raw, dict[str, dict[str, str]])
-    except (UsageError, DocumentError):
-        return {}
+    store.write_record(path, encode_record(accepted))
 
 
 def _ask(request: ArtifactRequest, progress: Progress) -> str:

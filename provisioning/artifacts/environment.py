@@ -68,17 +68,19 @@ class Environment:
 
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
-        stale = [root.rstrip("/") for name in ROOT_VARIABLES if (root := base.get(name))]
+        stale = tuple(f"{root.rstrip('/')}/" for name in ROOT_VARIABLES if (root := base.get(name)))
         kept = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
         if "PATH" in kept:
+            parts = kept["PATH"].split(os.pathsep)
             kept["PATH"] = os.pathsep.join(
-                part for part in kept["PATH"].split(os.pathsep) if not _is_below(part, stale)
+                part for part in parts if not f"{part}/".startswith(stale)
             )
         return {**kept, **self.variables}
 
-
-def _is_below(path: str, roots: list[str]) -> bool:
-    return any(path == root or path.startswith(root + "/") for root in roots)
+    @property
+    def unset(self) -> list[str]:
+        """The variables of any other QNN, which must not be set, sorted."""
+        return sorted(set(DROPPED_VARIABLES) - self.variables.keys())
 
 
 def provision_profile(
@@ -99,10 +101,8 @@ def provision_profile(
     ToolError.
     """
     profile = read_profile(name)
-    chosen = options or Options(offline=offline)
-    store = Store()
-    requests = profile_requests(profile, chosen)
-    artifacts = provision_artifacts(requests, store, progress, verify=verify)
+    requests = profile_requests(profile, options or Options(offline=offline))
+    artifacts = provision_artifacts(requests, Store(), progress, verify=verify)
     return compose_environment(name, profile, tuple(artifacts))
 
 
@@ -222,8 +222,7 @@ def render_shell(environment: Environment) -> str:
     """Return lines for ``eval`` in a POSIX shell. They also unset the variables of any
     other QNN.
     """
-    stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
-    lines = [f"unset {name}" for name in stale]
+    lines = [f"unset {name}" for name in environment.unset]
     lines += [
         f"export {name}={shlex.quote(value)}" for name, value in environment.variables.items()
     ]
@@ -234,8 +233,7 @@ def render_github(environment: Environment) -> str:
     """Return lines for the file that GITHUB_ENV points to. GitHub documents the format under
     "Workflow commands". It cannot unset a variable, so variables of another QNN are set to ''.
     """
-    stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
-    values = {**dict.fromkeys(stale, ""), **environment.variables}
+    values = {**dict.fromkeys(environment.unset, ""), **environment.variables}
     return "".join(github_line(name, value) for name, value in values.items())
 
 

@@ -5,7 +5,7 @@ summary of all fetches is shown first, and several artifacts are fetched in para
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
 from provisioning.files import free_bytes, mib
 from provisioning.manifest.releases import FileRelease, Origin, ZigRelease
-from provisioning.store.store import Key, Published, Store
+from provisioning.store.store import Published, Store
 from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree, remove_others
 from provisioning.versions import is_same
 
@@ -61,7 +61,7 @@ def provision_pinned(
     if published := store.find(key):
         store.sweep(request.name)
         if verify:
-            return verify_published(request, key, published, store, progress)
+            return verify_published(request, published, store, progress)
         return _describe(request, published)
     with store.lock((request.name, request.download), progress):
         if published := store.find(key):
@@ -69,7 +69,7 @@ def provision_pinned(
         require_acceptance(request, store, progress)
         with trust_first_use(request, store, progress) as (pinned, staged):
             if staged is None:
-                return _fetch(pinned, pinned.key(), store, progress)
+                return _fetch(pinned, store, progress)
             remove_others(staged / pinned.name, [entry.path for entry in pinned.locked])
             return _publish(pinned, staged, pinned.locked, store, progress)
 
@@ -107,8 +107,7 @@ def adopt_artifact(
     chosen = adoption.find_version(os.environ)
     if chosen and not is_same(read_version(root, adoption), chosen):
         return None
-    found = find_installation(request, os.environ)
-    if found is None:
+    if not (found := find_installation(request, os.environ)):
         return None
     (root, version), pinned = found, request.release.version
     note = "" if version == pinned else f" (the pinned version is {pinned})"
@@ -162,10 +161,10 @@ def _describe(
     return Provisioned(request.name, release.version, root, release.origin, repaired, fetched)
 
 
-def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress) -> Provisioned:
-    with store.stage(key) as staged:
+def _fetch(request: ArtifactRequest, store: Store, progress: Progress) -> Provisioned:
+    with store.stage(request.key()) as staged:
         source = load_source(request.release.source)
-        entries = source.fill(FillJob(request, staged / key.artifact, store, progress))
+        entries = source.fill(FillJob(request, staged / request.name, store, progress))
         return _publish(request, staged, entries, store, progress)
 
 
@@ -190,9 +189,7 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     difference.
     """
     wanted = {entry.path: entry for entry in request.locked}
-    if not wanted:
-        return
-    found = {entry.path: entry for entry in entries}
+    found = {entry.path: entry for entry in entries if wanted}
     for path in sorted(wanted.keys() | found.keys()):
         if found.get(path) != wanted.get(path):
             raise IntegrityError(
@@ -214,7 +211,7 @@ def _show(entry: TreeEntry | None) -> str:
 
 
 def verify_published(
-    request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
+    request: ArtifactRequest, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
     """Hash every file. If any differs, print the differences and publish the artifact again. Raises
     IntegrityError if it differs even after that.
@@ -231,7 +228,7 @@ def verify_published(
         if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
             progress.step(f"{request.label}: {more} more like these")
         was_damaged = trusted_tree(request, published) is None
-        _fetch(request, key, store, progress)
+        _fetch(request, store, progress)
         if left := find_differences(request, published):
             raise IntegrityError(
                 f"{request.label} cannot be repaired",
@@ -305,38 +302,33 @@ def provision_artifacts(
     """
     store.say_who_writes(progress)
     found: dict[int, Provisioned] = {}
-    wanted: dict[int, ArtifactRequest] = {}
+    groups: dict[str, dict[int, ArtifactRequest]] = {}
     for number, request in enumerate(requests):
         if adopted := adopt_artifact(request, store, progress, verify=verify):
             found[number] = adopted
         else:
-            wanted[number] = request.pinned(store)
-    missing = [request for request in wanted.values() if store.find(request.key()) is None]
+            groups.setdefault(request.name, {})[number] = request.pinned(store)
+    wanted = (request for group in groups.values() for request in group.values())
+    missing = [request for request in wanted if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
-        for request in (
-            artifact_request
-            for artifact_request in missing
-            if isinstance(artifact_request.release, ZigRelease)
-        ):
-            provision_pinned(request, store, progress)
+        for request in missing:
+            if isinstance(request.release, ZigRelease):
+                provision_pinned(request, store, progress)
     several = len({request.name for request in missing}) > 1
     # Several progress bars would share one line.
     shown = Progress(progress.stream) if several else progress
 
-    def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]] | Exception:
+    def bring(group: Mapping[int, ArtifactRequest]) -> dict[int, Provisioned] | Exception:
         try:
-            return [
-                (number, provision_pinned(wanted[number], store, shown, verify=verify))
-                for number in numbers
-            ]
+            return {
+                number: provision_pinned(request, store, shown, verify=verify)
+                for number, request in group.items()
+            }
         except Exception as error:  # noqa: BLE001 - raised once the others are finished
             return error
 
-    groups: dict[str, list[int]] = {}
-    for number, request in wanted.items():
-        groups.setdefault(request.name, []).append(number)
-    tasks = [partial(bring, numbers) for numbers in groups.values()]
+    tasks = [partial(bring, group) for group in groups.values()]
     with ExitStack() as ending:
         abort = partial(ending.enter_context, end_transfers())
         outcomes = run_tasks(tasks, AT_ONCE, abort=abort)

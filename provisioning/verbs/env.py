@@ -8,7 +8,6 @@ from pathlib import Path
 
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import (
-    DROPPED_VARIABLES,
     Environment,
     provision_profile,
     render_github,
@@ -40,7 +39,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     data = {
         "profile": environment.profile,
         "variables": dict(environment.variables),
-        "unset": sorted(set(DROPPED_VARIABLES) - environment.variables.keys()),
+        "unset": environment.unset,
         "artifacts": [describe(artifact) for artifact in environment.artifacts],
     }
     return Outcome(render(environment), data, exact=True)

@@ -65,7 +65,7 @@ def _verify(
         return _row(request.name, request.release.version, "")
     row["differences"] = msgspec.to_builtins(found)
     if found and args.repair:
-        done = verify_published(request, key, published, store, progress)
+        done = verify_published(request, published, store, progress)
         row["repaired"] = list(done.repaired)
     if tree := trusted_tree(request, published):
         row.update(files=len(tree.files), size_bytes=tree.size_bytes)

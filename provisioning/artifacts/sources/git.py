@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,15 @@ def _object_format(commit: str) -> str:
     return f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}"
 
 
-def _list_sources() -> list[list[str]]:
-    """Return the lists of mirrors to try, in order: the mirrors in QNN_CI_MIRROR if it is set, then
-    an empty list, which stands for the repository's own URL.
+def _list_access(url: str) -> Iterator[tuple[list[str], tuple[str, ...], dict[str, Any]]]:
+    """Yield the lists of mirrors to try, in order: the mirrors in QNN_CI_MIRROR if it is set, then
+    an empty list, which stands for the repository's own URL. With each list, yield the arguments
+    with which git reaches the repository, and the options of run_git.
     """
-    mirrors = mirror_urls("git/")
-    return [mirrors, []] if mirrors else [[]]
+    own, silence_s = mirror_urls("git/"), TransferPolicy.from_environment().read_timeout_s
+    for mirrors in [own, []] if own else [[]]:
+        words, variables = _find_access(url, mirrors)
+        yield mirrors, words, {"variables": variables, "silence_s": silence_s}
 
 
 def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -161,11 +164,7 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
     their paths.
     """
     fill(job)
-    copies = [(job.root, job.request.release.place)]
-    modules = job.root / GIT / "modules"
-    for config in sorted(modules.rglob("config")) if modules.is_dir() else []:
-        found = ask_git(job.root, "config", f"--file={config}", "remote.origin.url")
-        copies.append((config.parent, found.decode().strip()))
+    copies = [(job.root, job.request.release.place), *_list_urls(job.root / GIT)]
     return [_copy_bare(source, where, directory) for source, where in copies]
 
 
@@ -198,19 +197,10 @@ def _list_tags(root: Path, url: str) -> list[str]:
     these have tags, else from the repository's own URL. Raises DownloadError.
     """
     failures = []
-    for mirrors in _list_sources():
-        access, variables = _find_access(url, mirrors)
+    for mirrors, access, options in _list_access(url):
         words = (*BY_FILE, *access, "ls-remote", "--tags", redact_url(url))
-        rows: list[str] = []
-        ended = run_git(
-            root,
-            *words,
-            timeout_s=TIMEOUT_S,
-            silence_s=TransferPolicy.from_environment().read_timeout_s,
-            check=False,
-            variables=variables,
-            on_line=rows.append,
-        )
+        options["on_line"] = (rows := list[str]()).append
+        ended = run_git(root, *words, timeout_s=TIMEOUT_S, check=False, **options)
         if ended.returncode:
             failures.append(_last_words(ended))
         elif (tags := [row for row in rows if "\trefs/tags/" in row]) or not mirrors:
@@ -235,7 +225,7 @@ class _Checkout:
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
         """Run git in the tree until it succeeds, up to ATTEMPTS times with each list of mirrors
-        from _list_sources.
+        from _list_access.
 
         With mirrors, ``from_mirror`` is used instead of ``words``, unless it is empty. Raises
         DownloadError.
@@ -243,14 +233,11 @@ class _Checkout:
         if self.job.request.options.offline:
             raise self._cannot_fetch("--offline was given", LEAVE_OFFLINE)
         url, label, failures = self.release.url, self.job.request.label, list[str]()
-        for mirrors in _list_sources():
-            access, variables = _find_access(url, mirrors)
+        for mirrors, access, options in _list_access(url):
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
             asked = from_mirror if mirrors and from_mirror else words
             for _ in range(ATTEMPTS):
-                silence_s = TransferPolicy.from_environment().read_timeout_s
-                argv = (*local, *access, *asked)
-                ended = self.attempt(*argv, variables=variables, silence_s=silence_s)
+                ended = self.attempt(*local, *access, *asked, **options)
                 if ended.returncode == 0:
                     return
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)
@@ -290,7 +277,9 @@ class _Checkout:
             ended = self.attempt(*words, source.as_uri(), self.release.commit)
             if ended.returncode == 0:
                 self.git("checkout", "--quiet", "--detach", self.release.commit)
-                self.near = _list_near(source)
+                # git fetches submodules from that tree, too
+                for module, url in _list_urls(source):
+                    self.near += ["-c", f"url.{module.as_uri()}.insteadOf={url}"]
                 return True
             remove_tree(self.root)
             self.root.mkdir()
@@ -389,16 +378,12 @@ def _list_modules(git: Path) -> list[Path]:
     return sorted(path for path, _, _ in walk(git / "modules") if is_git_directory(path))
 
 
-def _list_near(git: Path) -> list[str]:
-    """Return arguments that make git fetch submodules from ``git``, the .git directory of another
-    checkout.
-    """
-    words: list[str] = []
+def _list_urls(git: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the git directories of submodules inside ``git``, and the URLs that they came from."""
     for module in _list_modules(git):
-        with suppress(ToolError):
+        with suppress(ToolError):  # a damaged one in another checkout
             found = ask_git(git, "config", f"--file={module / 'config'}", "remote.origin.url")
-            words += ["-c", f"url.{module.as_uri()}.insteadOf={found.decode().strip()}"]
-    return words
+            yield module, found.decode().strip()
 
 
 def _entries(root: Path) -> list[TreeEntry]:

@@ -55,7 +55,7 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
 def test_a_fake_suite_has_every_outcome_and_is_resumed_and_repeated(
     tmp_path: Path,
 ) -> None:
-    environment = provision_profile("emulator", Progress(), verify=False, offline=False)
+    environment = provision_profile("emulator", Progress())
     own = name_variables(SUITES["upstream"], "SM8650", FAKE)
     variables = environment.apply({**os.environ, **own})
     with open_scratch_pool(IMPORTS) as scratch:
