@@ -59,13 +59,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QNN_CI_HOME", str(tmp_path_factory.mktemp("home")))
-        first = ensure_wheel_runner(Progress())
-        stamp = first.stat().st_mtime_ns
-        assert ensure_wheel_runner(Progress()).stat().st_mtime_ns == stamp
-        return first
+def runner() -> Path:
+    first = ensure_wheel_runner(Progress())
+    stamp = first.stat().st_mtime_ns
+    assert ensure_wheel_runner(Progress()).stat().st_mtime_ns == stamp
+    return first
 
 
 @pytest.fixture(scope="module")
