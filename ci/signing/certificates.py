@@ -132,7 +132,7 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             warnings.simplefilter("ignore")
             parsed = x509.load_der_x509_certificate(der)
             key = parsed.public_key()
-            subject, issuer = _name(parsed.subject), _name(parsed.issuer)
+            names = [one.rfc4514_string() for one in (parsed.subject, parsed.issuer)]
             dates = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     except UNREADABLE as error:
         raise MalformedError(f"certificate {index} cannot be parsed: {error}") from error
@@ -151,19 +151,9 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
         kind, bits = f"EC {key.curve.name}", key.key_size
     else:
         kind, bits = type(key).__name__.removesuffix("PublicKey"), 0
-    return Certificate(
-        parsed,
-        subject,
-        issuer,
-        *dates,
-        kind,
-        bits,
-        parsed.fingerprint(hashes.SHA256()).hex(),
-    )
-
-
-def _name(name: x509.Name) -> str:
-    return name.rfc4514_string() or "(no name)"
+    subject, issuer = (name or "(no name)" for name in names)
+    digest = parsed.fingerprint(hashes.SHA256()).hex()
+    return Certificate(parsed, subject, issuer, *dates, kind, bits, digest)
 
 
 def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
@@ -191,32 +181,29 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         signs_itself = chain[0].is_issued_by(chain[0])
         alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
         return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
-    errors = [
-        f"certificate {index} signs another certificate, which its extensions do not allow: "
-        f"{chain[index].subject}"
+    found = [
+        (index, "signs another certificate, which its extensions do not allow")
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
     ]
-    errors += [
-        f"certificate {index} has the critical extension {oid}, which is not known here, so RFC "
-        f"5280 does not let it vouch for others: {chain[index].subject}"
+    no_voucher = "which is not known here, so RFC 5280 does not let it vouch for others"
+    found += [
+        (index, f"has the critical extension {oid}, {no_voucher}")
         for index in path[1:]
         for oid in _list_unknown(chain[index])
     ]
     others = set(range(len(chain))) - set(path)
     last = chain[path[-1]]
     if last.is_root and not last.is_issued_by(last):
-        errors.append(f"certificate {path[-1]} is not signed by its own key: {last.subject}")
+        found.append((path[-1], "is not signed by its own key"))
     if not last.is_root and (others or _is_nearly_root(last)):
-        errors.append(
-            f"certificate {path[-1]} is not signed by any certificate after it: {last.subject}"
-        )
-    return errors + [
-        f"certificate {index} is neither part of the leaf's chain nor a root: "
-        f"{chain[index].subject}"
+        found.append((path[-1], "is not signed by any certificate after it"))
+    found += [
+        (index, "is neither part of the leaf's chain nor a root")
         for index in sorted(others)
         if not (chain[index].is_issued_by(chain[index]) and _is_authority(chain[index], 0))
     ]
+    return [f"certificate {index} {error}: {chain[index].subject}" for index, error in found]
 
 
 def find_path(chain: Sequence[Certificate]) -> list[int]:

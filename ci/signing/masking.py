@@ -68,12 +68,12 @@ def read_device_serial(device: str = "") -> str:
     return parse_serial(found[1])
 
 
-def read_serial(name: str) -> int | None:
-    """Return the serial number in the file name of a test signature, or None if ``name`` is not of
+def read_serial(name: str) -> int:
+    """Return the serial number in the file name of a test signature, or 0 if ``name`` is not of
     the form ``testsig-0xNUMBER.so``.
     """
     found = TESTSIG_NAME.fullmatch(name)
-    return int(found[1], 16) if found else None
+    return int(found[1], 16) if found else 0
 
 
 MASK = "***"

@@ -30,9 +30,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
-from provisioning.documents import read_user_file
 from provisioning.elf.facts import (
     EF_HEXAGON_MACH,
     EM_QDSP6,
@@ -70,18 +68,9 @@ class Segment:
     header: ProgramHeader
 
     @property
-    def offset(self) -> int:
-        """The position of the segment's first byte in the file."""
-        return self.header.offset
-
-    @property
-    def file_size(self) -> int:
-        return self.header.filesz
-
-    @property
     def end(self) -> int:
         """The position in the file just after this segment."""
-        return self.offset + self.file_size
+        return self.header.offset + self.header.filesz
 
     @property
     def is_header_placeholder(self) -> bool:
@@ -91,7 +80,8 @@ class Segment:
     def describe(self) -> str:
         number = self.header.type
         kind = {PT_NULL: "NULL", PT_LOAD: "LOAD"}.get(number, f"type {number:#x}")
-        return f"segment {self.index} ({kind}, {self.file_size} bytes at {self.offset:#x})"
+        size, offset = self.header.filesz, self.header.offset
+        return f"segment {self.index} ({kind}, {size} bytes at {offset:#x})"
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class Image:
     segments: tuple[Segment, ...]
 
     def bytes_of(self, segment: Segment) -> memoryview:
-        return self.data[segment.offset : segment.end]
+        return self.data[segment.header.offset : segment.end]
 
     def loadable(self) -> Iterator[Segment]:
         """Return the segments that are not of type NULL, in the order of the program headers."""
@@ -118,11 +108,6 @@ class Image:
         """The Hexagon version in e_flags, such as 0x75 for V75, or 0 if the machine is not
         Hexagon."""
         return self.headers.flags & EF_HEXAGON_MACH if self.headers.machine == EM_QDSP6 else 0
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a library. Raises UsageError if it cannot be read."""
-    return read_user_file(path, "the library")
 
 
 def parse_image(data: memoryview) -> Image:
@@ -141,22 +126,14 @@ def parse_image(data: memoryview) -> Image:
             f"1 to {MAX_SEGMENTS}"
         )
     image = Image(data, headers, tuple(map(Segment, count(), headers.program_headers)))
-    outside = [
-        segment for segment in image.segments if segment.file_size and segment.end > len(data)
-    ]
-    if outside and _is_first_part(image):
-        raise MalformedError(SPLIT)
+    outside = [one for one in image.segments if one.header.filesz and one.end > len(data)]
     if outside:
+        # A .mdt file ends after the program headers, or after a hash segment that follows them.
+        hashes = sum(segment.header.filesz for segment in image.hash_segments)
+        if len(data) in {headers.end, headers.end + hashes}:
+            raise MalformedError(SPLIT)
         raise TruncatedError(f"truncated: {outside[0].describe()} extends past the end of the file")
     return image
-
-
-def _is_first_part(image: Image) -> bool:
-    """Return whether ``image`` is the .mdt file of a split image. Such a file ends after the
-    program headers, or after a hash segment that follows them.
-    """
-    hashes = sum(segment.file_size for segment in image.hash_segments)
-    return len(image.data) in {image.headers.end, image.headers.end + hashes}
 
 
 SHORT_HEADER = struct.Struct("<10I")
@@ -183,45 +160,31 @@ SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 
 
 @dataclass(frozen=True)
-class Span:
-    """The bytes of the hash segment from ``start`` up to, but not including, ``end``."""
-
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
-    def of(self, data: memoryview) -> memoryview:
-        return data[self.start : self.end]
-
-
-@dataclass(frozen=True)
 class Authority:
     """The name, signature and chain of one signer.
 
-    ``others`` are the spans of the header and the metadata that describe the other signer.
+    ``others`` are the slices of the header and the metadata that describe the other signer.
     """
 
     name: str
-    signature: Span
-    chain: Span
-    others: tuple[Span, ...] = ()
+    signature: slice
+    chain: slice
+    others: tuple[slice, ...] = ()
 
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``faults`` are its inconsistencies. ``named_algorithm`` is the hash
-    algorithm in the metadata, or "" if there is none or if it is unknown.
+    """A parsed hash segment, whose parts are slices of its bytes. ``faults`` are its
+    inconsistencies. ``named_algorithm`` is the hash algorithm in the metadata, or "" if there is
+    none or if it is unknown.
 
     ``is_encrypted`` is true if it contains encryption parameters, which no signature covers.
     """
 
     version: int
-    header: Span
-    metadata: Span
-    table: Span
+    header: slice
+    metadata: slice
+    table: slice
     authorities: tuple[Authority, ...]
     named_algorithm: str
     faults: tuple[str, ...]
@@ -234,12 +197,11 @@ class HashSegment:
         second is the same, but with zeros for the sizes and metadata of the other signer. All
         images of version 6 with two signatures that have been seen so far verify with the second.
         """
-        whole = bytes(data[: self.table.end])
-        yield whole
+        own = bytearray(data[: self.table.stop])
+        yield bytes(own)
         if len(self.authorities) > 1:
-            own = bytearray(whole)
-            for span in authority.others:
-                own[span.start : span.end] = bytes(span.size)
+            for part in authority.others:
+                own[part] = bytes(len(own[part]))
             yield bytes(own)
 
     def entries(self, data: memoryview, count: int) -> tuple[str, tuple[bytes, ...]]:
@@ -248,12 +210,12 @@ class HashSegment:
 
         Raises MalformedError if no algorithm matches that size.
         """
+        table = bytes(data[self.table])
         for algorithm, size in DIGEST_SIZES.items():
-            if self.table.size == count * size:
-                table = bytes(self.table.of(data))
+            if len(table) == count * size:
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table is {self.table.size} bytes long, which does not match SHA-256, "
+            f"the hash table is {len(table)} bytes long, which does not match SHA-256, "
             f"SHA-384 or SHA-512 for {count} program headers; hash tables per page are not "
             "supported"
         )
@@ -288,11 +250,9 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     found = _lay_out(data, version, metadata, table, parts)
     content = table + sum(parts)
     # Some signers count the padding up to the segment's end, others the metadata.
-    if not content <= total <= len(data) - found.header.size:
-        fault = (
-            f"the MBN header states that {total} bytes follow it, not {content} to "
-            f"{len(data) - found.header.size}"
-        )
+    most = len(data) - found.header.stop
+    if not content <= total <= most:
+        fault = f"the MBN header states that {total} bytes follow it, not {content} to {most}"
         return replace(found, faults=(*found.faults, fault))
     return found
 
@@ -307,7 +267,7 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
             f"the common metadata is only {common} bytes long, shorter than {COMMON_METADATA.size}"
         )
     elif version == 7:
-        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
+        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.stop)
         if (major, minor) not in COMMON_VERSIONS:
             faults.append(
                 f"the common metadata has version {major}.{minor}, whose format is not published"
@@ -327,27 +287,27 @@ def _lay_out(
     ``data``.
     """
     header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
-    parts_spans = _place(parts, hashes.end)
-    end = parts_spans[-1].end
+    places = _place(parts, hashes.stop)
+    end = places[-1].stop
     if end > len(data):
         raise MalformedError(
             f"according to the MBN header, the hash segment's last part ends at byte {end}, but"
             f" the segment ends at byte {len(data)}"
         )
-    words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
+    words = [[slice(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
     own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]
     others = own[::-1] or [()] * len(SIGNERS)
     names = AUTHORITIES if own or version == 3 else SIGNERS
-    signers = zip(names, parts_spans[::2], parts_spans[1::2], others, strict=False)
-    used = tuple(Authority(*signer) for signer in signers if signer[1].size or signer[2].size)
+    signers = zip(names, places[::2], places[1::2], others, strict=False)
+    used = tuple(Authority(*one) for one in signers if one[1].start < one[2].stop)
     faults = []
     is_encrypted = bytes(data[end:]).startswith(ENCRYPTED)
     if set(data[end:]) - {0xFF} and not is_encrypted:
         faults.append(f"{len(data) - end} bytes after the last part are not padding of 0xff")
-    body = Span(header.end, hashes.start)
+    body = slice(header.stop, hashes.start)
     return HashSegment(version, header, body, hashes, used, "", tuple(faults), is_encrypted)
 
 
-def _place(sizes: Sequence[int], start: int) -> list[Span]:
-    ends = list(itertools.accumulate(sizes, initial=start))
-    return [Span(*pair) for pair in itertools.pairwise(ends)]
+def _place(sizes: Sequence[int], start: int) -> list[slice]:
+    ends = itertools.accumulate(sizes, initial=start)
+    return [slice(*pair) for pair in itertools.pairwise(ends)]

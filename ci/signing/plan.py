@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ci.signing.record import RECORD_NAME
 from ci.signing.selection import (
@@ -23,12 +24,12 @@ from ci.signing.selection import (
     list_wanted,
     read_directory_version,
     read_inputs,
-    read_signing_policy,
 )
 from ci.signing.signer import Signer, find_interpreter, parse_signer
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import read_policy
 from provisioning.versions import is_older
 
 PROFILE = "lpai"
@@ -41,29 +42,14 @@ VARIABLES = {
 TOOLS_PROFILE = "direct"
 
 
-@dataclass(frozen=True)
-class Roots:
-    """The directories of the SDKs and of the build tree. An unknown one is None."""
+class Roots(NamedTuple):
+    """The directories of the SDKs and of the build tree. An unknown one is None. The names are
+    placeholders in manifests/policies/signing.toml."""
 
     qnn_sdk: Path | None = None
     hexagon_sdk: Path | None = None
     hexagon_tools: Path | None = None
     build: Path | None = None
-
-    def places(self) -> Mapping[str, Path | None]:
-        """Return the roots. The keys are the placeholders in manifests/policies/signing.toml."""
-        return {
-            "qnn_sdk": self.qnn_sdk,
-            "hexagon_tools": self.hexagon_tools,
-            "build": self.build,
-        }
-
-    def protected(self) -> Iterator[Path]:
-        return (
-            root
-            for root in (self.qnn_sdk, self.hexagon_sdk, self.hexagon_tools)
-            if root is not None
-        )
 
 
 def find_roots(
@@ -147,35 +133,33 @@ def make_plan(request: SignRequest) -> SignPlan:
 
     Raises UsageError and UnfitError.
     """
-    policy = read_signing_policy()
+    policy = read_policy("signing", SigningPolicy)
     selection, roots = request.selection, request.roots
     if not request.timeout_s > 0:
         raise UsageError("--timeout must be more than 0 seconds")
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
-    check_target(request.target, force=request.force, protected=roots.protected())
+    check_target(request)
     check_sdk_version(find_sdk_version(roots.qnn_sdk), selection, policy)
-    wanted = list_wanted(selection, policy, roots.places())
+    wanted = list_wanted(selection, policy, roots._asdict())
     inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
-    notes = [
-        *list_version_notes(selection.htp_arch, roots),
-        *list_mixed_notes(inputs),
-    ]
-    return SignPlan(request, policy, inputs, tuple(notes))
+    notes = (*list_version_notes(selection.htp_arch, roots), *list_mixed_notes(inputs))
+    return SignPlan(request, policy, inputs, notes)
 
 
-def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> None:
-    """Check that signed libraries may be written to ``target``.
+def check_target(request: SignRequest) -> None:
+    """Check that signed libraries may be written to the target of ``request``.
 
     Raises UsageError in these cases:
 
-    - ``target`` is inside a directory in ``protected``, or contains one
-    - ``target`` is a symbolic link or a file
-    - ``target`` exists, and ``force`` is false
-    - ``target`` contains files, but no record of an earlier run
+    - the target is inside the directory of an SDK, or contains one
+    - the target is a symbolic link or a file
+    - the target exists, and ``force`` is false
+    - the target contains files, but no record of an earlier run
     """
+    target, roots = request.target, request.roots
     resolved = target.resolve()
-    for root in protected:
+    for root in filter(None, (roots.qnn_sdk, roots.hexagon_sdk, roots.hexagon_tools)):
         inside = resolved.is_relative_to(root.resolve())
         if inside or root.resolve().is_relative_to(resolved):
             raise UsageError(
@@ -185,7 +169,7 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
             )
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UsageError(f"{target} is a file or a symbolic link", fix="choose another --out")
-    if not force:
+    if not request.force:
         refuse_existing(target)
     elif target.is_dir() and any(target.iterdir()) and not (target / RECORD_NAME).is_file():
         raise UsageError(
@@ -211,10 +195,8 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
     The version is read from the path of the directory. Without a version, there is no note.
     """
     row = read_pairs().find_hexagon(htp_arch)
-    for what, root, known in (
-        ("Hexagon SDK", roots.hexagon_sdk, row.sdk),
-        ("Hexagon tools", roots.hexagon_tools, row.tools),
-    ):
+    sdk = ("Hexagon SDK", roots.hexagon_sdk, row.sdk)
+    for what, root, known in (sdk, ("Hexagon tools", roots.hexagon_tools, row.tools)):
         version = read_directory_version(root)
         if version and known and is_older(version, known):
             yield f"{what} {version}: the first version known to work with {htp_arch} is {known}"

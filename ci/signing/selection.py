@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from ci.signing.mbn import MalformedError, parse_image, read_bytes
+from ci.signing.mbn import MalformedError, parse_image
 from provisioning.artifacts.installations import read_sdk_yaml
+from provisioning.documents import read_user_file
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.elf.reader import parse_checksum, read_elf
 from provisioning.errors import UnfitError, UsageError
-from provisioning.manifest.reader import read_policy, read_profile
+from provisioning.manifest.reader import read_profile
 from provisioning.versions import find_place_version, is_older
 
 ROOT_HINTS = {
@@ -63,11 +64,6 @@ class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     usual: tuple[Library, ...]
     direct: tuple[Library, ...]
     op_package: OpPackage
-
-
-def read_signing_policy() -> SigningPolicy:
-    """Read manifests/policies/signing.toml. Raises ManifestError."""
-    return read_policy("signing", SigningPolicy)
 
 
 @dataclass(frozen=True)
@@ -186,16 +182,13 @@ def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
     match files, only the first of them counts.
     """
     for pattern in policy.op_package.patterns:
-        found = [path for path in sorted(directory.glob(pattern)) if path.is_file()]
+        found = []
+        for path in sorted(directory.glob(pattern)):
+            if path.is_file():
+                label = f"{{op_package}}/{path.relative_to(directory).as_posix()}"
+                found.append(Wanted(path, label, read_place(path)))
         if found:
-            return [
-                Wanted(
-                    path,
-                    f"{{op_package}}/{path.relative_to(directory).as_posix()}",
-                    read_place(path),
-                )
-                for path in found
-            ]
+            return found
     return []
 
 
@@ -242,57 +235,54 @@ def read_inputs(
     """
     with ThreadPoolExecutor(READERS) as readers:
         read = list(readers.map(_read_input, wanted))
-    inputs = tuple(one for one in read if isinstance(one, Input))
-    wrong = [one for one in read if isinstance(one, str)]
-    wrong += [fault for one in inputs for fault in list_input_faults(one)]
-    wrong += _list_qnn_faults(inputs)
-    if wrong:
+    inputs = tuple(found for found, _ in read if found)
+    refused: list[str] = []
+    wrong: list[str] = []
+    for one, (found, faults) in zip(wanted, read, strict=True):
+        lines = wrong if found else refused
+        lines += [f"{one.path}: {fault}" for fault in faults]
+    built = [(one, one.build) for one in inputs if one.build]
+    if not all(build.agrees_with(other) for _, build in built for _, other in built):
+        must = "all libraries must be from the same version"
+        wrong += [f"{one.wanted.path}: from QNN {build.text}; {must}" for one, build in built]
+    if refused or wrong:
         raise UnfitError(
             "the libraries cannot be signed",
-            why="\n       ".join(wrong),
+            why="\n       ".join([*refused, *wrong]),
             fix="use unsigned libraries from one QNN SDK, each for the Hexagon version in its path",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
 
 
-def _read_input(wanted: Wanted) -> Input | str:
-    """Return the input, or a message with its path and the reason why it cannot be signed."""
-    data = read_bytes(wanted.path)
+def _read_input(wanted: Wanted) -> tuple[Input | None, list[str]]:
+    """Return the input, or None if it is not a Hexagon library, and the reasons why it cannot be
+    signed."""
+    data = read_user_file(wanted.path, "the library")
     try:
         image = parse_image(memoryview(data))
     except MalformedError as error:
-        return f"{wanted.path}: {explain_file(wanted.path) or error}"
+        try:
+            read_elf(wanted.path)
+        except ElfError as better:  # such as "... is an HTML page"
+            return None, [better.what]
+        return None, [str(error)]
     if image.headers.machine != EM_QDSP6:
         name = MACHINE_NAMES.get(image.headers.machine, f"e_machine {image.headers.machine}")
-        return f"{wanted.path}: built for {name}, not for Hexagon"
-    return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path))
-
-
-def explain_file(path: Path) -> str:
-    """Return the reason why ``path`` is not an ELF file, such as "... is an HTML page". Return ""
-    if it is one.
-    """
+        return None, [f"built for {name}, not for Hexagon"]
+    faults, version = [], f"v{image.hexagon_version:x}"
+    if wanted.hexagon and version != wanted.hexagon:
+        faults.append(f"built for Hexagon {version}, not for {wanted.hexagon}")
+    if image.hash_segments:
+        faults.append("already signed")
     try:
-        read_elf(path)
-    except ElfError as error:
-        return error.what
-    return ""
-
-
-def list_input_faults(one: Input) -> Iterator[str]:
-    found = f"v{one.hexagon_version:x}"
-    if one.wanted.hexagon and found != one.wanted.hexagon:
-        yield f"{one.wanted.path}: built for Hexagon {found}, not for {one.wanted.hexagon}"
-    if parse_image(memoryview(one.data)).hash_segments:
-        yield f"{one.wanted.path}: already signed"
-    try:
-        checksum = parse_checksum(one.data)
+        checksum = parse_checksum(data)
     except ValueError as error:
-        yield f"{one.wanted.path}: {error}"
+        faults.append(str(error))
     else:
         if checksum and checksum.is_wrong:
-            yield f"{one.wanted.path}: damaged; {checksum.describe()}"
+            faults.append(f"damaged; {checksum.describe()}")
+    return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path)), faults
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
@@ -309,16 +299,6 @@ def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
                 f"that loads {lpai[0].wanted.name} is only V{lpai[0].hexagon_version:X}; all "
                 "libraries published for the aDSP of SM8850 are built for V79"
             )
-
-
-def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
-    built = [(one, one.build) for one in inputs if one.build]
-    if all(build.agrees_with(other) for _, build in built for _, other in built):
-        return []
-    return [
-        f"{one.wanted.path}: from QNN {build.text}; all libraries must be from the same version"
-        for one, build in built
-    ]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:

@@ -18,7 +18,6 @@ from ci.signing.plan import SignPlan, refuse_existing
 from ci.signing.record import (
     LOG_NAME,
     SCHEMA_VERSION,
-    Program,
     SignedLibrary,
     SigningRecord,
     digest_of,
@@ -115,15 +114,11 @@ class Run:
             folder.mkdir(parents=True)
         if not job.serial:
             source.write_bytes(job.data)
-        said = run_signer(self.signer, self._argv(job, source, output), area, name, self.mask)
+        argv = self.signer.argv(source, output, job.serial)
+        said = run_signer(self.signer, argv, area, name, self.mask)
         self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
         written = find_output(area, output, source, job.data, self.mask)
         return written.rename(self.ready / written.name)
-
-    def _argv(self, job: SignJob, source: Path, output: Path) -> list[str]:
-        if job.serial:
-            return self.signer.testsig_argv(job.serial, output)
-        return self.signer.argv(source, output)
 
     def _prove(self, job: SignJob, path: Path) -> Made:
         from ci.signing.verify import verify_bytes  # imported here (50 ms), while the signer runs
@@ -138,12 +133,9 @@ class Run:
         )
         require_good(report, name, accept=self.plan.request.accept_unrecognised)
         path.chmod(0o644)
-        return self._describe(job, data, report), report
-
-    def _describe(self, job: SignJob, data: bytes, report: Verification) -> SignedLibrary:
-        argv = self._argv(job, Path("IN") / job.name, Path("OUT"))
-        return SignedLibrary(
-            name=self.mask(job.name),
+        argv = self.signer.argv(Path("IN") / job.name, Path("OUT"), job.serial)
+        library = SignedLibrary(
+            name=name,
             source=job.label,
             input=digest_of(job.data),
             output=digest_of(data),
@@ -155,6 +147,7 @@ class Run:
                 certificate.fingerprint for signer in report.signers for certificate in signer.chain
             ),
         )
+        return library, report
 
 
 def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
@@ -162,14 +155,27 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
 
     Raises SignerError, StoreError or UsageError; the target is then unchanged.
     """
-    request = plan.request
+    request, roots = plan.request, plan.request.roots
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
+    jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
+    if serial := request.serial:
+        jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
     with stage(request.target, force=request.force) as ready:
         run = Run(plan, signer, ready, mask)
-        made = run.make_all(list_jobs(plan), progress)
+        made = run.make_all(jobs, progress)
         (ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
-        record = make_record(run, made, created.isoformat(), created_from)
+        record = SigningRecord(
+            schema_version=SCHEMA_VERSION,
+            created=created.isoformat(),
+            created_from=created_from,
+            tool=f"executorch-qnn-ci, Python {'.'.join(map(str, sys.version_info[:3]))}",
+            signer=signer.list_programs(),
+            python=signer.python.version if signer.python else "",
+            qnn_sdk=find_sdk_version(roots.qnn_sdk, plan.inputs),
+            hexagon_sdk=read_directory_version(roots.hexagon_sdk),
+            libraries=tuple(library for library, _ in made),
+        )
         write_record(ready, record)
     return Signed(record, {library.name: report for library, report in made})
 
@@ -191,16 +197,6 @@ def stage(target: Path, *, force: bool) -> Iterator[Path]:
             refuse_existing(target)
 
 
-def list_jobs(plan: SignPlan) -> list[SignJob]:
-    """Return a job for each library of ``plan``, then one for the test signature if a serial number
-    is given.
-    """
-    jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
-    if serial := plan.request.serial:
-        jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
-    return jobs
-
-
 def require_good(report: Verification, name: str, *, accept: bool) -> None:
     """Raise SignerError unless ``report`` proves that the library ``name`` is signed.
 
@@ -218,20 +214,3 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
     if report.verdict in REFUSED:
         failure, why, fix = REFUSED[report.verdict]
         raise SignerError(failure, name, why=why, fix=fix)
-
-
-def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:
-    """Return the record of ``run``. ``made`` are all the files that it signed."""
-    plan, signer = run.plan, run.signer
-    ours = ".".join(map(str, sys.version_info[:3]))
-    return SigningRecord(
-        schema_version=SCHEMA_VERSION,
-        created=created,
-        created_from=created_from,
-        tool=f"executorch-qnn-ci, Python {ours}",
-        signer=tuple(Program(path, digest) for path, digest in signer.list_programs()),
-        python=signer.python.version if signer.python else "",
-        qnn_sdk=find_sdk_version(plan.request.roots.qnn_sdk, plan.inputs),
-        hexagon_sdk=read_directory_version(plan.request.roots.hexagon_sdk),
-        libraries=tuple(library for library, _ in made),
-    )

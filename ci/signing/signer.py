@@ -18,8 +18,9 @@ from enum import Enum
 from pathlib import Path
 
 from ci.signing.masking import Masker, mask_arguments, read_serial
+from ci.signing.record import Program
 from provisioning.console.command import user_command, user_program
-from provisioning.console.process import Completed, run_process
+from provisioning.console.process import run_process
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
@@ -132,46 +133,42 @@ class Signer:
     timeout_s: float
     python: Interpreter | None = None
 
-    def argv(self, source: Path, output: Path) -> list[str]:
-        """Return the command for one library. Its paths replace {input} and {output}.
+    def argv(self, source: Path, output: Path, serial: str = "") -> list[str]:
+        """Return the command for one library, or for the test signature of the device ``serial``.
 
-        If the command has neither placeholder, -i and -o are added.
+        The paths replace {input} and {output}. If the command has neither placeholder, -i (for a
+        test signature, -t) and -o are added. Raises UsageError for a test signature if the command
+        has a placeholder.
         """
         filled = [
             word.replace("{input}", str(source)).replace("{output}", str(output))
             for word in self.words
         ]
-        if filled != [*self.words]:
-            return filled
-        return [*filled, "-i", str(source), "-o", str(output)]
-
-    def testsig_argv(self, serial: str, output: Path) -> list[str]:
-        """Return the command for a device's test signature, which has -t and -o added.
-
-        Raises UsageError if the command contains {input} or {output}.
-        """
-        if any(one in word for word in self.words for one in ("{input}", "{output}")):
+        if filled == [*self.words]:
+            what = ["-t", serial] if serial else ["-i", str(source)]
+            return [*filled, *what, "-o", str(output)]
+        if serial:
             raise UsageError(
                 "--testsig needs a signer without {input} and {output}",
                 why="a test signature is made from a serial number, not from a file, so the signer "
                 "gets the options -t and -o instead",
                 fix="remove {input} and {output} from --signer",
             )
-        return [*self.words, "-t", serial, "-o", str(output)]
+        return filled
 
     def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return ``argv`` without the program files of the command, and with secrets masked."""
         programs = {self.words[0], *(word for word in self.words if os.path.isfile(word))}  # noqa: PTH113
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
-    def list_programs(self) -> list[tuple[str, str]]:
-        """Return the path and the SHA-256 of each file in the command.
+    def list_programs(self) -> tuple[Program, ...]:
+        """Return the files in the command.
 
         The Python that runs the SDK's signer is left out; the record states its version instead.
         """
         files = [Path(word) for word in self.words if os.path.isfile(word)]  # noqa: PTH113
         ours = self.python.path if self.python else None
-        return [(str(path), hash_file(path)) for path in files if path != ours]
+        return tuple(Program(str(path), hash_file(path)) for path in files if path != ours)
 
 
 def parse_signer(command: str, timeout_s: float) -> Signer:
@@ -210,35 +207,24 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
         )
     except ToolError as error:
         raise SignerError(Failure.EXITED, name, why=mask(f"{error.what}: {error.why}")) from error
-    if not ended.is_good:
-        raise _explain_exit(ended, name, mask)
-    return mask(ended.output)
-
-
-def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
+    if ended.is_good:
+        return mask(ended.output)
     said = mask(ended.tail).strip() or "(nothing)"
     last = said.splitlines()[-1]
+    failure, fix = Failure.EXITED, ""
+    why = f"the signer {ended.describe()} and printed:\n{said}"
     if ended.exceeded and QUESTION.search(last):
-        return SignerError(
-            Failure.PROMPT,
-            name,
-            why=f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}",
-            fix="configure the signer so that it asks only for consent to its terms",
-        )
-    if ended.exceeded:
-        return SignerError(
-            Failure.HUNG,
-            name,
-            why=f"the signer was stopped after {ended.wall_s:.0f} s; its last output: {last}",
-            fix="check whether the signer can reach its server, or raise the limit with --timeout",
-        )
-    if "No module named 'imp'" in ended.output:
-        return SignerError(
-            Failure.WRONG_PYTHON, name, why=last, fix="run the signer with Python 3.11 or earlier"
-        )
-    return SignerError(
-        Failure.EXITED, name, why=f"the signer {ended.describe()} and printed:\n{said}"
-    )
+        failure = Failure.PROMPT
+        why = f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}"
+        fix = "configure the signer so that it asks only for consent to its terms"
+    elif ended.exceeded:
+        failure = Failure.HUNG
+        why = f"the signer was stopped after {ended.wall_s:.0f} s; its last output: {last}"
+        fix = "check whether the signer can reach its server, or raise the limit with --timeout"
+    elif "No module named 'imp'" in ended.output:
+        failure, why = Failure.WRONG_PYTHON, last
+        fix = "run the signer with Python 3.11 or earlier"
+    raise SignerError(failure, name, why=why, fix=fix)
 
 
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
@@ -248,8 +234,12 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
     copy. The serial number in the file name of a test signature may have leading zeros. Raises
     SignerError if there is no such file.
     """
-    name = mask(source.name)
-    found = [path for path in sorted(scratch.rglob("*")) if is_named(path.name, source.name)]
+    name, serial = mask(source.name), read_serial(source.name)
+    found = [
+        path
+        for path in sorted(scratch.rglob("*"))
+        if path.name == source.name or (serial and read_serial(path.name) == serial)
+    ]
     written = [path for path in found if path.parent == output]
     if written and written[0].is_file() and not written[0].is_symlink():
         if written[0].stat().st_size > CONTENT_BYTES:
@@ -261,25 +251,9 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         elsewhere.append(source)
     if elsewhere:
         places = ", ".join(str(path.relative_to(scratch)) for path in elsewhere)
-        raise SignerError(
-            Failure.ELSEWHERE,
-            name,
-            why=mask(
-                f"the signer wrote {places} instead of a file in {output.relative_to(scratch)}/"
-            ),
-            fix="correct --signer: {input} is the file to sign, {output} the directory to write to",
-        )
+        why = f"the signer wrote {places} instead of a file in {output.relative_to(scratch)}/"
+        fix = "correct --signer: {input} is the file to sign, {output} the directory to write to"
+        raise SignerError(Failure.ELSEWHERE, name, why=mask(why), fix=fix)
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
-    raise SignerError(
-        Failure.NO_OUTPUT,
-        name,
-        why=mask(f"the signer exited with status 0, but its output directory contains {others}"),
-    )
-
-
-def is_named(name: str, wanted: str) -> bool:
-    """Return whether ``name`` equals ``wanted``, or whether both are file names of test signatures
-    for the same serial number.
-    """
-    serial = read_serial(wanted)
-    return name == wanted or (serial is not None and read_serial(name) == serial)
+    why = f"the signer exited with status 0, but its output directory contains {others}"
+    raise SignerError(Failure.NO_OUTPUT, name, why=mask(why))

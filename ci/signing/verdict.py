@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -157,26 +157,24 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     notes, on separate lines. If any file is signed, the text ends with the questions that only the
     device can answer.
     """
-    lines = [line for path, one in reports.items() for line in _lines(path, one)]
+    lines = []
+    for path, report in reports.items():
+        lines.append(f"{Masker()(path.name)}: {report.verdict.value}")
+        if report.header_version:
+            version = f" V{report.hexagon_version:X}" if report.hexagon_version else ""
+            lines.append(
+                f"  {report.machine}{version}, MBN header {report.header_version}, "
+                f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
+            )
+        for signer in report.signers:
+            size, scheme = signer.signature_bytes, signer.scheme.value
+            lines.append(f"  {signer.authority}: signature of {size} bytes, {scheme}")
+            chain = enumerate(signer.chain)
+            lines += [f"    {index}: {certificate.describe()}" for index, certificate in chain]
+        lines += [f"  wrong: {error}" for error in report.errors]
+        lines += [f"  note: {note}" for note in report.notes]
     if any(report.signed for report in reports.values()):
         lines += [
             f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
         ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _lines(path: Path, report: Verification) -> Iterator[str]:
-    yield f"{Masker()(path.name)}: {report.verdict.value}"
-    if report.header_version:
-        version = f" V{report.hexagon_version:X}" if report.hexagon_version else ""
-        yield (
-            f"  {report.machine}{version}, MBN header {report.header_version}, "
-            f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
-        )
-    for signer in report.signers:
-        size, scheme = signer.signature_bytes, signer.scheme.value
-        yield f"  {signer.authority}: signature of {size} bytes, {scheme}"
-        for index, certificate in enumerate(signer.chain):
-            yield f"    {index}: {certificate.describe()}"
-    yield from (f"  wrong: {error}" for error in report.errors)
-    yield from (f"  note: {note}" for note in report.notes)

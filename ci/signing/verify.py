@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,7 +38,6 @@ from ci.signing.certificates import (
 )
 from ci.signing.masking import read_serial
 from ci.signing.mbn import (
-    Authority,
     HashSegment,
     Image,
     MalformedError,
@@ -45,9 +45,9 @@ from ci.signing.mbn import (
     TruncatedError,
     parse_hash_segment,
     parse_image,
-    read_bytes,
 )
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
+from provisioning.documents import read_user_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
@@ -98,22 +98,15 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield each digest that a signer may have signed, after the name of its hash algorithm. Plain
     digests come first, then those keyed by SW_ID and HW_ID.
     """
-    for name in HASHES:
-        yield name, hashlib.new(name, signed).digest()
-    software, hardware = read_identity(subject, "SW_ID"), read_identity(subject, "HW_ID")
-    for name in HASHES:
-        inner = hashlib.new(name, signed).digest()
-        for pad, identity in ((INNER_PAD, software), (OUTER_PAD, hardware)):
-            inner = hashlib.new(name, (identity ^ pad).to_bytes(8, "big") + inner).digest()
-        yield name, inner
-
-
-def read_identity(subject: str, name: str) -> int:
-    """Return the 64-bit number in the OU field ``name`` (SW_ID or HW_ID), or 0 if ``subject`` lacks
-    it. Only older leaf certificates have these fields.
-    """
-    found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {name}\b", subject)
-    return int(found[1], 16) if found else 0
+    plain = {name: hashlib.new(name, signed).digest() for name in HASHES}
+    yield from plain.items()
+    for name, digest in plain.items():
+        for field, pad in (("SW_ID", INNER_PAD), ("HW_ID", OUTER_PAD)):
+            # Only older leaf certificates have these fields.
+            found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {field}\b", subject)
+            identity = int(found[1], 16) if found else 0
+            digest = hashlib.new(name, (identity ^ pad).to_bytes(8, "big") + digest).digest()
+        yield name, digest
 
 
 def _judge_rsa(
@@ -125,39 +118,27 @@ def _judge_rsa(
         return _wrong(
             f"a signature by a key of {key.key_size} bits cannot be {len(signature)} bytes long"
         )
-    numbers = key.public_numbers()
-    if int.from_bytes(value, "big") >= numbers.n:
+    numbers, number = key.public_numbers(), int.from_bytes(value, "big")
+    if number >= numbers.n:
         return _wrong("the signature is larger than the modulus of the leaf's key")
-    payload = _recover_pkcs1(key, value)
+    payload = b""
+    with suppress(InvalidSignature, ValueError):
+        payload = key.recover_data_from_signature(value, padding.PKCS1v15(), None)
     # Compare the whole payload: with exponent 3, anything before the digest can be forged.
     if any(payload in {digest, DIGEST_INFO[name] + digest} for name, digest in digests):
         return Judgement(Scheme.PKCS1)
-    if any(_verifies_pss(key, value, name, digest) for name, digest in digests):
-        return Judgement(Scheme.PSS)
-    block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
+    for name, digest in digests:
+        scheme = padding.PSS(padding.MGF1(HASHES[name]), padding.PSS.AUTO)
+        with suppress(InvalidSignature, ValueError):
+            key.verify(value, digest, scheme, utils.Prehashed(HASHES[name]))
+            return Judgement(Scheme.PSS)
+    block = pow(number, numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return _wrong(
             "the signature was made with the leaf's key, but over a different digest: it belongs "
             "to another file, or the header or the hash table was changed afterwards"
         )
     return _wrong("the signature does not verify with the leaf's key")
-
-
-def _recover_pkcs1(key: rsa.RSAPublicKey, value: bytes) -> bytes:
-    try:
-        return key.recover_data_from_signature(value, padding.PKCS1v15(), None)
-    except (InvalidSignature, ValueError):
-        return b""
-
-
-def _verifies_pss(key: rsa.RSAPublicKey, value: bytes, name: str, digest: bytes) -> bool:
-    algorithm = HASHES[name]
-    scheme = padding.PSS(padding.MGF1(algorithm), padding.PSS.AUTO)
-    try:
-        key.verify(value, digest, scheme, utils.Prehashed(algorithm))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
@@ -187,11 +168,9 @@ def _judge_ecdsa(
     if not is_padding(signature[size:]):
         return _wrong("the bytes after the signature are not padding")
     for name, digest in digests:
-        try:
+        with suppress(InvalidSignature, ValueError):
             key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))
-        except (InvalidSignature, ValueError):
-            continue
-        return Judgement(Scheme.ECDSA)
+            return Judgement(Scheme.ECDSA)
     return _wrong("the signature does not verify with the leaf's key")
 
 
@@ -210,9 +189,10 @@ def verify_file(
 
     For ``at``, see ``verify_bytes``. Raises UsageError if a file cannot be read.
     """
-    serial = read_serial(path.name) or 0
-    before = memoryview(read_bytes(original)) if original else None
-    return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
+    serial = read_serial(path.name)
+    before = memoryview(read_user_file(original, "the library")) if original else None
+    data = memoryview(read_user_file(path, "the library"))
+    return verify_bytes(data, before, serial=serial, at=at)
 
 
 def verify_bytes(
@@ -235,14 +215,15 @@ def verify_bytes(
     report = Verification(len(data))
     try:
         image = parse_image(data)
-        report.machine, report.hexagon_version = (
-            name_machine(image.headers.machine),
-            image.hexagon_version,
-        )
+        report.machine = name_machine(image.headers.machine)
+        report.hexagon_version = image.hexagon_version
         if image.headers.machine not in SIGNED_MACHINES:
             report.add(Kind.LAYOUT, f"no signed image is known for machine {report.machine}")
         if original is not None:
-            report.add(Kind.DIFFERENT, *_compare(image, original))
+            try:
+                report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
+            except MalformedError as error:
+                report.add(Kind.DIFFERENT, f"the input cannot be compared: {error}")
         _judge_image(image, report, serial, at)
     except MalformedError as error:
         truncated = isinstance(error, TruncatedError)
@@ -250,28 +231,13 @@ def verify_bytes(
     return report
 
 
-def _compare(image: Image, original: memoryview) -> list[str]:
-    """Return how the loadable segments of ``image`` differ from those of the input ``original``, or
-    why they cannot be compared.
-    """
-    try:
-        return list_differences(image, parse_image(original))
-    except MalformedError as error:
-        return [f"the input cannot be compared: {error}"]
-
-
 def _judge_image(image: Image, report: Verification, serial: int, at: datetime | None) -> None:
     found = image.hash_segments
     report.signed = bool(found)
     if not found:
-        left = [
-            segment
-            for segment in image.segments
-            if segment.header.type == PT_NULL and segment.header.vendor_type
-        ]
-        report.add(
-            Kind.LAYOUT, *(f"{one.describe()} is left over from a signature" for one in left)
-        )
+        for segment in image.segments:
+            if segment.header.type == PT_NULL and segment.header.vendor_type:
+                report.add(Kind.LAYOUT, f"{segment.describe()} is left over from a signature")
         return
     if len(found) > 1:
         raise MalformedError(f"there are {len(found)} hash segments instead of one")
@@ -283,16 +249,12 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     report.add(Kind.HEADER, *parsed.faults)
     _judge_layout(image, found[0], report)
     _judge_hashes(image, parsed, report, data, serial)
-    _judge_signers(parsed, report, data, found[0].offset, at)
+    _judge_signers(parsed, report, data, found[0].header.offset, at)
     report.uncovered = list_uncovered(image)
-    report.add(
-        Kind.LAYOUT,
-        *(
-            f"bytes {start:#x} to {end:#x}, which no hash covers, are not padding"
-            for start, end in report.uncovered
-            if not is_padding(bytes(image.data[start:end]))
-        ),
-    )
+    for start, end in report.uncovered:
+        if not is_padding(bytes(image.data[start:end])):
+            text = f"bytes {start:#x} to {end:#x}, which no hash covers, are not padding"
+            report.add(Kind.LAYOUT, text)
 
 
 def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
@@ -305,21 +267,23 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
     first = image.segments[0]
     if not first.is_header_placeholder:
         raise MalformedError("the first program header is not the placeholder for the headers")
-    if (first.offset, first.file_size) != (0, image.headers.end):
+    size, offset = first.header.filesz, first.header.offset
+    if (offset, size) != (0, image.headers.end):
         report.add(
             Kind.LAYOUT,
-            f"the first hash covers {first.file_size} bytes at {first.offset:#x}, but "
+            f"the first hash covers {size} bytes at {offset:#x}, but "
             f"the headers are {image.headers.end} bytes at 0x0",
         )
     loaded = [segment for segment in image.segments if segment.header.type == PT_LOAD]
     if not loaded:
         report.add(Kind.LAYOUT, "no segment is loadable (type LOAD)")
     for one in loaded:
-        if one.header.memsz < one.file_size:
+        if one.header.memsz < one.header.filesz:
             report.add(Kind.LAYOUT, f"{one.describe()} has only {one.header.memsz} bytes of memory")
+    start, end = hash_segment.header.offset, hash_segment.end
     for other in image.segments:
-        apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
-        if other is not hash_segment and other.file_size and not apart:
+        apart = other.end <= start or end <= other.header.offset
+        if other is not hash_segment and other.header.filesz and not apart:
             report.add(Kind.LAYOUT, f"{other.describe()} overlaps the hash segment")
 
 
@@ -340,7 +304,7 @@ def _judge_hashes(
             # The hash segment cannot contain its own hash: its entry is zero, or a test signature's
             # serial number.
             wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
-        elif not segment.file_size and not any(entry):
+        elif not segment.header.filesz and not any(entry):
             continue
         else:
             wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
@@ -371,41 +335,29 @@ def _judge_signers(
     if not parsed.authorities:
         report.add(Kind.SIGNATURE, "the hash segment contains hashes but no signature")
     for authority in parsed.authorities:
-        span = authority.signature
-        report.signature_ranges.append((base + span.start, base + span.end))
-        report.signers.append(_judge_signer(authority, parsed, report, data, at))
-
-
-def _judge_signer(
-    authority: Authority,
-    parsed: HashSegment,
-    report: Verification,
-    data: memoryview,
-    at: datetime | None,
-) -> SignedBy:
-    name, signature = authority.name, bytes(authority.signature.of(data))
-    chain = parse_chain(bytes(authority.chain.of(data)))
-    when = at or datetime.now(timezone.utc)
-    dates = [f"{name}: {error}" for error in list_date_errors(chain, when)]
-    if at:
-        report.add(Kind.DATE, *dates)
-    else:
-        report.notes += dates
-    report.add(Kind.CHAIN, *(f"{name}: {error}" for error in list_link_errors(chain)))
-    report.notes += [f"{name}: {note}" for note in list_chain_notes(chain)]
-    tried = [
-        judge_signature(chain[0], signature, signed)
-        for signed in parsed.list_signed(data, authority)
-    ]
-    judged = next((judgement for judgement in tried if not judgement.fault), tried[0])
-    if judged.fault:
-        report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
-    elif judged.scheme is Scheme.UNKNOWN:
-        report.notes.append(
-            f"{name}: no scheme is published for {chain[0].key} keys, so only the device can judge "
-            "the signature"
-        )
-    return SignedBy(name, chain, judged.scheme, len(signature))
+        name, place = authority.name, authority.signature
+        report.signature_ranges.append((base + place.start, base + place.stop))
+        signature, chain = bytes(data[place]), parse_chain(bytes(data[authority.chain]))
+        dates = list_date_errors(chain, at or datetime.now(timezone.utc))
+        if at:
+            report.add(Kind.DATE, *(f"{name}: {error}" for error in dates))
+        else:
+            report.notes += [f"{name}: {error}" for error in dates]
+        report.add(Kind.CHAIN, *(f"{name}: {error}" for error in list_link_errors(chain)))
+        report.notes += [f"{name}: {note}" for note in list_chain_notes(chain)]
+        tried = [
+            judge_signature(chain[0], signature, signed)
+            for signed in parsed.list_signed(data, authority)
+        ]
+        judged = next((judgement for judgement in tried if not judgement.fault), tried[0])
+        if judged.fault:
+            report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
+        elif judged.scheme is Scheme.UNKNOWN:
+            report.notes.append(
+                f"{name}: no scheme is published for {chain[0].key} keys, so only the device can "
+                "judge the signature"
+            )
+        report.signers.append(SignedBy(name, chain, judged.scheme, len(signature)))
 
 
 def list_differences(signed: Image, original: Image) -> list[str]:
@@ -414,18 +366,15 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     The entry point, the machine and the ELF flags must be equal too. Segments that are not
     loadable, such as those that signing adds, may differ.
     """
-    differences = [
-        f"e_{key} is {getattr(signed.headers, key):#x}, "
-        f"not {getattr(original.headers, key):#x} as in the input"
-        for key in ("machine", "entry", "flags")
-        if getattr(signed.headers, key) != getattr(original.headers, key)
-    ]
+    differences = []
+    for key in ("machine", "entry", "flags"):
+        found, wanted = getattr(signed.headers, key), getattr(original.headers, key)
+        if found != wanted:
+            differences.append(f"e_{key} is {found:#x}, not {wanted:#x} as in the input")
     after, before = list(signed.loadable()), list(original.loadable())
     if len(after) != len(before):
-        return [
-            *differences,
-            f"there are {len(after)} loadable segments, but the input has {len(before)}",
-        ]
+        counts = f"there are {len(after)} loadable segments, but the input has {len(before)}"
+        return [*differences, counts]
     for new, old in zip(after, before, strict=True):
         # A signer may move a segment in the file, but changes nothing else.
         if new.header._replace(offset=0) != old.header._replace(offset=0):
@@ -441,13 +390,9 @@ def list_uncovered(image: Image) -> list[tuple[int, int]]:
 
     Such ranges contain padding, section headers and trailers.
     """
-    taken = sorted(
-        [(0, image.headers.end)]
-        + [(segment.offset, segment.end) for segment in image.segments if segment.file_size]
-        + [(len(image.data), len(image.data))]
-    )
-    gaps, position = [], 0
-    for start, end in taken:
+    taken = [(one.header.offset, one.end) for one in image.segments if one.header.filesz]
+    gaps, position = [], image.headers.end
+    for start, end in [*sorted(taken), (len(image.data), len(image.data))]:
         if start > position:
             gaps.append((position, start))
         position = max(position, end)

@@ -22,12 +22,13 @@ from ci.signing.masking import (
 )
 from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
-from ci.signing.selection import Selection, read_signing_policy
+from ci.signing.selection import Selection, SigningPolicy
 from ci.signing.sign import Signed, sign
 from ci.signing.verdict import render_reports
 from provisioning.console.command import DIR, FILE, FLAG, Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
+from provisioning.manifest.reader import read_policy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
             files=tuple(args.files),
         ),
         roots=find_roots(given, args.build_dir, os.environ, needed, progress),
-        target=args.out or user_path(read_signing_policy().output),
+        target=args.out or user_path(read_policy("signing", SigningPolicy).output),
         signer_command=args.signer or "",
         signer_python=args.signer_python,
         timeout_s=args.timeout,

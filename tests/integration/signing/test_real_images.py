@@ -77,7 +77,7 @@ def test_no_image_with_a_flipped_bit_is_proven(images: list[tuple[dict[str, Any]
     for number in range(FLIPS):
         data = bytearray(proven[number % len(proven)])
         (segment,) = (image := parse_image(memoryview(bytes(data)))).hash_segments
-        telling = [*range(image.headers.end), *range(segment.offset, segment.end)]
+        telling = [*range(image.headers.end), *range(segment.header.offset, segment.end)]
         position = rng.randrange(len(data)) if number % 2 else rng.choice(telling)
         bit = 1 << rng.randrange(8)
         data[position] ^= bit

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from ci.signing.mbn import Span, parse_hash_segment
+from ci.signing.mbn import parse_hash_segment
 from tests.build.signing import outcome, show
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -82,8 +82,8 @@ def describe(data: bytes) -> Iterable[str]:
     if isinstance(found, str):
         return [found]
 
-    def place(*spans: Span) -> str:
-        return " ".join(f"{span.start}-{span.end}" for span in spans)
+    def place(*parts: slice) -> str:
+        return " ".join(f"{part.start}-{part.stop}" for part in parts)
 
     return [
         f"version {found.version}: header, metadata, table "

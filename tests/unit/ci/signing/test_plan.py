@@ -9,12 +9,12 @@ import pytest
 
 from ci.signing.mbn import parse_image
 from ci.signing.plan import VARIABLES, Roots, SignPlan, SignRequest, find_roots, make_plan
-from ci.signing.selection import Selection, list_wanted, read_signing_policy
+from ci.signing.selection import Selection, SigningPolicy, list_wanted
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.manifest.reader import read_profile
+from provisioning.manifest.reader import read_policy, read_profile
 from provisioning.store.store import Store
 from provisioning.store.tree import Tree
 from tests.build.signing import outcome, show
@@ -25,7 +25,7 @@ from tests.stand_ins.elfsigner.spoil import put
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
-POLICY = read_signing_policy()
+POLICY = read_policy("signing", SigningPolicy)
 BUILDS = ("v2.49.40.260810104044", "v2.48.40.260601000000")
 FILE = Selection(files=(LIBRARY,))
 DIRECT = Selection("v6", "v81", True)

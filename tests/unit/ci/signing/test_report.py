@@ -150,7 +150,7 @@ def test_each_file_is_compared_with_the_input_of_its_name(
     signed.mkdir()
     inputs.mkdir()
     (signed / "a.so").write_bytes(sign_elf(library, key))
-    last = [one for one in parse_image(memoryview(library)).loadable() if one.file_size][-1]
+    last = [one for one in parse_image(memoryview(library)).loadable() if one.header.filesz][-1]
     for data, code in ((library, ExitCode.OK), (flip(library, last.end - 1), ExitCode.FAILED)):
         (inputs / "a.so").write_bytes(data)
         assert check(signed, "--input", inputs) == code

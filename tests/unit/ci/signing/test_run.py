@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.signing.mbn import parse_image
 from ci.signing.plan import Roots, SignPlan, SignRequest
-from ci.signing.selection import Input, Selection, Wanted, find_qnn_build, read_signing_policy
+from ci.signing.selection import Input, Selection, SigningPolicy, Wanted, find_qnn_build
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UsageError
+from provisioning.manifest.reader import read_policy
 from tests.build.signing import show
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
@@ -80,7 +81,7 @@ def plan(tmp_path: Path, library: bytes) -> Plan:
             inputs.append(Input(wanted, library, 0x68, find_qnn_build(tmp_path / name)))
         roots = Roots(hexagon_sdk=tmp_path / "6.4.0.2")
         request = SignRequest(Selection(), roots, tmp_path / "signed", **more)  # type: ignore[arg-type]
-        return SignPlan(request, read_signing_policy(), tuple(inputs), ())
+        return SignPlan(request, read_policy("signing", SigningPolicy), tuple(inputs), ())
 
     return make
 
@@ -110,7 +111,7 @@ def test_outputs_of_a_signer_that_are_not_proven_are_refused(
 ) -> None:
     """The most specific of several faults is reported."""
     good, expired = sign_elf(library, key), sign_elf(library, make_key(-1))
-    altered = flip(library, parse_image(memoryview(library)).segments[2].offset)
+    altered = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
     outputs = {
         "expired": expired,
         "expired, with a wrong hash": flip(expired, PLACE + 600),
@@ -140,7 +141,7 @@ def test_outputs_of_a_signer_that_are_not_proven_are_refused(
 def test_each_signed_file_is_compared_with_its_own_input(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes, altered: str
 ) -> None:
-    other = flip(library, parse_image(memoryview(library)).segments[2].offset)
+    other = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
     good = sign_elf(library, key)
     write({**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other, key)})
     error = refuse(plan("liba.so", "libb.so"), signer)

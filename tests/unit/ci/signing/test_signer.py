@@ -13,7 +13,8 @@ import pytest
 
 from ci.signing.masking import Masker
 from ci.signing.plan import Roots, SignPlan, SignRequest, resolve_signer
-from ci.signing.selection import Selection, read_signing_policy
+from ci.signing.record import Program
+from ci.signing.selection import Selection, SigningPolicy
 from ci.signing.signer import (
     DROPPED,
     PYTHON_VARIABLE,
@@ -25,12 +26,13 @@ from ci.signing.signer import (
     run_signer,
 )
 from provisioning.errors import UnfitError
+from provisioning.manifest.reader import read_policy
 from tests.build.signing import outcome, show
 from tests.stand_ins.snapshots import check_snapshot
 
 SH = shutil.which("sh") or ""
 SNAPSHOTS = Path(__file__).with_name("snapshots")
-POLICY = read_signing_policy()
+POLICY = read_policy("signing", SigningPolicy)
 Put = Callable[[str, str], Path]
 
 
@@ -123,11 +125,11 @@ def test_files_of_a_signer_command_are_recorded_as_programs(tmp_path: Path) -> N
     assert signer.list_arguments([SH, str(script), "--token", "x", "a"]) == ("--token", "***", "a")
     assert Signer(("sign", "-v"), 1.0).list_arguments(["sign", "-v", "x"]) == ("-v", "x")
     sums = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert [path for path, _ in signer.list_programs()] == [SH, str(script)]
-    assert signer.list_programs()[1:] == [(str(script), sums)]
+    assert [one.path for one in signer.list_programs()] == [SH, str(script)]
+    assert signer.list_programs()[1:] == (Program(str(script), sums),)
     python = Interpreter(Path(sys.executable), "3")
     known = Signer((sys.executable, str(script)), 1.0, python)
-    assert known.list_programs() == [(str(script), sums)]
+    assert known.list_programs() == (Program(str(script), sums),)
 
 
 # Its end
@@ -238,7 +240,7 @@ def test_commands_that_cannot_run_say_what_to_do(put_program: Put, tmp_path: Pat
         "half a quote": lambda: parse_signer("sh 'a", 1.0),
         "no command": lambda: parse_signer(" ", 1.0),
         "a program that is missing": lambda: parse_signer("/no/signer -x", 1.0),
-        "a test signature with {output}": lambda: half.testsig_argv("0x1", tmp_path),
+        "a test signature with {output}": lambda: half.argv(tmp_path, tmp_path, "0x1"),
         "no Hexagon SDK": lambda: resolve_signer(make_plan()),
         "a Hexagon SDK without a signer": lambda: resolve_signer(
             make_plan(roots=Roots(hexagon_sdk=tmp_path))

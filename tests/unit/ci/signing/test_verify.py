@@ -62,7 +62,7 @@ def place_segments(library: bytes, kind: int) -> list[int]:
 
 def first_offset(data: bytes, kind: int = PT_LOAD) -> int:
     segments = parse_image(memoryview(data)).segments
-    return next(segment.offset for segment in segments if segment.header.type == kind)
+    return next(one.header.offset for one in segments if one.header.type == kind)
 
 
 # What is accepted
@@ -218,7 +218,7 @@ def first_part(data: bytes, *, with_hashes: bool) -> bytes:
     """The .mdt of a split image."""
     image = parse_image(memoryview(data))
     (segment,) = image.hash_segments
-    hashed = data[segment.offset : segment.end] if with_hashes else b""
+    hashed = data[segment.header.offset : segment.end] if with_hashes else b""
     return data[: image.headers.end] + hashed
 
 
@@ -265,7 +265,7 @@ def test_the_layout_of_a_signed_file_is_checked(
     monkeypatch.setattr(mbn_writer, "PAGE", 4)
     data = sign_elf(library, key)
     image = parse_image(memoryview(data))
-    assert image.hash_segments[0].offset == image.headers.end  # no gap between them
+    assert image.hash_segments[0].header.offset == image.headers.end  # no gap between them
     assert verify(data).verdict is Verdict.PROVEN
 
 
@@ -297,7 +297,7 @@ def test_a_wrong_hash_names_its_segment(key: Key, library: bytes) -> None:
 def test_the_hash_of_an_empty_segment_is_zero_or_right(key: Key, library: bytes) -> None:
     data = sign_elf(library, key, 6)
     segments = parse_image(memoryview(data)).segments
-    (empty,) = [index for index, one in enumerate(segments) if not one.file_size]
+    (empty,) = [index for index, one in enumerate(segments) if not one.header.filesz]
     entry = slice(TABLE + 48 * empty, TABLE + 48 * empty + 48)
     assert data[entry] == bytes(48)
     for place in (0, 20, 47):
@@ -398,7 +398,7 @@ def test_a_placeholder_or_missing_signature_is_invalid(
 def test_a_signature_of_another_file_is_distinguished_from_another_keys(
     key: Key, library: bytes
 ) -> None:
-    other = sign_elf(flip(library, parse_image(memoryview(library)).segments[2].offset), key)
+    other = sign_elf(flip(library, parse_image(memoryview(library)).segments[2].header.offset), key)
     start = other.index(key.chain) - key.size
     borrowed = FixedKey(0, 0, key.chain, value=other[start : start + key.size])
     (error,) = verify(sign_elf(library, borrowed)).errors
@@ -516,8 +516,11 @@ def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
 def test_signed_bytes_unlike_the_input_are_found(key: Key, library: bytes, tmp_path: Path) -> None:
     data = sign_elf(library, key)
     segment = parse_image(memoryview(data)).segments[4]
-    assert kinds(verify(flip(data, segment.offset + 3), library)) == {Kind.HASH, Kind.DIFFERENT}
-    other = flip(library, parse_image(memoryview(library)).segments[2].offset)
+    assert kinds(verify(flip(data, segment.header.offset + 3), library)) == {
+        Kind.HASH,
+        Kind.DIFFERENT,
+    }
+    other = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
     assert verify(sign_elf(other, key)).verdict is Verdict.PROVEN
     (tmp_path / "a.so").write_bytes(sign_elf(other, key))
     (tmp_path / "b.so").write_bytes(library)
@@ -537,7 +540,7 @@ def test_a_signed_library_with_another_load_layout_differs_from_its_input(librar
         "entry": put(library, 24, "<I", image.headers.entry + 1),
         "flags": put(library, 36, "<I", image.headers.flags + 1),
         "a segment fewer": put(library, 44, "<H", count - 1),
-        "first byte": flip(library, third.offset),
+        "first byte": flip(library, third.header.offset),
         "last byte": flip(library, third.end - 1),
     }
     for word in (2, 3, 5, 6, 7):
