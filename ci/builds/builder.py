@@ -33,9 +33,9 @@ from ci.builds.files import (
     split_symbols,
     sync_overlay,
     take_snapshot,
-    write_state,
+    write_record,
 )
-from ci.builds.plan import BuildJob, BuildPlan, Place
+from ci.builds.plan import BuildJob, BuildPlan
 from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from ci.report.text import count
@@ -77,10 +77,6 @@ class Result:
     cache: CacheCounts | None = None
     undone: tuple[str, ...] = ()
 
-    @property
-    def place(self) -> Place:
-        return self.plan.place
-
 
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build the job unless nothing has changed since its last build.
@@ -109,7 +105,7 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
         copy = inspect_copy(job.plan.overlay, before.inputs.get(SOURCE, {}), place.tree_record)
         is_current = (before.settings, before.digest) == (now.settings, now.digest)
         if is_current and copy.sure and not copy.edited and has_artifacts(place.artifacts, before):
-            write_state(place.state, now)
+            write_record(place.state, now)
             found = collect_artifacts(job.plan, job.request)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
         result = _build(job, before, now, copy, progress)
@@ -128,7 +124,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
         copy = Copy({}, frozenset(), (), sure=True)
     for record in (place.tree_record, *((place.proof,) if job.request.clean else ())):
         record.unlink(missing_ok=True)
-    write_state(place.state, State(now.settings, now.inputs, "", before.artifacts))
+    write_record(place.state, State(now.settings, now.inputs, "", before.artifacts))
     for log in (place.log, place.cache_log):
         log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
@@ -148,7 +144,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
         publish_artifacts(plan, judged)
         files = [path for one in judged for path in (one.path, one.symbols) if path]
         built = tuple(Built(path.name, hash_file(path)) for path in files)
-        write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))
+        write_record(place.state, State(now.settings, now.inputs, now.digest, built))
     counts = read_counts(plan)
     cache = counts.since(counts_before) if counts and counts_before else None
     return Result(plan, now.digest, judged, good, False, changed, times, cache=cache, undone=undone)
@@ -187,39 +183,24 @@ class CacheCounts:
 
 
 def read_counts(plan: BuildPlan) -> CacheCounts | None:
-    """Return the counts of the plan's compiler cache so far, or None if the plan uses no cache."""
+    """Return the counts of the plan's compiler cache so far, or None if the plan uses no cache.
+    Unavailable counts are 0."""
     program = plan.tools.cache
     if program is None:
         return None
-    name = program.path.name
-    if name == "sccache":
-        counts = _ask_sccache(program.path, plan.environment)
+    hits, misses = 0, 0
+    if program.path.name == "sccache":  # its server counts for each language
+        words = [str(program.path), "--show-stats", "--stats-format", "json"]
+        ended = run_process(words, env=plan.environment, timeout_s=PROBE_S, check=False)
+        with suppress(ValueError, KeyError, TypeError):
+            stats = decode_json(ended.output, dict[str, Any])["stats"]
+            kinds = ("cache_hits", "cache_misses")
+            hits, misses = (sum(stats[kind]["counts"].values()) for kind in kinds)
     else:
-        counts = _read_ccache_log(plan.place.cache_log)
-    return CacheCounts(name, str(program.version), *counts)
-
-
-def _read_ccache_log(log: Path) -> tuple[int, int]:
-    """Return hits and misses from ccache's CCACHE_STATSLOG file, in which each line names a counter
-    to increment. Return (0, 0) if there is no such file."""
-    try:
-        lines = read_text(log).splitlines()
-    except OSError:
-        return 0, 0
-    return sum(line in HITS for line in lines), lines.count(MISS)
-
-
-def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the hits and misses of sccache's server, added up over all languages. Return (0, 0) if
-    they are unavailable."""
-    words = [str(program), "--show-stats", "--stats-format", "json"]
-    ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
-    try:
-        stats = decode_json(ended.output, dict[str, Any])["stats"]
-        hits, misses = (stats[name]["counts"].values() for name in ("cache_hits", "cache_misses"))
-    except (ValueError, KeyError, TypeError):
-        return 0, 0
-    return sum(hits), sum(misses)
+        with suppress(OSError):  # each line of CCACHE_STATSLOG names a counter to increment
+            lines = read_text(plan.place.cache_log).splitlines()
+            hits, misses = sum(line in HITS for line in lines), lines.count(MISS)
+    return CacheCounts(program.path.name, str(program.version), hits, misses)
 
 
 SCHEMA_VERSION = 2
@@ -266,7 +247,7 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
 
 
 def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
-    published = result.place.artifacts / one.path.name
+    published = result.plan.place.artifacts / one.path.name
     return {
         "name": one.path.name,
         "path": os.fspath(published if result.published else one.path),
@@ -310,7 +291,13 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
     """Return the text about a build: a summary, and the artifacts with their sizes and findings.
     For an adaptor, the text also says where it was installed and whether it was proven."""
-    lines = [line for artifact in result.artifacts for line in _render_artifact(artifact)]
+    lines = []
+    for one in result.artifacts:
+        machine = one.facts.machine_name if one.facts else "not ELF"
+        head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
+        if one.facts and one.facts.android:
+            head += f"  pages of {one.facts.load_align} bytes"
+        lines += [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
         lines.append(
@@ -324,7 +311,7 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
         lines.append(
             f"  proof     lowered a model with the adaptor in {proof['wall_s']:.1f} s{when}"
         )
-    where = result.place.artifacts if result.published else "not published"
+    where = result.plan.place.artifacts if result.published else "not published"
     return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
 
 
@@ -340,11 +327,3 @@ def _render_head(result: Result) -> str:
     verdict = "" if result.published else ", but VIOLATES its policy"
     files = f"{count(result.changed_files, 'file')} changed"
     return f"{name}: built in {result.wall_s:.1f} s{verdict} ({stages}; {files}{cache})"
-
-
-def _render_artifact(one: Judged) -> list[str]:
-    machine = one.facts.machine_name if one.facts else "not ELF"
-    head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
-    if one.facts and one.facts.android:
-        head += f"  pages of {one.facts.load_align} bytes"
-    return [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]

@@ -55,31 +55,30 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     source = environment.root(SOURCE)
     more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
     components = (*target.needs.components, *more)
-    check_submodules(source, components)
+    submodules = wanted_submodules(source, components)
+    check_submodules(source, submodules)
     check_headers(environment.root(QNN_SDK))
     check_names(source, environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     tag, version = probe_python(target.needs, request)
+    variables = environment.variables
     roots = {item.name: item.root for item in environment.artifacts}
-    compilers = {
-        kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains
-    }
-    names = {item.name.replace("-", "_"): item for item in environment.artifacts}
-    values = {f"{name}_root": str(item.root) for name, item in names.items()}
-    values |= {f"{name}_version": item.version for name, item in names.items()}
-    values |= soc
-    values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
-    exported = {
-        name: environment.variables[name] for name in EXPORTED & environment.variables.keys()
-    }
+    compilers = {kind: resolve_compilers(kind, roots, variables) for kind in target.toolchains}
+    values = {**soc, "python": str(request.python), "python_version": f"{tag} {version}"}
+    for item in environment.artifacts:
+        name = item.name.replace("-", "_")
+        values |= {f"{name}_root": str(item.root), f"{name}_version": item.version}
+    exported = {name: variables[name] for name in EXPORTED & variables.keys()}
     kit = Kit(find_tools(), compilers, values, exported)
     own = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
     variant = "\0".join([*own, *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
-    skip = unneeded_submodules(source, components) | find_installed(source)
+    # The build neither reads nor copies submodules that belong to none of the components.
+    unneeded = frozenset(list_submodules(source)) - {*submodules}
+    skip = unneeded | find_installed(source)
     check = partial(check_fitness, environment, request, progress)
-    return BuildJob(plan, request, inputs, skip, environment.variables, check)
+    return BuildJob(plan, request, inputs, skip, variables, check)
 
 
 def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
@@ -149,10 +148,9 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
     return tuple(found)
 
 
-def check_submodules(source: Path, components: tuple[str, ...]) -> None:
+def check_submodules(source: Path, wanted: tuple[str, ...]) -> None:
     """Raise UnfitError if a submodule is missing. The error lists all missing submodules, not only
     the first."""
-    wanted = wanted_submodules(source, components)
     missing = [path for path in wanted if not has_files(source / path)]
     if missing:
         raise UnfitError(
@@ -160,13 +158,6 @@ def check_submodules(source: Path, components: tuple[str, ...]) -> None:
             why="they are empty or missing; CMake would report them late and one by one",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
-
-
-def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
-    """Return the submodules that belong to none of ``components``. The build neither reads nor
-    copies them.
-    """
-    return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
 
 
 def find_installed(source: Path) -> frozenset[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ci.builds.builder import Result
-from ci.builds.files import python_tag, read_record
+from ci.builds.files import python_tag, read_record, write_record
 from ci.builds.plan import BuildJob, Place
 from ci.builds.targets import Target
 from ci.builds.toolchains import PROBE_S, ask_python
@@ -27,7 +27,7 @@ from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
-from provisioning.files import digest_sources, explain_writes, staged_directory, write_whole
+from provisioning.files import digest_sources, explain_writes, staged_directory
 from provisioning.versions import is_same
 
 OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
@@ -44,7 +44,7 @@ def deliver(
     dict if the target installs nothing. Raises FailedError if the import or the proof fails,
     UnfitError if there is no wheel for the overlay, and StoreError if files cannot be written.
     """
-    target, place = job.plan.target, result.place
+    target, place = job.plan.target, job.plan.place
     if not target.installs:
         return {}
     python = job.request.python
@@ -62,16 +62,21 @@ def deliver(
 def _deliver_overlay(
     job: BuildJob, result: Result, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
-    target, place = job.plan.target, result.place
-    package = _find_wheel(job)
-    overlay, record = place.root / "overlay", place.proof
-    key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
+    place, package = job.plan.place, _find_wheel(job)
+    overlay = place.root / "overlay"
+    proven = [  # what a proof depends on
+        digest_sources(Path(__file__), PROGRAM),
+        *(artifact.sha256 for artifact in result.artifacts),
+        f"{package} {package.stat().st_mtime_ns}",
+        *(f"{name}={value}" for name, value in sorted(job.variables.items())),
+    ]
+    key = hashlib.sha256("\0".join(proven).encode()).hexdigest()
     version = ask_python(job.request.python).distributions["executorch"]
     told = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}
-    known = recall_proof(record, key)
-    if known and overlay.is_dir():
-        return {**told, "proof": {**asdict(known), "cached": True}}
-    make_overlay(target, place, package, overlay)
+    known = read_record(place.proof, Record)
+    if known.proof and known.key == key and overlay.is_dir():
+        return {**told, "proof": {**asdict(known.proof), "cached": True}}
+    make_overlay(job.plan.target, place, package, overlay)
     values = job.plan.values
     checkout, sdk = values["executorch_version"], values["qnn_sdk_version"]
     write_overlay(overlay, OverlayRecord(checkout, sdk, python_tag(job.plan)))
@@ -80,7 +85,7 @@ def _deliver_overlay(
     progress.step(f"lowering a model with the adaptor in {overlay}")
     with progress.waiting("lowering"):
         proof = run_proof(overlay, job.request.python, job.variables)
-    remember_proof(record, key, proof)
+    write_record(place.proof, Record(key, proof))
     return {**told, "proof": {**asdict(proof), "cached": False}}
 
 
@@ -91,20 +96,20 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
-        installed = ask_python(job.request.python).distributions["executorch"]
+        python = job.request.python
+        facts = ask_python(python, ["torch"])
+        installed = facts.distributions["executorch"]
         checkout = job.plan.values["executorch_version"]
         if installed and not is_same(installed, checkout):
             raise UnfitError(
                 f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
-                why=f"an overlay combines the wheel installed for {job.request.python} with the "
-                "checkout's adaptor, so their versions must match",
+                why=f"an overlay combines the wheel installed for {python} with the checkout's "
+                "adaptor, so their versions must match",
                 fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
                 f"environment if {checkout} is supported; or install executorch=={checkout} for "
-                f"{job.request.python}; or build ExecuTorch {installed} (--source); or add "
-                "--install none",
+                f"{python}; or build ExecuTorch {installed} (--source); or add --install none",
             )
-        python = job.request.python
-        if with_proof and not ask_python(python, ["torch"]).modules["torch"]:
+        if with_proof and not facts.modules["torch"]:
             raise UnfitError(
                 f"torch is not installed for {python}",
                 why="to prove that the adaptor works, a model is lowered with it",
@@ -114,15 +119,6 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
 
 def _find_wheel(job: BuildJob) -> Path:
     return find_package(job.request.python, job.plan.source, job.plan.place.root.parent)
-
-
-def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
-    """Yield what a proof depends on: its code, the built files, the wheel and the environment
-    variables."""
-    yield digest_sources(Path(__file__), PROGRAM)
-    yield from (artifact.sha256 for artifact in result.artifacts)
-    yield f"{package} {package.stat().st_mtime_ns}"
-    yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
@@ -183,8 +179,11 @@ def find_package(python: Path, *built: Path) -> Path:
     ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
     contain. Raises UnfitError if there is no such package.
     """
-    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]
+    kept = []
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        path = Path(entry, "executorch").resolve()
+        if not any(path.is_relative_to(place.resolve()) for place in built):
+            kept.append(entry)
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
     if found := ask_python(python, variables=variables).executorch:
         return Path(found)
@@ -193,10 +192,6 @@ def find_package(python: Path, *built: Path) -> Path:
         why="an overlay consists of the installed wheel with another adaptor",
         fix="install the checkout's version of executorch with pip, or add --install none",
     )
-
-
-def _is_below(path: Path, places: tuple[Path, ...]) -> bool:
-    return any(path.resolve().is_relative_to(place.resolve()) for place in places)
 
 
 PROGRAM = Path(__file__).resolve().with_name("proof_program.py")
@@ -237,17 +232,6 @@ class Record(msgspec.Struct, frozen=True):
 
     key: str = ""
     proof: Proof | None = None
-
-
-def recall_proof(record: Path, key: str) -> Proof | None:
-    """Return the proof in ``record`` if it is for the inputs with the digest ``key``, otherwise
-    None."""
-    found = read_record(record, Record)
-    return found.proof if found.key == key else None
-
-
-def remember_proof(record: Path, key: str, proof: Proof) -> None:
-    write_whole(record, msgspec.json.encode(Record(key, proof)))
 
 
 def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:

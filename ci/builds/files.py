@@ -141,8 +141,8 @@ def read_record(path: Path, kind: type[T]) -> T:
         return kind()
 
 
-def write_state(path: Path, state: State) -> None:
-    write_whole(path, msgspec.json.encode(state))
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    write_whole(path, msgspec.json.encode(record))
 
 
 def has_artifacts(directory: Path, state: State) -> bool:
@@ -212,22 +212,17 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> N
             (overlay / path).unlink(missing_ok=True)
         for path in wanted:
             if _differs(copy.files, wanted, path):
-                _copy(source / path, overlay / path)
+                target = overlay / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)
+                # Its time is now, so it is newer than old objects.
+                shutil.copy(source / path, target, follow_symlinks=False)
 
 
 def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> None:
     """Record the files in ``overlay`` after a build, whether it succeeded or not."""
     files = take_snapshot(overlay, copy.files, marks=())
-    written = CopyRecord(files, frozenset(files.keys() - wanted.keys()))
-    write_whole(record, msgspec.json.encode(written))
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    shutil.copy(
-        source, target, follow_symlinks=False
-    )  # its time is now, so it is newer than old objects
+    write_record(record, CopyRecord(files, frozenset(files.keys() - wanted.keys())))
 
 
 SYMBOLS = ".debug"
@@ -331,25 +326,18 @@ def judge_artifact(
         facts = read_elf(path)
     except ElfError as error:
         return Judged(row, path, digest, size, None, (judge_defect(error),))
-    found = [*judge(Placed(facts, policy)), *_judge_build(facts, policy, row, tag)]
+    why = f"the build used -D {PAGE_BYTES}={pages}"
+    fix = f"build without that option: {policy.load_align} is the default"
+    if pages == str(policy.load_align):
+        why = f"this build linked with max-page-size={pages}, but another link option overrode it"
+        fix = "look for max-page-size in the -D options and in the build's log"
     found = [
-        _tell_pages(finding, pages, policy) if finding.id == SMALL_PAGES else finding
-        for finding in found
+        replace(finding, why=why, fix=fix) if finding.id == SMALL_PAGES else finding
+        for finding in (*judge(Placed(facts, policy)), *_judge_build(facts, policy, row, tag))
     ]
     faults = tuple(finding for finding in found if finding.id not in row.accept)
     accepted = tuple(finding for finding in found if finding.id in row.accept)
     return Judged(row, path, digest, size, facts, faults, accepted)
-
-
-def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
-    """Return the finding with a cause and a fix that mention this build's options."""
-    if pages == str(policy.load_align):
-        why = f"this build linked with max-page-size={pages}, but another link option overrode it"
-        return replace(
-            finding, why=why, fix="look for max-page-size in the -D options and in the build's log"
-        )
-    fix = f"build without that option: {policy.load_align} is the default"
-    return replace(finding, why=f"the build used -D {PAGE_BYTES}={pages}", fix=fix)
 
 
 def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:

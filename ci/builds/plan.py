@@ -206,64 +206,19 @@ def make_plan(
     target: Target, request: BuildRequest, source: Path, place: Place, kit: Kit
 ) -> BuildPlan:
     """Return the plan of ``target``. Raises ManifestError for a placeholder without a value."""
-    known = fill_values(target, place, kit)
-    jobs = request.jobs or os.cpu_count() or 1
-    base = _base_options(target, request, place, kit.tools)
-    stages = tuple(
-        _plan_stage(
-            stage,
-            {**kit.compilers[stage.toolchain or target.toolchain].options, **base},
-            request,
-            known,
-        )
-        for stage in target.stages
-    )
-    return BuildPlan(
-        target,
-        place,
-        source,
-        place.tree / target.tree_name,
-        stages,
-        kit.tools,
-        jobs,
-        {**_make_environment(kit, place, known), "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
-        _identify(kit),
-        known,
-        frozenset(request.named),
-    )
-
-
-def fill_values(target: Target, place: Place, kit: Kit) -> dict[str, str]:
-    values = dict(kit.values)
-    for compilers in kit.compilers.values():
-        values.update(compilers.values)
-    return {
-        **values,
+    overlay, tools = place.tree / target.tree_name, kit.tools
+    values, compilers = dict(kit.values), dict[str, str]()
+    for kind, found in kit.compilers.items():
+        values.update(found.values)
+        compilers |= {f"{kind.value} {name}": text for name, text in found.identity.items()}
+    values |= {
         "policy": fill_placeholders(target.policy, values),
-        "tree": str(place.tree / target.tree_name),
+        "tree": str(overlay),
         "prefix": str(place.prefix),
         "stages": str(place.stages),
         "stand_ins": str(STAND_INS),
     }
-
-
-def _identify(kit: Kit) -> dict[str, str]:
-    versions = {
-        name: text for name, text in kit.values.items() if name.endswith(("_version", "_arch"))
-    }
-    cmake, ninja = str(kit.tools.cmake.version), str(kit.tools.ninja.version)
-    compilers = {
-        f"{kind.value} {name}": text
-        for kind, found in kit.compilers.items()
-        for name, text in found.identity.items()
-    }
-    return {**compilers, "cmake": cmake, "ninja": ninja, **versions}
-
-
-def _base_options(
-    target: Target, request: BuildRequest, place: Place, tools: Tools
-) -> dict[str, str]:
-    return {
+    base = {
         "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
         "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
         "CMAKE_INSTALL_PREFIX": str(place.prefix),
@@ -272,6 +227,29 @@ def _base_options(
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
         "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
     }
+    stages = []
+    for stage in target.stages:
+        chosen = kit.compilers[stage.toolchain or target.toolchain].options
+        stages.append(_plan_stage(stage, {**chosen, **base}, request, values))
+    versions = {
+        name: text for name, text in kit.values.items() if name.endswith(("_version", "_arch"))
+    }
+    programs = {"cmake": str(tools.cmake.version), "ninja": str(tools.ninja.version)}
+    jobs = request.jobs or os.cpu_count() or 1
+    environment = _make_environment(kit, place, values)
+    return BuildPlan(
+        target,
+        place,
+        source,
+        overlay,
+        tuple(stages),
+        tools,
+        jobs,
+        {**environment, "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
+        {**compilers, **programs, **versions},
+        values,
+        frozenset(request.named),
+    )
 
 
 def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:

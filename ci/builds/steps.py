@@ -52,8 +52,10 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
     name = plan.target.name
     configured = stage.build / CONFIGURED
     is_fresh = not configured.is_file()
-    if is_fresh:
-        forget_configuration(stage.build)
+    if is_fresh:  # remove the cached configuration, as ``cmake --fresh`` does, but keep the objects
+        (stage.build / "CMakeCache.txt").unlink(missing_ok=True)
+        for found in stage.build.glob("CMakeFiles/[0-9]*"):
+            shutil.rmtree(found)
     configured.unlink(missing_ok=True)
     query = stage.build / API / "query"
     query.mkdir(parents=True, exist_ok=True)
@@ -94,13 +96,6 @@ def _read_words(plan: BuildPlan) -> frozenset[str]:
     command = [str(plan.tools.cmake.path), "--help-variable-list"]
     texts.append(run_process(command, timeout_s=PROBE_S, check=False).output)
     return frozenset(OPTION_NAME.findall("\n".join(texts)))
-
-
-def forget_configuration(build: Path) -> None:
-    """Remove CMake's cached configuration, as ``cmake --fresh`` does, but keep the objects."""
-    (build / "CMakeCache.txt").unlink(missing_ok=True)
-    for found in build.glob("CMakeFiles/[0-9]*"):
-        shutil.rmtree(found)
 
 
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> Output:
@@ -223,29 +218,23 @@ class Output:
         self._lists_unused = UNUSED in line or (self._lists_unused and line[:1] in {"", " "})
         if self._lists_unused and OPTION_NAME.fullmatch(line.strip()):
             self.unused |= {line.strip()}
-        count = NINJA_COUNT.match(line)
-        if count:
-            words = line[count.end() :].split()
-            self._count(int(count[1]), int(count[2]), words[-1].rpartition("/")[2] if words else "")
+        if count := NINJA_COUNT.match(line):
+            done, words = int(count[1]), line[count.end() :].split()
+            self.bar.total = int(count[2])
+            what = words[-1].rpartition("/")[2] if words else ""
+            self.bar.advance(max(done - self._done, 0), what)
+            self._done = done
         if self.echo:
             self.progress.step(line)
         if FULL_DISK.search(line) and not self.full_disk:
             self.full_disk = line.strip()
-        if not line.startswith("FAILED: ") and (self._excerpt or ERROR.search(line)):
-            self._keep(line)
-
-    def _keep(self, line: str) -> None:
-        """Keep up to EXCERPT_LINES lines from the first error on. Then keep up to LATER_ERRORS more
-        lines with errors, because the cause can be far below.
-        """
-        room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
-        if line.strip() and len(self._excerpt) < room:
+        # Keep up to EXCERPT_LINES lines from the first error on. Then keep up to LATER_ERRORS more
+        # lines with errors, because the cause can be far below.
+        is_error = bool(ERROR.search(line))
+        room = EXCERPT_LINES + (LATER_ERRORS if is_error else 0)
+        follows = (self._excerpt or is_error) and not line.startswith("FAILED: ")
+        if follows and line.strip() and len(self._excerpt) < room:
             self._excerpt.append(line)
-
-    def _count(self, done: int, total: int, what: str) -> None:
-        self.bar.total = total
-        self.bar.advance(max(done - self._done, 0), what)
-        self._done = done
 
     @property
     def first_error(self) -> str:

@@ -64,4 +64,4 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     if not result.published:
         faults = [str(fault) for artifact in result.artifacts for fault in artifact.errors]
         raise FailedError("the C++ runner was built but violates its policy", why="\n".join(faults))
-    return result.place.artifacts / PROGRAM
+    return result.plan.place.artifacts / PROGRAM

@@ -152,7 +152,7 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
         **dict.fromkeys(("check_submodules", "check_fitness", "check_headers", "check_names")),
         "check_programs": None,
         "resolve_compilers": Compilers({}, {"cxx": "one"}, values),
-        "unneeded_submodules": frozenset(),
+        **dict.fromkeys(("wanted_submodules", "list_submodules"), ()),
         "find_installed": frozenset(),
         "find_tools": TOOLS,
     }.items():

@@ -89,7 +89,7 @@ class Delivery:
         return self.facts
 
     def deliver(self, where: str, *, with_proof: bool = True) -> dict[str, Any]:
-        result: Any = SimpleNamespace(place=self.place, artifacts=self.artifacts)
+        result: Any = SimpleNamespace(artifacts=self.artifacts)
         return deliver.deliver(self.job, result, where, Progress(None), with_proof=with_proof)
 
     def is_proven_again(self) -> bool:
