@@ -115,8 +115,10 @@ class TreeFiles:
         """Return the files that ``path`` depends on because of its imports, its packages or, for a
         symbolic link, its target, which may be a folder."""
         found = {file for name in imports for file in self.find_module(name, path)}
-        if path.endswith(READ):
-            found.update(self.list_packages(path))
+        folder = directory_of(path)
+        while path.endswith(READ) and f"{folder}/__init__.py" in self.files:
+            found.add(f"{folder}/__init__.py")
+            folder = directory_of(folder)
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             below = f"{target}/"
@@ -131,13 +133,6 @@ class TreeFiles:
             for file in (f"{stem}.py", f"{stem}/__init__.py"):
                 if file in self.files:
                     yield file
-
-    def list_packages(self, path: str) -> Iterator[str]:
-        """Yield the ``__init__.py`` of each package that contains a Python module."""
-        folder = directory_of(path)
-        while f"{folder}/__init__.py" in self.files:
-            yield f"{folder}/__init__.py"
-            folder = directory_of(folder)
 
 
 Load = Callable[[Iterable[str]], Mapping[str, set[str]]]
@@ -181,7 +176,11 @@ class Graph:
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
-            self._read([path for path in wave if path not in self._edges])
+            new = [path for path in wave if path not in self._edges]
+            imports = self._load(new)
+            for path in new:
+                edges = self.tree.list_dependencies(path, imports.get(path, ()))
+                self._edges[path] = tuple(sorted(edges))
             found: dict[str, str] = {}
             for path in wave:
                 for inner in self._edges[path]:
@@ -190,12 +189,6 @@ class Graph:
             parents.update(found)
             wave = list(found)
         return Reach(parents)
-
-    def _read(self, paths: list[str]) -> None:
-        imports = self._load(paths)
-        for path in paths:
-            found = self.tree.list_dependencies(path, imports.get(path, ()))
-            self._edges[path] = tuple(sorted(found))
 
 
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
@@ -284,9 +277,7 @@ def parse_noxfile(text: str) -> Iterator[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SESSIONS":
             yield from ast.literal_eval(node.value)
         if isinstance(node, ast.FunctionDef):
-            for expression in node.decorator_list:
-                if (
-                    ast.unparse(expression.func if isinstance(expression, ast.Call) else expression)
-                    == "nox.session"
-                ):
+            for decorator in node.decorator_list:
+                called = decorator.func if isinstance(decorator, ast.Call) else decorator
+                if ast.unparse(called) == "nox.session":
                     yield node.name

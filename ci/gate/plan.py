@@ -12,14 +12,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from ci.gate.rules import ALL, CaseRule, GateRules, Rule
-from ci.gate.schema import Difference, Kind, Plan, PlannedJob, PlannedSession
+from ci.gate.schema import Change, Difference, Kind, Plan, PlannedJob, PlannedSession
 from ci.models.suite import DEFAULT_SOC, expect_s
 from ci.parity.facts import directory_of
 from ci.parity.policy import matches
@@ -41,38 +40,31 @@ def list_jobs(
 ) -> tuple[PlannedJob, ...]:
     """Return the jobs of the sessions that have to run and that CI can run. ``suites`` maps each
     session that always runs all its cases to these cases."""
-    chosen = [session.name for session in sessions if session.run and not session.by_hand]
-    return tuple(
-        job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
-    )
-
-
-def _list_jobs_of(
-    name: str, cases: Sequence[CaseName], rules: GateRules, own: tuple[CaseName, ...]
-) -> Iterator[PlannedJob]:
-    rule = rules.session_rule(name)
-    plain = PlannedJob(
-        id=name,
-        session=name,
-        python=rules.python,
-        timeout_minutes=rule.timeout_minutes,
-        report=rule.report,
-        policy=rule.policy,
-        cases=own,
-    )
-    if rules.cases and name == rules.planned:
-        durations_s = [expect_s(case.model, case.scheme) for case in cases]
-        count = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
-        shards = split_cases(cases, count, lambda one: expect_s(one.model, one.scheme))
-        for index, part in enumerate(shards, 1):
-            shard = f"{index}/{count}"
-            words, job = ("--plan", FILE, "--shard", shard), f"{name}-{index}-of-{count}"
-            yield replace(plain, id=job, words=words, shard=shard, cases=part)
-    elif rule.pythons:
-        for python in rule.pythons:
-            yield replace(plain, id=f"{name}-{python}", python=python)
-    else:
-        yield plain
+    jobs = []
+    for name in (session.name for session in sessions if session.run and not session.by_hand):
+        rule = rules.session_rule(name)
+        plain = PlannedJob(
+            id=name,
+            session=name,
+            python=rules.python,
+            timeout_minutes=rule.timeout_minutes,
+            report=rule.report,
+            policy=rule.policy,
+            cases=suites.get(name, ()),
+        )
+        if rules.cases and name == rules.planned:
+            durations_s = [expect_s(case.model, case.scheme) for case in cases]
+            number = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
+            shards = split_cases(cases, number, lambda one: expect_s(one.model, one.scheme))
+            for index, part in enumerate(shards, 1):
+                shard, job = f"{index}/{number}", f"{name}-{index}-of-{number}"
+                words = ("--plan", FILE, "--shard", shard)
+                jobs.append(replace(plain, id=job, words=words, shard=shard, cases=part))
+        elif rule.pythons:
+            jobs += [replace(plain, id=f"{name}-{one}", python=one) for one in rule.pythons]
+        else:
+            jobs.append(plain)
+    return tuple(jobs)
 
 
 def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
@@ -89,8 +81,8 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
         }
         for job in jobs
     ]
-    for value in (value for row in rows for value in row.values() if isinstance(value, str)):
-        if not SAFE.fullmatch(value):
+    for value in (value for row in rows for value in row.values()):
+        if isinstance(value, str) and not SAFE.fullmatch(value):
             raise UsageError(f"{value!r} has a character that is not allowed in a matrix")
     return {"include": rows}
 
@@ -173,15 +165,12 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
             if path in reach
         }
         return tuple(case for case in suite if case.model in reached)
-    planned = [
-        tree.sessions[rule.session] for tree in difference.trees if rule.session in tree.sessions
-    ]
-    if any(
-        session_inputs.explain(path)
-        or any(session_inputs.explain_key(path, key) for key in keys or ())
-        for session_inputs in planned
-    ):
-        return suite
+    for tree in difference.trees:
+        inputs = tree.sessions.get(rule.session)
+        if inputs and (
+            inputs.explain(path) or any(inputs.explain_key(path, key) for key in keys or ())
+        ):
+            return suite
     return None
 
 
@@ -275,13 +264,6 @@ class Needs:
     cases: set[CaseName] = field(default_factory=set)
     everything: str = ""
 
-    @cached_property
-    def added(self) -> frozenset[str]:
-        """The paths of added files."""
-        return frozenset(
-            change.path for change in self.difference.changes if change.kind is Kind.ADDED
-        )
-
     def note(self, session: str, path: str, why: str) -> None:
         self.sessions.setdefault(session, {}).setdefault(path, why)
 
@@ -357,7 +339,8 @@ class Needs:
         rows = [
             session for session in self.difference.head.sessions.values() if session.record.files
         ]
-        folder = directory_of(path) if path in self.added else ""
+        is_added = Change(path, Kind.ADDED) in self.difference.changes
+        folder = directory_of(path) if is_added else ""
         while folder and not any(folder in row.reach.folders for row in rows):
             folder = directory_of(folder)
         near = [row.name for row in rows if folder and folder in row.reach.folders]

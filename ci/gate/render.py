@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ci.gate.schema import Plan, PlannedSession, RecordedRun
+from ci.gate.schema import Plan, RecordedRun
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.document import Card, Document, Row, Table
-from ci.report.schema import CaseName
 from ci.report.text import count, name_some
 
 SHOWN_FILES = 20
@@ -18,63 +17,27 @@ def make_plan_document(plan: Plan) -> Document:
     """Return a table of the sessions, whether they run, and why. Only Markdown lists more than a
     few of the changed files."""
     rows = []
-    for planned_session in order(plan.sessions):
-        files = name_some(planned_session.files, SHOWN_FILES)
-        rows.append(
-            Row(
-                (
-                    planned_session.name,
-                    show_fate(planned_session, plan),
-                    show_reason(planned_session),
-                    files,
-                )
-            )
-        )
+    jobs = Counter(job.session for job in plan.jobs)
+    for session in sorted(plan.sessions, key=lambda one: (not one.run, bool(one.by_hand))):
+        fate = "run" if jobs[session.name] == 1 else f"run, {jobs[session.name]} jobs"
+        named = name_some(session.files, 3)
+        why = f"{named}: {session.reason}" if named and session.reason else session.reason
+        if not session.run:
+            fate = "-"
+        elif session.by_hand:
+            fate, why = "by hand", f"{why} ({session.by_hand})"
+        rows.append(Row((session.name, fate, why, name_some(session.files, SHOWN_FILES))))
     head = ("session", "runs", "why", "files")
-    notes = (describe_cases(plan.cases),) if plan.cases else ()
     table = Table("Sessions", "", head, tuple(rows), wide=frozenset({3}))
-    return Document("Plan", describe(plan), (table,), notes)
-
-
-def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
-    """Return the sessions, starting with those that run."""
-    return sorted(sessions, key=lambda one: (not one.run, bool(one.by_hand)))
-
-
-def describe(plan: Plan) -> str:
-    """Return one line with the two trees, the numbers of changed files and of jobs and, if
-    everything runs, the reason."""
     span = f"{plan.base[:12]} to {plan.head[:12]}" if plan.base else plan.head[:12]
-    changes = count(len(plan.changes), "file changed", "files changed")
-    jobs = count(len(plan.jobs), "job", "jobs")
-    whole = f"; everything runs: {plan.everything}" if plan.everything else ""
-    return f"{span}: {changes}, {jobs}{whole}"
-
-
-def show_fate(session: PlannedSession, plan: Plan) -> str:
-    """Return ``run``, ``run, 3 jobs``, ``by hand`` or ``-``."""
-    if not session.run:
-        return "-"
-    if session.by_hand:
-        return "by hand"
-    jobs = sum(job.session == session.name for job in plan.jobs)
-    return "run" if jobs == 1 else f"run, {jobs} jobs"
-
-
-def show_reason(session: PlannedSession) -> str:
-    """Return the first changed files that need the session, then the reason why they need it. If
-    the session has to be run by hand, the reason for that follows."""
-    named = name_some(session.files, 3)
-    text = f"{named}: {session.reason}" if named and session.reason else session.reason
-    return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
-
-
-def describe_cases(cases: Sequence[CaseName]) -> str:
-    """Return the number of cases, their models and SoCs."""
-    models = Counter(case.model for case in cases)
-    socs = dict.fromkeys(case.soc for case in cases)
-    named = ", ".join(f"{model} {number}" for model, number in models.items())
-    return f"cases: {len(cases)} ({named}) on {', '.join(socs)}"
+    text = f"{span}: {count(len(plan.changes), 'file')} changed, {count(len(plan.jobs), 'job')}"
+    if plan.everything:
+        text += f"; everything runs: {plan.everything}"
+    models = Counter(case.model for case in plan.cases)
+    shown = ", ".join(f"{model} {number}" for model, number in models.items())
+    socs = ", ".join(dict.fromkeys(case.soc for case in plan.cases))
+    notes = (f"cases: {len(plan.cases)} ({shown}) on {socs}",) if plan.cases else ()
+    return Document("Plan", text, (table,), notes)
 
 
 def render_runs(runs: Sequence[RecordedRun]) -> str:
@@ -83,7 +46,7 @@ def render_runs(runs: Sequence[RecordedRun]) -> str:
     rows = []
     for run in runs:
         ended = f" (exit code {run.code})" if run.code else ""
-        rows.append(f"{run.name}: opened {count(run.count, 'file', 'files')}{ended}")
+        rows.append(f"{run.name}: opened {count(run.count, 'file')}{ended}")
         rows += [f"  not planned: {path}" for path in run.unplanned]
         if run.failed:
             rows.append("  it failed, so it may use more; fix it, and record it again")
@@ -102,12 +65,9 @@ def make_document(verdict: GateVerdict) -> Document:
     )
     table = Table("Jobs", "The jobs of the plan", ("job", "verdict", "why"), rows, verdict=1)
     notes = tuple(Card("note", note) for note in verdict.notes)
-    return Document("Gate", conclude(verdict), (table, *notes))
-
-
-def conclude(verdict: GateVerdict) -> str:
-    if verdict.is_green:
-        return f"green: {count(len(verdict.jobs), 'job', 'jobs')} of the plan passed"
-    bad = [job.job for job in verdict.jobs if job.verdict is not JobVerdict.PASSED]
-    again = f" {AGAIN}" if verdict.is_infrastructure else ""
-    return f"red: {', '.join(bad) or 'see above'}.{again}"
+    text = f"green: {count(len(verdict.jobs), 'job')} of the plan passed"
+    if not verdict.is_green:
+        bad = [job.job for job in verdict.jobs if job.verdict is not JobVerdict.PASSED]
+        again = f" {AGAIN}" if verdict.is_infrastructure else ""
+        text = f"red: {', '.join(bad) or 'see above'}.{again}"
+    return Document("Gate", text, (table, *notes))

@@ -130,13 +130,6 @@ def read_rules(path: Path | None = None) -> GateRules:
     rules = read_policy("gate", GateRules, path)
     if not rules.record:
         return rules
-    if path:
-        return msgspec.structs.replace(rules, recorded=read_record(path.with_name(rules.record)))
-    recorded = read_toml(f"policies/{rules.record}", dict[str, Recorded])
+    place = (rules.record, path.parent) if path else (f"policies/{rules.record}", None)
+    recorded = read_toml(place[0], dict[str, Recorded], place[1])
     return msgspec.structs.replace(rules, recorded=recorded)
-
-
-def read_record(path: Path) -> dict[str, Recorded]:
-    """Return what recorded runs opened, by session. Raises ManifestError if the file is missing or
-    invalid."""
-    return read_toml(path.name, dict[str, Recorded], path.parent)
