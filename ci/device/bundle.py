@@ -7,8 +7,8 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ci.device import provenance
 from ci.device.connection import require_plain
 from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file, read_runtime
+from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import examine_request, make_request
 from provisioning.doctor.facts import STAGING
@@ -36,6 +37,7 @@ LPAI = ("libQnnLpai.so", "libQnnLpaiStub.so")
 BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
 EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # QNN's loader opens them on an emulator
+OURS = ("libQnn", "libqnn", "libexecutorch", "libc++")  # a bundle must contain these libraries
 NO_SKEL = (
     # only a warning for an app, because the device may have a skel; a bundle must contain one
     "QNN317"
@@ -88,14 +90,6 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(rows.encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Found:
-    """An ELF file that may go into a bundle, with its facts."""
-
-    path: Path
-    elf: ElfFacts
-
-
 def stage(
     socs: Sequence[str],
     runner: Path,
@@ -128,9 +122,9 @@ def stage(
             f"the runner {runner} is not an ELF program",
             fix="pass a runner that build_android, build_linux or build_runner built",
         )
-    target = find_target(head.elf)
-    near = [runner.parent, *map(Path, head.elf.runpath)]
-    known = index_libraries(near, runtimes, head.elf, progress)
+    target = find_target(head)
+    near = [runner.parent, *map(Path, head.runpath)]
+    known = index_libraries(near, runtimes, head, progress)
     wanted = [BACKEND, SYSTEM]
     skels: dict[str, Path] = {}
     if target is Target.EMULATOR:
@@ -157,10 +151,10 @@ def stage(
         for program in every:
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
-        if proven:
-            provenance.copy_evidence(proven, fresh / provenance.EVIDENCE)
+        provenance.copy_files(proven.values(), fresh / provenance.EVIDENCE)
         if signed:
-            provenance.copy_record(signed, fresh / provenance.SIGNING)
+            records = [signed / name for name in (RECORD_NAME, STATEMENT_NAME)]
+            provenance.copy_files(records, fresh / provenance.SIGNING)
         if provenance.has_sbom_library():
             parts = list_parts(bundle, fresh / FILES)
             provenance.write_sbom(fresh / provenance.SBOM, BUNDLE_NAME, bundle.digest, parts)
@@ -226,48 +220,46 @@ def find_target(elf: ElfFacts) -> Target:
     )
 
 
-def read_library(path: Path) -> Found | None:
-    """Return an ELF file with its facts, or None for any other file."""
+def read_library(path: Path) -> ElfFacts | None:
+    """Return the facts of an ELF file, or None for any other file."""
     try:
-        return Found(path, read_elf(path))
+        return read_elf(path)
     except ElfError:
         return None
 
 
 def index_libraries(
     near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
-) -> Mapping[str, Found]:
-    """Return the libraries that fit the runner ``like``, keyed by file name. The directories
-    ``near`` are searched first, then everything below ``runtimes``. Of several files with the same
-    name, the first one is returned."""
+) -> Mapping[str, ElfFacts]:
+    """Return the libraries that fit the runner ``like``, keyed by file name: those for its
+    processor and, on AArch64, for its system (Android or Linux). The directories ``near`` are
+    searched first, then everything below ``runtimes``. Of several files with the same name, the
+    first one is returned."""
     paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
     for place in runtimes:
         progress.step(f"looking for libraries in {place}")
         paths += (top / name for top, _, names in walk(place) for name in sorted(names))
-    known: dict[str, Found] = {}
+    target = find_target(like)
+    known: dict[str, ElfFacts] = {}
     for path in paths:
         if ".so" in path.name and path.name not in known:
             found = read_library(path)
-            if found and is_alike(found.elf, like):
-                known[path.name] = found
+            if found and found.machine == like.machine:
+                is_android = bool(found.android) == (target is Target.ANDROID)
+                if is_android or target is Target.EMULATOR:
+                    known[path.name] = found
     return known
 
 
-def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
-    """Return whether a library is for the processor of the runner ``like``, and on AArch64 also for
-    its system (Android or Linux)."""
-    return elf.machine == like.machine and (
-        elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
-    )
-
-
-def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
+def close_over(
+    wanted: Iterable[str], runner: ElfFacts, known: Mapping[str, ElfFacts]
+) -> dict[str, Path]:
     """Return the paths of the wanted libraries and of all libraries that they and the runner need,
     keyed by name. Raises UnfitError if a wanted library is missing, or a needed library of QNN,
     ExecuTorch or libc++. Other missing libraries are left out, because they are assumed to be part
     of the device's system."""
     found: dict[str, Path] = {}
-    todo = [*wanted, *runner.elf.needed]
+    todo = [*wanted, *runner.needed]
     required = {*wanted}
     while todo:
         name = todo.pop()
@@ -275,8 +267,8 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
             continue
         if name in known:
             found[name] = known[name].path
-            todo += known[name].elf.needed
-        elif name in required or is_ours(name):
+            todo += known[name].needed
+        elif name in required or name.startswith(OURS):
             raise UnfitError(
                 f"{name} is missing",
                 why="no searched directory contains this library for the runner's machine and"
@@ -284,11 +276,6 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
                 fix="pass a directory with this library to --runtime, which may be repeated",
             )
     return found
-
-
-def is_ours(name: str) -> bool:
-    """Return whether a library belongs to QNN, ExecuTorch or libc++. A bundle must contain it."""
-    return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 
 def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
@@ -320,12 +307,12 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
 
 def list_parts(bundle: Bundle, directory: Path) -> list[provenance.Part]:
     """Return a bundle's files, each with the names of the libraries that it needs."""
-    found = {file.name: read_library(directory / file.name) for file in bundle.files}
-    return [
-        provenance.Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
-        for file in bundle.files
-        for one in [found[file.name]]
-    ]
+    parts = []
+    for file in bundle.files:
+        elf = read_library(directory / file.name)
+        needs = elf.needed if elf else ()
+        parts.append(provenance.Part(file.name, file.sha256, file.qnn, needs))
+    return parts
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
@@ -333,13 +320,10 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
     it."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
-    grave = (
-        finding
-        for finding in verdict.findings
-        if finding in verdict.errors or finding.id == NO_SKEL
-    )
-    if first := next((finding for finding in grave if str(directory) in finding.where), None):
-        raise UnfitError(f"{first.id}: {first.what}", why=first.why, fix=first.fix)
+    for finding in verdict.findings:
+        is_grave = finding in verdict.errors or finding.id == NO_SKEL
+        if is_grave and str(directory) in finding.where:
+            raise UnfitError(f"{finding.id}: {finding.what}", why=finding.why, fix=finding.fix)
 
 
 def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
@@ -362,7 +346,9 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
 def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
     """Copy the licence files in ``runtimes`` to the directory ``target``. If files with the same
     name differ, a number is put before the names of all but the first."""
-    for path in list_licences(runtimes):
+    folders = [folder for place in runtimes for folder in (place, place / "LICENSES")]
+    found = (path for folder in folders for glob in LICENCES for path in folder.glob(glob))
+    for path in filter(Path.is_file, found):
         target.mkdir(exist_ok=True)
         names = (f"{number}-{path.name}" for number in itertools.count(2))
         for name in itertools.chain([path.name], names):
@@ -370,10 +356,3 @@ def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
             if not copy.exists() or filecmp.cmp(copy, path, shallow=False):
                 shutil.copyfile(path, copy)
                 break
-
-
-def list_licences(runtimes: Iterable[Path]) -> Iterator[Path]:
-    for place in runtimes:
-        for folder in (place, place / "LICENSES"):
-            for pattern in LICENCES:
-                yield from (path for path in folder.glob(pattern) if path.is_file())

@@ -204,7 +204,9 @@ def open_device(word: str, place: str = "") -> Device:
             f"--device {word} does not name a device",
             fix="pass adb:SERIAL, adb: (the only phone) or ssh:[USER@]HOST[:PORT]",
         )
-    host, port = split_port(rest)
+    host, port = rest, ""
+    if found := HOST.fullmatch(rest):  # an IPv6 address with a port is written [::1]:22
+        host, port = f"{found['user'] or ''}{found['v6'] or found['v4']}", found["port"] or ""
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
     # BatchMode: nobody can answer a question about a password or an unknown host key.
     # A board that loses power does not close the connection, so the client asks every ten seconds.
@@ -212,15 +214,6 @@ def open_device(word: str, place: str = "") -> Device:
     alive = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6")
     ports = ("-p", port) if port else ()
     return Device(word, (client, "-T", *safe, *alive, *ports, "--", host), place or BOARD_PLACE)
-
-
-def split_port(host: str) -> tuple[str, str]:
-    """Split ``[USER@]HOST[:PORT]``, and return ``[USER@]HOST`` and the port or "". An IPv6 address
-    with a port is written ``[::1]:22``."""
-    found = HOST.fullmatch(host)
-    if not found:
-        return host, ""
-    return f"{found['user'] or ''}{found['v6'] or found['v4']}", found["port"] or ""
 
 
 def require_client(name: str, fix: str) -> str:
@@ -272,17 +265,6 @@ STATES = {
     "authorizing": "accept this computer's key on the phone's screen",
     "missing": "connect this phone, or select one that adb lists",
 }
-
-
-def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
-    """Parse lines such as ``soc=SM8650``. Return a list of values per name. A line without a value
-    is skipped."""
-    found: dict[str, list[str]] = {}
-    for line in text:
-        name, equals, value = line.partition("=")
-        if equals and value.strip():
-            found.setdefault(name, []).append(value.strip())
-    return found
 
 
 QUESTIONS = """
@@ -346,7 +328,11 @@ def identify(device: Device) -> DeviceFacts:
     where = quote(device.place)
     room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
     text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")
-    found = parse_lines(text.splitlines())
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if value.strip():
+            found.setdefault(name, []).append(value.strip())
     if lacks := found.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",

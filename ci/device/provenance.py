@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,13 +196,6 @@ class Part:
     version: str = ""
     needs: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """The file's component type in CycloneDX."""
-        if self.name.endswith(".pte"):
-            return "machine-learning-model"
-        return "library" if ".so" in self.name else "application"
-
 
 def has_sbom_library() -> bool:
     """Return whether the library that writes an SBOM is installed."""
@@ -224,16 +217,18 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
     bom.metadata.timestamp = read_clock()[0]
     root = Component(name=name, version=digest, type=ComponentType.APPLICATION, bom_ref=name)
     bom.metadata.component = root
-    made = {
-        part.name: Component(
+    made = {}
+    for part in parts:
+        kind = ComponentType.LIBRARY if ".so" in part.name else ComponentType.APPLICATION
+        if part.name.endswith(".pte"):
+            kind = ComponentType.MACHINE_LEARNING_MODEL
+        made[part.name] = Component(
             name=part.name,
             version=part.version or None,
-            type=ComponentType(part.kind),
+            type=kind,
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)],
             bom_ref=part.name,
         )
-        for part in parts
-    }
     for part in parts:
         bom.components.add(made[part.name])
         needed = [made[need] for need in part.needs if need in made and need != part.name]
@@ -273,10 +268,10 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
     return found
 
 
-def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
-    """Copy statements to ``target``."""
-    target.mkdir()
-    for path in statements.values():
+def copy_files(paths: Iterable[Path], target: Path) -> None:
+    """Copy files to the directory ``target``, which is created for the first of them."""
+    for path in paths:
+        target.mkdir(exist_ok=True)
         shutil.copyfile(path, target / path.name)
 
 
@@ -291,10 +286,3 @@ def list_signed(folder: Path) -> dict[str, Path]:
         )
     ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
     return {path.name: path for path in folder.iterdir() if path.name not in ours}
-
-
-def copy_record(folder: Path, target: Path) -> None:
-    """Copy the record of signed libraries to ``target``."""
-    target.mkdir()
-    for name in (RECORD_NAME, STATEMENT_NAME):
-        shutil.copyfile(folder / name, target / name)

@@ -157,8 +157,8 @@ def is_gone(owner: str) -> bool:
 
 
 class Holder(NamedTuple):
-    """The owner of a lease, and the seconds until it expires. The device reports both; they are
-    empty while another computer is taking the lease."""
+    """The owner of a lease, and the seconds until it expires. The device reports both, but not
+    while another computer is taking the lease."""
 
     owner: str
     left_s: str
@@ -196,8 +196,8 @@ class DeviceRunner:
         as ``take``."""
         if holder := self.take(seconds):
             raise UnfitError(
-                f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                why=f"the lease ends in {holder.left_s or 'a few'} seconds, unless it is renewed",
+                f"{self.device.name} is in use by {holder.owner}",
+                why=f"the lease ends in {holder.left_s} seconds, unless it is renewed",
                 fix="wait for the device with --wait SECONDS",
             )
 
@@ -218,7 +218,7 @@ class DeviceRunner:
                 return None
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
             if gone == owner or not is_gone(owner):
-                return Holder(owner, left_s)
+                return Holder(owner or "another computer", left_s or "a few")
             gone = owner
 
 
@@ -245,9 +245,8 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
             holder = runner.take()
             if not holder:
                 return runner
-            owner = holder.owner or "another computer"
-            left_s = holder.left_s or "a few"
-            held.append(f"{runner.device.name} is in use by {owner}: the lease ends in {left_s} s")
+            name, (owner, left_s) = runner.device.name, holder
+            held.append(f"{name} is in use by {owner}: the lease ends in {left_s} s")
         if time.monotonic() >= ends:
             raise UnfitError(
                 held[0] if len(held) == 1 else f"all {len(held)} devices are in use",
@@ -440,7 +439,9 @@ class DeviceProgram:
             parse_heat(found.get(name, b"").decode("utf-8", "replace")) for name in (BEFORE, AFTER)
         )
         memory = 1024 * int(sizes[-1]) if sizes and sizes[-1].isdigit() else None
-        self.speed_ms = parse_speed(found.get(SPEED, b""))
+        self.speed_ms = None
+        with suppress(ValueError):  # the runner wrote no number
+            self.speed_ms = float(found.get(SPEED, b""))
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
@@ -461,14 +462,6 @@ class DeviceProgram:
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)
-
-
-def parse_speed(content: bytes) -> float | None:
-    """Return the milliseconds that a runner wrote, or None if ``content`` is not a number."""
-    try:
-        return float(content)
-    except ValueError:
-        return None
 
 
 def shell_path(directory: str) -> str:

@@ -53,7 +53,9 @@ def test_only_a_runner_that_was_published_is_run(
 ) -> None:
     errors = [SimpleNamespace(errors=("one", "two")), SimpleNamespace(errors=("three",))]
     result: Any = SimpleNamespace(
-        published=True, artifacts=errors, place=SimpleNamespace(artifacts=tmp_path)
+        published=True,
+        artifacts=errors,
+        plan=SimpleNamespace(place=SimpleNamespace(artifacts=tmp_path)),
     )
     monkeypatch.setattr(runner, "prepare_runner", lambda target, *_: target.name)
     monkeypatch.setattr(runner, "run_build", lambda job, _: result if job == "runner" else None)

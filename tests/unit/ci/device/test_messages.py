@@ -13,7 +13,6 @@ from ci.device import bundle as bundles
 from ci.device.bundle import (
     BUNDLE,
     FILES,
-    Found,
     close_over,
     find_skel,
     find_target,
@@ -77,7 +76,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no program": lambda: require_loads(place / "text", place / "sdk", ["SM8650"]),
         "no room": staging("SM8650", out="text/out"),
         "another machine": lambda: find_target(make_facts(HEXAGON)),
-        "a library": lambda: close_over(["libQnnHtp.so"], Found(runner, read_facts(runner)), {}),
+        "a library": lambda: close_over(["libQnnHtp.so"], read_facts(runner), {}),
         "a skel": lambda: find_skel(SKEL75, [place / "evidence"]),
         "no bundle": lambda: read_bundle(place),
         "no record": read(files=3),

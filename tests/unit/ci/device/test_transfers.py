@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tarfile
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,6 @@ from ci.device.bundle import (
     FILES,
     Bundle,
     BundleFile,
-    Found,
     Target,
     close_over,
     copy_licences,
@@ -495,8 +494,8 @@ def test_the_system_of_a_runner_is_read_from_its_elf_file(facts: ElfFacts, targe
 
 
 def test_staged_libraries_include_their_transitive_needs() -> None:
-    def make(name: str, *needed: str) -> Found:
-        return Found(Path("/at") / name, make_facts(ARM, needed=needed))
+    def make(name: str, *needed: str) -> ElfFacts:
+        return replace(make_facts(ARM, needed=needed), path=Path("/at") / name)
 
     known = {
         "libQnnHtp.so": make("libQnnHtp.so", "libc.so", "liba.so"),
