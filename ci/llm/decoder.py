@@ -79,11 +79,9 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.post_attention_norm: nn.Module = nn.Identity()
-        self.post_ffn_norm: nn.Module = nn.Identity()
-        if config.post_norms:
-            self.post_attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-            self.post_ffn_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+        kind = nn.RMSNorm if config.post_norms else nn.Identity
+        self.post_attention_norm = kind(config.dim, eps=config.norm_eps)
+        self.post_ffn_norm = kind(config.dim, eps=config.norm_eps)
 
 
 class Decoder(nn.Module):

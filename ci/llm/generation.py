@@ -145,12 +145,6 @@ def collect(fed: Sequence[int], rows: Sequence[Array], loop: Loop) -> Generated:
     return Generated(tuple(fed), tokens, np.stack(rows), loop.read_caches())
 
 
-def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
-    """Feed each window of a text to prefill, each in a new loop. Return the logits [token,
-    vocabulary] that predict all tokens of each window except its first."""
-    return np.concatenate([loop().feed(window)[:-1] for window in windows])
-
-
 def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
     """Return the number of equal tokens at the start of two texts."""
     pairs = enumerate(zip(tokens, others, strict=False))

@@ -27,7 +27,6 @@ from ci.llm.generation import (
     run_decode,
     run_forced,
     run_free,
-    run_windows,
 )
 from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
@@ -74,7 +73,8 @@ class Subject:
         there is no text."""
         if not self.text:
             return None
-        logits = run_windows(lambda: Loop(interface, step), self.text)
+        rows = [Loop(interface, step).feed(window)[:-1] for window in self.text]
+        logits = np.concatenate(rows)  # that predict all tokens of each window except its first
         return measure_perplexity(logits, [token for window in self.text for token in window[1:]])
 
 

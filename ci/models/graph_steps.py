@@ -24,6 +24,10 @@ ATTENTION = "scaled_dot_product_attention"
 OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
 
 
+Numbers = Mapping[str, tuple[float, ...]]
+Measures = Iterator[tuple[str, tuple[float, ...]]]  # names and numbers
+
+
 class Operand(Struct, frozen=True):
     """An operand of an operator."""
 
@@ -51,9 +55,7 @@ class Step(Struct, frozen=True):
     origin: Origin = NOWHERE
 
 
-def measure_step(
-    operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
-) -> dict[str, tuple[float, ...]]:
+def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tuple[float, ...]]:
     """Return a step's numbers, together with these:
 
     - ``kernel``: the longest side of a convolution's kernel
@@ -120,28 +122,24 @@ def measure_step(
     return found
 
 
-def _measure_convolution(
-    operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
-) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measures:
     kernel = max(operands[1].shape[2:], default=0)
     reach = (kernel - 1) * max(numbers.get("dilation", (1.0,)), default=1.0) + 1
     beyond = max(numbers.get("padding", (0.0,)), default=0.0) - reach + 1
     yield "kernel", (float(kernel),)
     yield "beyond", (max(beyond, 0.0),)
-    added = numbers.get("output_padding", ())
     if "output_padding" in numbers:
         yield "unreached", (_find_unreached(operands[1].shape[2:], numbers),)
         yield "group_outputs", tuple(map(float, operands[1].shape[1:2]))
     channels = operands[0].shape[1] if len(operands[0].shape) > 2 else 1
     if channels > 1 and max(numbers["groups"], default=1) == channels:
         yield "depthwise", (1.0,)
+        added = numbers.get("output_padding", ())
         padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
         yield "surplus", (max((1 + more - given for more, given in padded if more), default=0.0),)
 
 
-def _measure_constants(
-    operands: Sequence[Operand],
-) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _measure_constants(operands: Sequence[Operand]) -> Measures:
     for place, one in enumerate(operands):
         if one.constant and math.prod(one.shape) == 1:
             yield "factor", (one.magnitude,)
@@ -151,11 +149,9 @@ def _measure_constants(
             yield "uniform", (1.0,)
 
 
-def _measure_norm(operands: Sequence[Operand]) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _measure_norm(operands: Sequence[Operand]) -> Measures:
     lengths = {operand.shape[-1] for operand in operands if operand.shape and not operand.constant}
-    stored = [
-        operand.shape[0] for operand in operands if operand.stored and len(operand.shape) == 1
-    ]
+    stored = [one.shape[0] for one in operands if one.stored and len(one.shape) == 1]
     if stored and stored[0] in lengths:
         yield "factors", (float(stored[0]),)
     elif stored and lengths == {1}:
@@ -177,7 +173,7 @@ def _is_misplaced(shape: Sequence[int]) -> bool:
     return length <= 32 and (tall or flat)
 
 
-def _repeat(numbers: Mapping[str, tuple[float, ...]], name: str, default: float) -> Iterator[float]:
+def _repeat(numbers: Numbers, name: str, default: float) -> Iterator[float]:
     """Yield an argument's number per axis. A single number applies to all axes."""
     given = numbers.get(name) or (default,)
     yield from given
@@ -185,7 +181,7 @@ def _repeat(numbers: Mapping[str, tuple[float, ...]], name: str, default: float)
         yield given[-1]
 
 
-def _find_unreached(kernel: Sequence[int], numbers: Mapping[str, tuple[float, ...]]) -> float:
+def _find_unreached(kernel: Sequence[int], numbers: Numbers) -> float:
     names = (("stride", 1.0), ("padding", 0.0), ("output_padding", 0.0), ("dilation", 1.0))
     given = [_repeat(numbers, name, usual) for name, usual in names]
     rows = [0.0]
@@ -195,9 +191,7 @@ def _find_unreached(kernel: Sequence[int], numbers: Mapping[str, tuple[float, ..
     return max(rows)
 
 
-def _measure_pool(
-    shape: Sequence[int], numbers: Mapping[str, tuple[float, ...]]
-) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _measure_pool(shape: Sequence[int], numbers: Numbers) -> Measures:
     if any(numbers["ceil_mode"]):
         yield "overhang", (_find_overhang(shape, numbers),)
     if "count_include_pad" not in numbers or not any(numbers.get("padding", ())):
@@ -213,7 +207,7 @@ def _measure_pool(
         yield "counted", (1.0,)
 
 
-def _find_overhang(shape: Sequence[int], numbers: Mapping[str, tuple[float, ...]]) -> float:
+def _find_overhang(shape: Sequence[int], numbers: Numbers) -> float:
     kernel = numbers.get("kernel_size", ())
     given = [_repeat(numbers, name, usual) for name, usual in (("stride", 1.0), ("padding", 0.0))]
     sizes = shape[-len(kernel) :] if len(kernel) > 1 else shape[2:]
@@ -400,7 +394,7 @@ def _list_arguments(node: Any) -> Iterator[tuple[Any, Any]]:
         yield one, node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
 
 
-def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _list_numbers(node: Any) -> Measures:
     """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
     omitted argument has its default."""
     for one, value in _list_arguments(node):

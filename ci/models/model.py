@@ -66,12 +66,11 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     with blame_model(Path(reference).name, " (in module.eval())"):
         module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
-    made = "" if is_suite(reference) or len(calibration) + 1 >= MIN_SETS else SHUFFLED
+    is_enough = given or is_suite(reference) or len(calibration) + 1 >= MIN_SETS
     calibration_made = "" if is_suite(reference) or calibration else SHUFFLED
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
-    judged = given or sets[:MIN_SETS]
-    made = "" if given else made
+    judged, made = given or sets[:MIN_SETS], "" if is_enough else SHUFFLED
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
     return Model(reference, module, judged, sets, outputs, made, calibration_made)

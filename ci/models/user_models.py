@@ -318,7 +318,7 @@ def find_function(path: Path, function: str) -> bool | None:
         tree = ast.parse(read_bytes(path))
         top = list(_list_statements(tree))
         bound = {name for node in ast.walk(tree) for name in _list_bound(node)}
-        read = {name for node in ast.walk(tree) for name in _list_read(node)}
+        read = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)}
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if function in list_defined(tree.body):
@@ -349,12 +349,6 @@ def _list_statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield one
         if not isinstance(one, (*DEFINITIONS, ast.expr)):
             yield from _list_statements(one)
-
-
-def _list_read(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            yield name
 
 
 def _list_bound(node: ast.AST) -> Iterator[str]:

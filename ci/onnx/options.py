@@ -11,8 +11,8 @@ import functools
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from pathlib import Path, PurePath
+from typing import Literal
 
 from msgspec import Struct
 
@@ -34,22 +34,11 @@ HTP = f"{LIBRARIES}/libQnnHtp.so"
 SAVER_LIBRARY = f"{LIBRARIES}/libQnnSaver.so"
 
 
-class Kind(str, Enum):
-    """The kind of an option's values."""
-
-    SWITCH = "switch"
-    CHOICE = "choice"
-    NUMBER = "number"
-    FILE = "file"
-    DIRECTORY = "directory"
-    TEXT = "text"
-
-
 class Option(Struct, frozen=True, forbid_unknown_fields=True):
     """One option. The comment at the top of onnx-options.toml explains each field."""
 
     name: str
-    kind: Kind
+    kind: Literal["switch", "choice", "number", "file", "directory", "text"]
     default: str
     doc: str
     wrong: str
@@ -70,26 +59,24 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def allowed(self) -> str:
         """Return the allowed values as text."""
-        if self.kind is Kind.CHOICE:
-            return ", ".join(self.values)
-        if self.kind is Kind.NUMBER and self.most is not None:
+        if self.kind == "number" and self.most is not None:
             return f"{self.least} to {self.most}" if self.most > self.least else str(self.least)
-        words = {
-            Kind.SWITCH: "0, 1",
-            Kind.NUMBER: f"a whole number, at least {self.least}",
-            Kind.FILE: "a file" + (" to write" if self.made else ""),
-            Kind.DIRECTORY: "a directory",
-            Kind.TEXT: self.example or "text",
-        }
-        return words[self.kind]
+        return {
+            "switch": "0, 1",
+            "choice": ", ".join(self.values),
+            "number": f"a whole number, at least {self.least}",
+            "file": "a file" + (" to write" if self.made else ""),
+            "directory": "a directory",
+            "text": self.example or "text",
+        }[self.kind]
 
     def fits(self, value: str) -> bool:
         """Return whether ``value`` is allowed. This does not check paths."""
-        if self.kind is Kind.NUMBER:
+        if self.kind == "number":
             most = 2**31 if self.most is None else self.most
             is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
             return is_number is not None and self.least <= int(value) <= most
-        if self.kind is Kind.TEXT:
+        if self.kind == "text":
             return re.fullmatch(self.pattern, value) is not None
         return value in (self.values or ("0", "1"))
 
@@ -190,12 +177,9 @@ def _find_own_faults(
 
 def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> str:
     table, plain = read_options(), name.removeprefix(PREFIX)
-    kinds = {
-        "provider option": table.provider,
-        "session entry": table.session,
-        "run option": table.run,
-    }
-    for kind, options in kinds.items():
+    tables = (table.provider, table.session, table.run)
+    kinds = ("provider option", "session entry", "run option")
+    for kind, options in zip(kinds, tables, strict=True):
         if any(option.name == plain for option in options):
             return f"{name} has no effect where it was set: {plain} is a {kind}"
     near = difflib.get_close_matches(name.lower(), [*known, *others], n=2, cutoff=0.6)
@@ -204,7 +188,7 @@ def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> 
 
 
 def _find_value_fault(option: Option, value: str) -> str:
-    if option.kind in (Kind.FILE, Kind.DIRECTORY):
+    if option.kind in {"file", "directory"}:
         return _find_path_fault(option, value)
     parts = value.split(",") if option.several else [value]
     wrong = [part for part in parts if not option.fits(part)]
@@ -220,17 +204,14 @@ def _find_path_fault(option: Option, value: str) -> str:
     path = Path(value)
     if not value or "\0" in value:
         return f"not valid; allowed: {option.allowed}"
-    if option.kind is Kind.DIRECTORY:
+    if option.kind == "directory":
         return "" if path.is_dir() else "no such directory"
     if option.made:
-        return (
-            ""
-            if path.parent.is_dir() and not path.is_dir()
-            else "not valid; allowed: a file in an existing directory"
-        )
+        fits = path.parent.is_dir() and not path.is_dir()
+        return "" if fits else "not valid; allowed: a file in an existing directory"
     if len(path.parts) == 1:  # the loader searches for such a name
-        fault = "not valid; allowed: a library (libQnnHtp.so)"
-        return "" if re.fullmatch(r"lib\w+\.so", value) else fault
+        fits = re.fullmatch(r"lib\w+\.so", value) is not None
+        return "" if fits else "not valid; allowed: a library (libQnnHtp.so)"
     return "" if path.is_file() else "no such file"
 
 
@@ -360,11 +341,8 @@ def hash_option_files(options: Mapping[str, str]) -> list[str]:
     """Return the SHA-256 of each file that ``options`` name and that a compilation reads, such as
     the user's own backend or the libraries in op_packages. A name without a directory stands for a
     library of the SDK, which is hashed with the SDK."""
-    read = {
-        option.name
-        for option in read_options().provider
-        if option.kind is Kind.FILE and not option.made
-    }
+    options_of_files = (one for one in read_options().provider if one.kind == "file")
+    read = {option.name for option in options_of_files if not option.made}
     words = [value for name, value in sorted(options.items()) if name in read]
     for package in options.get("op_packages", "").split(","):
         words += package.split(":")[1:2]

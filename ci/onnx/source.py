@@ -74,18 +74,12 @@ class Source:
 def from_torch(model: Model, digest: str) -> Source:
     """Return the source for a model of the suite or from a user's function."""
 
-    def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
-        return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
-
-    return Source(
-        model,
-        digest,
-        evaluation=plain(model.evaluation),
-        calibration=plain(model.calibration),
-        reference=plain(model.reference),
-        made=model.made,
-        calibration_made=model.calibration_made,
+    given = (model.evaluation, model.calibration, model.reference)
+    evaluation, calibration, reference = (
+        tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets) for sets in given
     )
+    made, calibration_made = model.made, model.calibration_made
+    return Source(model, digest, evaluation, calibration, reference, made, calibration_made)
 
 
 def from_file(

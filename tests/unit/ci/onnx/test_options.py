@@ -10,7 +10,6 @@ import pytest
 
 from ci.models.schemes import Scheme
 from ci.onnx.options import (
-    Kind,
     Option,
     check_options,
     choose_options,
@@ -36,14 +35,14 @@ PROVIDER, SESSION = read_options().provider, read_options().session
 OPTIONS = [*PROVIDER, *SESSION]
 # By kind: a value that no option takes, and one that most take.
 REFUSED = {
-    Kind.SWITCH: "2",
-    Kind.CHOICE: "quux",
-    Kind.NUMBER: "-1",
-    Kind.FILE: "/no/where/libx.so",
-    Kind.DIRECTORY: "/no/where",
-    Kind.TEXT: "",
+    "switch": "2",
+    "choice": "quux",
+    "number": "-1",
+    "file": "/no/where/libx.so",
+    "directory": "/no/where",
+    "text": "",
 }
-TAKEN = {Kind.SWITCH: "1", Kind.NUMBER: "1", Kind.FILE: "libQnnHtp.so", Kind.DIRECTORY: "."}
+TAKEN = {"switch": "1", "number": "1", "file": "libQnnHtp.so", "directory": "."}
 
 
 def take(option: Option) -> dict[str, str]:
