@@ -138,12 +138,6 @@ class HuggingFaceConfig(Struct, frozen=True):
     def size_of_head(self) -> int:
         return self.head_dim or self.family.head_dim or self.hidden_size // self.num_attention_heads
 
-    @property
-    def is_windowed(self) -> bool:
-        """Return whether a sliding window hides distant tokens in some layers."""
-        wanted = self.family.windowed or self.use_sliding_window
-        return self.sliding_window is not None and wanted
-
     def convert(self) -> DecoderConfig:
         """Return the dimensions. Raises UsageError for features that are not supported here."""
         family = self.family
@@ -162,7 +156,8 @@ class HuggingFaceConfig(Struct, frozen=True):
             raise UsageError(f"{CONFIG} has mlp_bias", why="such layers are not supported")
         base, scaling, rotated, local = self.read_rope()
         most = self.max_position_embeddings
-        if self.is_windowed and self.sliding_window:
+        is_windowed = family.windowed or self.use_sliding_window  # distant tokens are hidden
+        if is_windowed and self.sliding_window:
             most = min(most, self.sliding_window)
         if isinstance(scaling, RopeFactors) and self.original_max_position_embeddings:
             most = min(most, self.original_max_position_embeddings)

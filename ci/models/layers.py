@@ -27,6 +27,7 @@ from ci.report.schema import Clipped
 
 PROJECTIONS = 8
 TINY = 1e-12
+QUANTIZERS = {"quantize_per_tensor", "dequantize_per_tensor"}
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
@@ -89,8 +90,9 @@ class _Extremes(Interpreter):
         self.found = found
 
     def run_node(self, n: Node) -> Any:
-        if name_operator(n) == "quantize_per_tensor" and not _is_weight(n.all_input_nodes[0]):
-            value = self.env[n.all_input_nodes[0]]
+        source = _find_read(n)
+        if source and name_operator(n) == "quantize_per_tensor":
+            value = self.env[source]
             low, high = self.found.get(n, (math.inf, -math.inf))
             self.found[n] = min(low, float(value.min())), max(high, float(value.max()))
         return super().run_node(n)
@@ -177,9 +179,12 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
     return limit_db(float(10 * torch.log10(signal / noise)) if signal else -BEST_DB)
 
 
-def _is_weight(node: Node) -> bool:
-    """Return whether a node is a constant, and not a buffer that the graph also writes."""
-    return node.op == "get_attr" and not is_state(node)
+def _find_read(node: Node) -> Node | None:
+    """Return the activation that ``node`` quantizes or dequantizes, or None for other nodes. A
+    buffer is an activation if the graph also writes it."""
+    source = node.args[0] if name_operator(node) in QUANTIZERS else None
+    is_weight = isinstance(source, Node) and source.op == "get_attr" and not is_state(source)
+    return source if isinstance(source, Node) and not is_weight else None
 
 
 class _Rounding(Interpreter):
@@ -191,9 +196,7 @@ class _Rounding(Interpreter):
         self.outputs: Sequence[Tensor] = ()
 
     def run_node(self, n: Node) -> Any:
-        source = n.args[0] if n.args else None
-        rounds = name_operator(n) in {"quantize_per_tensor", "dequantize_per_tensor"}
-        if rounds and isinstance(source, Node) and not _is_weight(source):
+        if source := _find_read(n):
             value: Tensor = self.env[source]
             if name_operator(n) == "quantize_per_tensor":
                 scale, zero, low, high = (float(str(number)) for number in n.args[1:5])
@@ -234,7 +237,7 @@ def _name_rounded(node: Node) -> tuple[str, ...]:
     found, readers = ([node] if node.op == "call_function" else []), [*node.users]
     while readers:
         one = readers.pop(0)
-        if name_operator(one) in {"quantize_per_tensor", "dequantize_per_tensor"}:
+        if name_operator(one) in QUANTIZERS:
             readers += one.users
         elif one.op == "call_function":
             found.append(one)
@@ -252,12 +255,8 @@ class _Recorder(Interpreter):
         self.outputs: Sequence[Tensor] = ()
 
     def run_node(self, n: Node) -> Any:
-        rounds = name_operator(n) in {"quantize_per_tensor", "dequantize_per_tensor"}
-        source = n.args[0] if n.args else None
-        if self.plain and rounds and isinstance(source, Node) and not _is_weight(source):
-            result = self.env[source]
-        else:
-            result = super().run_node(n)
+        source = _find_read(n) if self.plain else None
+        result = self.env[source] if source else super().run_node(n)
         gives = n.op in {"call_function", "placeholder"} and isinstance(result, Tensor)
         if gives and result.is_floating_point():
             self.values[n] = result

@@ -118,33 +118,21 @@ def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict
 
 
 def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
-    selectors = part.selectors
-    missing = next(
-        (
-            selector
-            for selector, wanted in selectors.items()
-            if not any(
-                _is_match(selector, wanted, value)
-                for candidate in candidates
-                for value in getattr(candidate, selector)
-            )
-        ),
-        "",
-    )
-    if not missing:
-        why = "nodes match each of its selectors, but no node matches all of them"
-        return UsageError(f"no node belongs to the part {part}", why=why)
-    known = [
-        *dict.fromkeys(value for candidate in candidates for value in getattr(candidate, missing))
-    ]
-    more = f", and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
-    return UsageError(
-        f"no node belongs to the part {part}",
-        why=f"the model has no {missing} {selectors[missing]}",
-        fix=f"use one of its {KINDS[missing]}: {', '.join(known[:MOST_NAMES])}{more}"
-        if known
-        else f"select by something other than {missing}: this model's nodes have none",
-    )
+    for selector, wanted in part.selectors.items():
+        values = (value for candidate in candidates for value in getattr(candidate, selector))
+        known = [*dict.fromkeys(values)]
+        if any(_is_match(selector, wanted, value) for value in known):
+            continue
+        more = f", and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+        return UsageError(
+            f"no node belongs to the part {part}",
+            why=f"the model has no {selector} {wanted}",
+            fix=f"use one of its {KINDS[selector]}: {', '.join(known[:MOST_NAMES])}{more}"
+            if known
+            else f"select by something other than {selector}: this model's nodes have none",
+        )
+    why = "nodes match each of its selectors, but no node matches all of them"
+    return UsageError(f"no node belongs to the part {part}", why=why)
 
 
 def list_parts(
@@ -157,15 +145,14 @@ def list_parts(
     rows: list[Mapping[str, str]] = []
     for candidate in every:
         part = owners.get(candidate.name)
+        selectors = part.selectors if part else {}
         rows.append(
             {
                 "node": candidate.name,
                 "op": candidate.op[0],
                 "line": next(iter((*candidate.line, *reversed(candidate.module))), ""),
                 "scheme": part.scheme.value if part else candidate.made or base,
-                "part": " ".join(f"{name}={value}" for name, value in part.selectors.items())
-                if part
-                else "",
+                "part": " ".join(f"{name}={value}" for name, value in selectors.items()),
             }
         )
     return rows

@@ -37,6 +37,7 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+OWN_CODE = f"{Path(__file__).resolve().parents[1]}/"  # of this project's ``ci``
 EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -179,8 +180,13 @@ def _find_root(error: BaseException) -> BaseException:
 def _list_own(error: BaseException) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the function of the innermost frame in the user's code, or
     nothing if the exception was raised elsewhere."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_users_file(frame.filename)]
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith(".py")
+        and not is_installed(frame.filename)
+        and not frame.filename.startswith(OWN_CODE)
+    ]
     if isinstance(error, SyntaxError) and error.filename:
         own = [traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)]
     for frame in own[-1:]:
@@ -212,13 +218,6 @@ def working_directory(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-def is_users_file(file: str) -> bool:
-    """Return whether a file is Python source that is neither installed nor in this project's
-    ``ci``."""
-    here = Path(__file__).resolve().parents[2]
-    return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 
 
 def find_origin(node: Any) -> Origin:

@@ -96,12 +96,14 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     blob = _read_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
     claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
+    fields = metadata.get(COMPATIBILITY, "").split(":")
+    numbers = fields[5].split(",") if len(fields) > 5 and fields[0] == "v2" else ()
     context = Context(
         partitions=tuple(_text(node, "partition_name") for node in nodes),
         source=_text(main[0], "source"),
         sdk_version=claimed[1] if claimed else "",
         qnn=build.version or "" if build else "",
-        socs=_parse_socs(metadata.get(COMPATIBILITY, "")),
+        socs=tuple(int(number) for number in numbers if number.isdecimal() and number != "0"),
         targets=find_targets(blob),
         seal=metadata.get(SEAL, ""),
     )
@@ -191,12 +193,6 @@ def _find_strangeness(context: Context, blob: Blob) -> str:
     if context.seal and hashlib.sha256(blob).hexdigest() != context.seal:
         return "its context binary was changed after compilation: its SHA-256 differs"
     return ""
-
-
-def _parse_socs(text: str) -> tuple[int, ...]:
-    parts = text.split(":")
-    numbers = parts[5].split(",") if len(parts) > 5 and parts[0] == "v2" else ()
-    return tuple(int(number) for number in numbers if number.isdecimal() and number != "0")
 
 
 def _text(node: Mapping[str, Any], name: str) -> str:

@@ -39,6 +39,16 @@ MOST_SHOWN = 8
 MISSING = "is missing"
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
 CLASSICAL = "ai.onnx.ml"  # trees, linear classifiers and scalers, as skl2onnx writes them
+UNKNOWN_DOMAIN = {  # what is wrong and its fix, by whether the domain is CLASSICAL
+    True: (
+        "QNN does not support",
+        "let the CPU run this model, or use a neural network of ONNX's operators",
+    ),
+    False: (
+        "ONNX Runtime does not know",
+        "use ONNX's operators, or define it as a function in the model",
+    ),
+}
 # Operators of quantized models. QNN's provider supports only the first two.
 QUANTIZED = (
     "QuantizeLinear",
@@ -242,18 +252,8 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
                 " torch.onnx.export(..., dynamo=True) does this for a loop over a range",
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
-            classical = node.domain == CLASSICAL
-            yield Fault(
-                f"the node {label} is in domain {domain}, "
-                + (
-                    "which QNN does not support"
-                    if classical
-                    else "which ONNX Runtime does not know"
-                ),
-                "let the CPU run this model, or use a neural network of ONNX's operators"
-                if classical
-                else "use ONNX's operators, or define it as a function in the model",
-            )
+            who, fix = UNKNOWN_DOMAIN[node.domain == CLASSICAL]
+            yield Fault(f"the node {label} is in domain {domain}, which {who}", fix)
     for tensor in list_external(model):
         location = find_location(tensor)
         if fault := find_location_fault(location, path.parent):

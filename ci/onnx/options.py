@@ -12,6 +12,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
@@ -115,26 +116,21 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
             faults.append(f"{name} is given twice")
         else:
             options[name] = value
-    _refuse([*faults, *_find_own_faults(options, read_options().provider, installed_version())])
+    _refuse([*faults, *_find_own_faults(options, read_options().provider)])
     return options
 
 
 def check_options(
-    options: Mapping[str, str],
-    entries: Mapping[str, str] | None = None,
-    *,
-    version: str = "",
+    options: Mapping[str, str], entries: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Check the options and session entries of one session against the EP's ``version``, by default
-    the installed one.
+    """Check the options and session entries of one session against the installed EP.
 
     Raises UsageError with all faults, if there are any, and the allowed values.
     """
-    version = version or installed_version()
-    table, entries = read_options(), entries or {}
+    table = read_options()
     faults = [
-        *_find_own_faults(options, table.provider, version),
-        *_find_own_faults(entries, table.session, version, table.others),
+        *_find_own_faults(options, table.provider),
+        *_find_own_faults(entries, table.session, table.others),
     ]
     _refuse(faults or list(find_conflicts(options, entries)))
 
@@ -161,9 +157,9 @@ def _refuse(faults: Iterable[str]) -> None:
 
 
 def _find_own_faults(
-    given: Mapping[str, str], options: Sequence[Option], version: str, others: Sequence[str] = ()
+    given: Mapping[str, str], options: Sequence[Option], others: Sequence[str] = ()
 ) -> Iterator[str]:
-    known = {option.name: option for option in options}
+    known, version = {option.name: option for option in options}, installed_version()
     for name, value in given.items():
         option = known.get(name)
         if option is None:
