@@ -9,7 +9,6 @@ headers of any size into memory.
 from __future__ import annotations
 
 import lzma
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -270,19 +269,63 @@ def extract_tar(
     are written. Use this only for an archive with a verified hash. Raises IntegrityError or
     OSError.
     """
-    work = _Extraction(path.name, root, layout, _bound(limits, path, path.name))
-    with explain_damage(path.name):
-        with _open(path, path.name) as stream:
-            reader = TarReader(stream, path.name)
-            for member in reader.members():
-                work.take(reader, member)
-                if not whole and work.literal and work.literal <= work.taken:
-                    break  # all files that the layout names are written
-        missing = {end: path for path, end in work.aliases.items() if end not in work.places}
-        if missing:
-            with _open(path, path.name) as stream:
-                work.write_targets(TarReader(stream, path.name), missing)
-    return work.finish()
+    name, limits = path.name, _bound(limits, path, path.name)
+    literal = set() if whole else layout.literal_paths()
+    census, members = Census(name, limits), list[Member]()
+    placed, entries = dict[str, Member](), dict[str, TreeEntry]()
+    with explain_damage(name), _open(path, name) as stream:
+        reader = TarReader(stream, name)
+        for member in reader.members():
+            census.add(member)
+            members.append(member)
+            target = layout.place(member.name) if member.kind != "dir" else ""
+            if target in placed:
+                raise unsafe(name, f"two members would be written to {target!r}")
+            if target:
+                placed[target] = member
+            if target and member.kind == "file":
+                entries[target] = _write(reader, root, target, member)
+            if literal and literal <= placed.keys():
+                break  # all files that the layout names are written
+    files = {member.name: at for at, member in placed.items() if member.kind == "file"}
+    aliases = {at: member.link for at, member in placed.items() if member.kind == "hardlink"}
+    if missing := {end: at for at, end in aliases.items() if end not in files}:
+        entries |= _write_targets(path, root, missing)
+        files |= missing
+    check_members(name, members, limits)
+    make_parents(root, aliases)
+    for at, end in aliases.items():
+        if at not in entries:
+            entry = entries[files[end]]
+            (root / at).hardlink_to(root / entry.path)
+            entries[at] = TreeEntry(at, entry.size, entry.mode, entry.sha256)
+    empty = [at for at, member in place_members(members, layout) if member.kind == "dir"]
+    links = {at: member.link for at, member in placed.items() if member.kind == "symlink"}
+    return [*entries.values(), *make_directories(root, empty)], links
+
+
+def _write(reader: TarReader, root: Path, path: str, member: Member) -> TreeEntry:
+    """Write the file that ``reader`` yielded last."""
+    try:
+        make_parents(root, [path])
+        pieces, mode = reader.data(), member.stored_mode
+        return write_file(root, path, reader.name, member.size, pieces, mode=mode)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise unsafe(reader.name, "clashes with another", member=member.name) from error
+
+
+def _write_targets(path: Path, root: Path, missing: Mapping[str, str]) -> dict[str, TreeEntry]:
+    """Read the archive again, and write each file that is wanted only because a wanted hard link
+    points to it. ``missing`` maps the file's name to the path of the link, and the file is written
+    to this path.
+    """
+    with explain_damage(path.name), _open(path, path.name) as stream:
+        reader = TarReader(stream, path.name)
+        return {
+            missing[member.name]: _write(reader, root, missing[member.name], member)
+            for member in reader.members()
+            if member.kind == "file" and member.name in missing
+        }
 
 
 def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
@@ -334,70 +377,3 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         is_gzip = name.endswith((".gz", ".tgz"))
         with igzip.IGzipFile(path) if is_gzip else open_regular(path) as stream:
             yield stream
-
-
-class _Extraction:
-    def __init__(self, name: str, root: Path, layout: Layout, limits: Limits) -> None:
-        self.literal = layout.literal_paths()
-        self.name, self.root, self.layout, self.limits = name, root, layout, limits
-        self.members: list[Member] = []
-        self.entries: dict[str, TreeEntry] = {}
-        self.links: dict[str, str] = {}
-        self.aliases: dict[str, str] = {}
-        self.places: dict[str, str] = {}
-        self.taken: set[str] = set()
-        self.made: set[str] = set()
-        self.census = Census(name, limits)
-
-    def take(self, reader: TarReader, member: Member) -> None:
-        """Check one member. Write it if it is a wanted file; record it if it is a wanted link."""
-        self.census.add(member)
-        self.members.append(member)
-        path = self.layout.place(member.name) if member.kind != "dir" else ""
-        if not path:
-            return
-        if path in self.taken:
-            raise unsafe(self.name, f"two members would be written to {path!r}")
-        self.taken.add(path)
-        self.places[member.name] = path
-        if member.kind == "symlink":
-            self.links[path] = member.link
-        elif member.kind == "hardlink":
-            self.aliases[path] = member.link
-        else:
-            self.entries[path] = self._write(reader, path, member)
-
-    def _write(self, reader: TarReader, path: str, member: Member) -> TreeEntry:
-        try:
-            if (parent := posixpath.dirname(path)) not in self.made:
-                make_parents(self.root, [path])
-                self.made.add(parent)
-            pieces, mode = reader.data(), member.stored_mode
-            return write_file(self.root, path, self.name, member.size, pieces, mode=mode)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise unsafe(self.name, "clashes with another", member=member.name) from error
-
-    def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """Read the archive again, and write each file that is wanted only because a wanted hard
-        link points to it. ``missing`` maps the file's name to the path of the link, and the file is
-        written to this path.
-        """
-        for member in reader.members():
-            if member.kind == "file" and (path := missing.get(member.name)):
-                self.entries[path] = self._write(reader, path, member)
-                self.places[member.name] = path
-                del self.aliases[path]
-
-    def finish(self) -> tuple[list[TreeEntry], dict[str, str]]:
-        """Check all members together, create the hard links and the empty directories, and return
-        the tree entries and the symbolic links (path -> target).
-        """
-        check_members(self.name, self.members, self.limits)
-        make_parents(self.root, self.aliases)
-        for path, target in self.aliases.items():
-            entry = self.entries[self.places[target]]
-            (self.root / path).hardlink_to(self.root / entry.path)
-            self.entries[path] = TreeEntry(path, entry.size, entry.mode, entry.sha256)
-        placed = place_members(self.members, self.layout)
-        empty = [path for path, member in placed if member.kind == "dir"]
-        return [*self.entries.values(), *make_directories(self.root, empty)], self.links

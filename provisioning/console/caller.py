@@ -129,51 +129,49 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 _ON_GITHUB = re.compile(r".*github\.com[/:](.+?)(?:\.git)?/?")
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The content of direct_url.json: the URL that pip installed this copy from, '' if that was a
+    package index, and what it knows of a checkout or a directory.
+    """
+
+    url: str = ""
+    vcs_info: Mapping[str, str] = field(default_factory=dict)
+    dir_info: Any = None
+
+
+def read_origin() -> Origin:
+    """Return where this copy came from. Of a damaged record, nothing is known."""
+    with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
+        return decode_json(text, Origin)
+    return Origin()
+
+
 def find_origin() -> str:
     """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub, otherwise
     ""."""
-    with suppress(ValueError, KeyError, TypeError):
-        origin = _read_origin()
-        owner = _ON_GITHUB.fullmatch(origin["url"])
-        return f"{owner[1]}@{origin['vcs_info']['commit_id']}" if owner else ""
-    return ""
+    origin = read_origin()
+    owner, commit = _ON_GITHUB.fullmatch(origin.url), origin.vcs_info.get("commit_id")
+    return f"{owner[1]}@{commit}" if owner and commit else ""
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs this project with an extra from where this copy came: a
     commit on GitHub, a directory, a wheel or a package index."""
-    repository, _, commit = find_origin().partition("@")
-    folder, file = _find_local()
-    if repository:
-        target = f"{DISTRIBUTION}[{extra}] @ git+https://github.com/{repository}@{commit}"
-    elif file:
-        target = f"{DISTRIBUTION}[{extra}] @ {file.as_uri()}"
+    origin, has_checkout = read_origin(), (CHECKOUT / "pyproject.toml").is_file()
+    path = Path(unquote(urlsplit(origin.url).path)) if origin.url.startswith("file:") else None
+    if repository := find_origin():
+        target = f"{DISTRIBUTION}[{extra}] @ git+https://github.com/{repository}"
+    elif path and origin.dir_info is None:
+        target = f"{DISTRIBUTION}[{extra}] @ {path.as_uri()}"
     else:
-        target = f"{folder or DISTRIBUTION}[{extra}]"
+        target = f"{path or (CHECKOUT if has_checkout else DISTRIBUTION)}[{extra}]"
     quoted = shlex.quote(target) if set(target) & set('"$`\\') else f'"{target}"'
     # Another pip is first on PATH in an environment of the noxfile or one that is not activated.
     is_own = Path(shutil.which("pip") or "") == Path(sys.executable).parent / "pip"
     pip = "pip" if is_own else f"{shlex.quote(sys.executable)} -m pip"
     return f"{pip} install {quoted}"
-
-
-def _find_local() -> tuple[Path | None, Path | None]:
-    """Return the directory that this copy was installed or runs from, and the wheel that it was
-    installed from."""
-    with suppress(ValueError, KeyError, TypeError):
-        origin = _read_origin()
-        url = urlsplit(origin["url"])
-        if url.scheme == "file":
-            path = Path(unquote(url.path))
-            return (path, None) if "dir_info" in origin else (None, path)
-    return (CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else None), None
-
-
-def _read_origin() -> Any:
-    with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
-        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
-        return decode_json(text, dict[str, Any])
-    return {}
 
 
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from provisioning.__main__ import VERBS
-from provisioning.console.caller import Caller, keep_cause, shown_path
+from provisioning.console.caller import (
+    CHECKOUT,
+    Caller,
+    install_command,
+    keep_cause,
+    shown_path,
+)
 from provisioning.console.command import find_verb
 
 SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
@@ -95,3 +103,19 @@ def test_the_cause_of_a_failure_is_written_to_the_file_of_the_variable(
     assert (tmp_path / "cause").read_text() == "a model failed"
     keep_cause("no file \udcff")
     assert (tmp_path / "cause").read_text() == "no file \\udcff"
+
+
+@pytest.mark.parametrize(
+    ("origin", "target"),
+    [
+        ({"url": "file:///a%20b", "dir_info": {}}, "/a b[device]"),
+        ({"url": "file:///a.whl", "archive_info": {}}, "executorch-qnn-ci[device] @ file:///a.whl"),
+        ({"url": 3}, f"{CHECKOUT}[device]"),  # damaged
+    ],
+)
+def test_an_extra_is_installed_from_where_this_copy_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, target: str
+) -> None:
+    (tmp_path / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+    assert install_command("device").endswith(f'pip install "{target}"')
