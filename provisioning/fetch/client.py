@@ -185,7 +185,8 @@ class Client:
         response.close()
         if not is_read:
             self.abort()
-            self.close()
+            while self.sockets:
+                self.sockets.pop().close()
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> Any:
         """Return the final response after all redirects; the bodies of redirects are not read."""
