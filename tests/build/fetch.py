@@ -51,7 +51,7 @@ class Watched(Progress):
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
-        self.bars.append(Bar(label, total, unit, None, live=False))
+        self.bars.append(Bar(label, total, unit, self))
         yield self.bars[-1]
 
 
