@@ -14,7 +14,7 @@ from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
 from ci.device.runner import CLEAN, STARTS, DeviceRunner, lease_first
 from ci.verbs.options import add_option
-from provisioning.console.command import DIR, FLAG, MANY, Outcome
+from provisioning.console.command import DIR, FLAG, MANY, Outcome, group_options
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
@@ -25,38 +25,35 @@ DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its optio
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = group_options(parser)
     add_device(parser)
-    text = "only remove this project's files from the device"
-    parser.add_argument("--clean", **FLAG, help=text)
+    add("--clean", "only remove this project's files from the device", **FLAG)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a device and the bundle with its runner."""
-    add = partial(add_option, parser, group=DEVICE)
+    add = partial(add_option, parser, DEVICE)
     add(
-        "--device",
-        text="a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
+        "--device adb:SERIAL|ssh:HOST",
+        "a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
         " repeatable with --any",
-        metavar="adb:SERIAL|ssh:HOST",
         again=str,
         of_cases=True,
         **MANY,
     )
     add(
-        "--any",
-        text="use the first free device with that SoC, from --device or, without --device, from"
+        "--any soc=SOC",
+        "use the first free device with that SoC, from --device or, without --device, from"
         " those that adb lists",
         default="",
-        metavar="soc=SOC",
         again=str,
         of_cases=True,
     )
     bundle = "the directory that `stage` wrote"
-    add("--bundle", text=bundle, **DIR, again=str, needs=ON_DEVICE, of_cases=True)
-    place = "this project's directory on the device"
-    add("--place", text=place, default="", metavar="DIR", needs=ON_DEVICE)
+    add("--bundle", bundle, **DIR, again=str, needs=ON_DEVICE, of_cases=True)
+    add("--place DIR", "this project's directory on the device", default="", needs=ON_DEVICE)
     wait = "seconds to wait for a device that is in use"
-    add("--wait", text=wait, type=float, default=0.0, metavar="S", needs=ON_DEVICE)
+    add("--wait S", wait, type=float, default=0.0, needs=ON_DEVICE)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -96,39 +96,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what runs the programs: python, cpp, or a program that accepts the flags of"
         " qnn_executor_runner"
     )
-    add("--runner", HOW, runner, default=NAME, again=str, digest=True, of_cases=True)
+    add(HOW, "--runner", runner, default=NAME, again=str, digest=True, of_cases=True)
+    text = "the processor to lower for; default: htp"
     add(
-        "--backend",
         HOW,
-        "the processor to lower for; default: htp",
+        "--backend",
+        text,
         choices=[backend.value for backend in Backend],
         default=Backend.HTP.value,
         again=str,
         digest=True,
         of_cases=True,
     )
-    add("--plan", WHAT, "run only the cases in this plan.json", **FILE, of_cases=True)
+    add(WHAT, "--plan", "run only the cases in this plan.json", **FILE, of_cases=True)
     shard = "run only part I of N of the cases, as in 2/3"
-    add("--shard", WHAT, shard, default="", metavar="I/N", of_cases=True)
+    add(WHAT, "--shard I/N", shard, default="", of_cases=True)
     add_options(parser, "--plain")
     untested = "accept versions that are not in manifests/pairs.toml; the report notes this"
-    add("--try-unsupported", TOOLS, untested, **FLAG, again=str)
+    add(TOOLS, "--try-unsupported", untested, **FLAG, again=str)
     add_options(parser, "--executorch")
-    add(
-        "--strict",
-        TOOLS,
-        "exit with code 3 if the runner that this nox call built cannot load the programs",
-        **FLAG,
-    )
+    text = "exit with code 3 if the runner that this nox call built cannot load the programs"
+    add(TOOLS, "--strict", text, **FLAG)
     add_options(parser, "--sdk", "--adaptor")
     add_device(parser)
+    text = f"how often to start each program on a device, to measure times; default: {STARTS}"
     add(
-        "--starts",
         DEVICE,
-        f"how often to start each program on a device, to measure times; default: {STARTS}",
+        "--starts N",
+        text,
         type=int,
         default=0,
-        metavar="N",
         check=least(0),
         again=str,
         digest=True,

@@ -109,12 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--scheme", "--soc")
     add = partial(add_option, parser)
     device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
-    add("--device", WHAT, device, default="", metavar="NAME")
+    add(WHAT, "--device NAME", device, default="")
     frontend = "what lowers the models; default: onnx for .onnx files, else executorch"
-    add("--frontend", WHAT, frontend, choices=("executorch", "onnx"))
+    add(WHAT, "--frontend", frontend, choices=("executorch", "onnx"))
     add_options(parser, *RUN, "--no-cache")
     trace = "write the predicted timeline of each case to DIR, for ui.perfetto.dev"
-    add("--trace", RESULTS, trace, **DIR)
+    add(RESULTS, "--trace", trace, **DIR)
     add_options(parser, "--calibrate", gaps={"--calibrate": OWN_LINES})
     add_options(parser, "--sdk")
 

@@ -22,7 +22,7 @@ from ci.report.write import REPORTS_FIX
 from ci.verbs.options import add_options
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
-from provisioning.console.command import FILE, FLAG, Outcome
+from provisioning.console.command import FILE, FLAG, Outcome, group_options
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
@@ -36,27 +36,25 @@ SEEDS = tuple(range(10))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    text = "minutes to search; default: 10"
-    add("--minutes", type=float, default=MINUTES, metavar="N", help=text)
-    add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
+    add = group_options(parser)
+    add("--minutes N", "minutes to search; default: 10", type=float, default=MINUTES)
+    add("--graphs N", "stop after N graphs per scheme", type=int, default=0)
     add_options(parser, "--scheme", group="", text="a quantization scheme; repeatable")
-    add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default: 0")
-    text = "what lowers the graphs; default: onnx"
-    add("--frontend", choices=FRONTENDS, default="onnx", help=text)
+    add("--seed S", "seed of the generator; default: 0", type=int, default=0)
+    add("--frontend", "what lowers the graphs; default: onnx", choices=FRONTENDS, default="onnx")
     text = "report known faults like new ones, instead of only counting them"
-    add("--without-known", **FLAG, help=text)
+    add("--without-known", text, **FLAG)
     text = (
         "graphs from blocks of which models are made, random graphs, or both in turns;"
         " default: both"
     )
-    add("--source", choices=SOURCES, default=SOURCES[0], help=text)
+    add("--source", text, choices=SOURCES, default=SOURCES[0])
     text = "an SoC to compile for; repeatable; default: {}"
     add_options(parser, "--soc", group="", text=text)
     text = "instead of a search, try a graph with ten seeds: a file, or the name of a known fault"
-    add("--graph", **FILE, help=text)
+    add("--graph", text, **FILE)
     cores = len(os.sched_getaffinity(0))
-    add("--jobs", type=int, default=cores, help=f"number of parallel workers; default: {cores}")
+    add("--jobs", f"number of parallel workers; default: {cores}", type=int, default=cores)
     add_options(parser, "--reports", gaps={"--reports": "fuzz/"})
     add_options(parser, "--offline", group="")
     add_options(parser, "--sdk", "--adaptor")

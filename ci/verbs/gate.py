@@ -13,18 +13,17 @@ from ci.gate.verdict import GateVerdict, judge
 from ci.report.document import render_markdown, show_document
 from ci.report.merge import find_faults
 from ci.report.write import read_report
-from provisioning.console.command import DIR, FILE, FLAG, Outcome, user_path
+from provisioning.console.command import DIR, FILE, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("plan", type=user_path, help="plan.json, as `plan --out` writes it")
-    add("--needs", required=True, **FILE, help="a file with toJSON(needs)")
-    text = "the directory that contains result-JOB/ for each job"
-    add("--results", required=True, **DIR, help=text)
-    add("--markdown", **FLAG, help="print Markdown for a job's summary")
+    add = group_options(parser)
+    add("plan", "plan.json, as `plan --out` writes it", type=user_path)
+    add("--needs", "a file with toJSON(needs)", required=True, **FILE)
+    add("--results", "the directory that contains result-JOB/ for each job", required=True, **DIR)
+    add("--markdown", "print Markdown for a job's summary", **FLAG)
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

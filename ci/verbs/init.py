@@ -14,7 +14,7 @@ from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
 from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import find_origin, shown_path
-from provisioning.console.command import FLAG, Outcome, read_version, user_path
+from provisioning.console.command import FLAG, Outcome, group_options, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import read_bytes, read_text
 from provisioning.errors import UsageError
@@ -42,17 +42,16 @@ USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    text = "file.py:factory or file.onnx; by default, an example is created"
-    add("--model", default="", help=text)
+    add = group_options(parser)
+    add("--model", "file.py:factory or file.onnx; by default, an example is created", default="")
     text = "the repository and commit of executorch-qnn-ci with the workflow to call"
-    add("--uses", default="", metavar="OWNER/REPOSITORY@COMMIT", help=text)
+    add("--uses OWNER/REPOSITORY@COMMIT", text, default="")
     only = parser.add_mutually_exclusive_group().add_argument
     only("--policy-only", **FLAG, help="write no workflow")
     only("--workflow-only", **FLAG, help="write only the workflow, for a qnn.toml")
     text = "the repository; default: the one that contains the current directory"
-    add("--directory", type=user_path, help=text)
-    add("--force", **FLAG, help="overwrite existing files")
+    add("--directory", text, type=user_path)
+    add("--force", "overwrite existing files", **FLAG)
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

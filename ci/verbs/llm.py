@@ -94,32 +94,30 @@ TINY = "tiny"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(add_option, parser, group=WHAT)
-    add("--model", text="default: tiny", choices=(TINY, *read_decoders()), default=TINY)
-    weights = "a .bin file of llama2.c, or a Hugging Face model directory"
-    add("--weights", text=weights, type=user_path)
-    tokenizer = "the tokenizer of --weights: .json, .model or .bin"
-    add("--tokenizer", text=tokenizer, type=user_path)
+    add = partial(add_option, parser, WHAT)
+    add("--model", "default: tiny", choices=(TINY, *read_decoders()), default=TINY)
+    add("--weights", "a .bin file of llama2.c, or a Hugging Face model directory", type=user_path)
+    add("--tokenizer", "the tokenizer of --weights: .json, .model or .bin", type=user_path)
     add(
         "--program",
-        text="run a static Llama that was lowered elsewhere; needs --tokenizer; --weights adds a"
+        "run a static Llama that was lowered elsewhere; needs --tokenizer; --weights adds a"
         " comparison with float32",
         dest="pte",
         **FILE,
     )
     project = "estimate the size of a model's programs from its config.json, and lower nothing"
-    add("--project", text=project, type=user_path, metavar="CONFIG")
+    add("--project CONFIG", project, type=user_path)
     add_options(parser, "--scheme", "--soc", gaps={"--soc": DEFAULT_SOC})
-    add("--prompt", text="the text to continue", default="", again=str)
+    add("--prompt", "the text to continue", default="", again=str)
     number: Settings = {"type": int, "again": str, "always": True}
     tokens = "maximum number of tokens to generate; default: 48"
-    add("--tokens", text=tokens, default=48, check=least(1), **number)
-    add("--context", text="context length in tokens; default: 64", default=64, **number)
-    add("--prefill", text="tokens per prefill call; default: 8", default=8, **number)
+    add("--tokens", tokens, default=48, check=least(1), **number)
+    add("--context", "context length in tokens; default: 64", default=64, **number)
+    add("--prefill", "tokens per prefill call; default: 8", default=8, **number)
     text = "a text file on which to measure the model's perplexity"
-    add("--text", text=text, type=user_path, again=name_path)
+    add("--text", text, type=user_path, again=name_path)
     most = "fail if the perplexity of --text is above X"
-    add("--max-perplexity", text=most, type=float, metavar="X", again="{:g}".format)
+    add("--max-perplexity X", most, type=float, again="{:g}".format)
     add_options(parser, "--keep-artifacts", text="keep programs, references and logs")
     add_options(parser, "--no-cache", "--plain", "--policy")
     add_options(parser, "--timeout-s", default=600.0)

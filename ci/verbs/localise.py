@@ -148,17 +148,16 @@ def _tabulate(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(add_option, parser, group=WHAT)
+    add = partial(add_option, parser, WHAT)
     add_options(parser, "--model", required=True)
     add_options(parser, "--shape", "--scheme", "--soc")
     limit = f"maximum number of programs to lower per case; default: {LIMIT}"
-    add("--limit", text=limit, type=int, default=LIMIT, metavar="N", check=least(1))
+    add("--limit N", limit, type=int, default=LIMIT, check=least(1))
     add(
-        "--reproducer",
-        text="write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
+        "--reproducer OUT",
+        "write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
         " OUT.pt; for an .onnx file, to OUT.onnx and OUT.npz",
         type=user_path,
-        metavar="OUT",
     )
     add_options(parser, "--no-cache", group=WHAT)
     add_options(parser, *RUN, "--sdk", "--adaptor")

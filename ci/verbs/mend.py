@@ -40,16 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gaps = {"--reports": f"{SESSION}/"}
     add_options(parser, "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
     add = partial(add_option, parser)
-    add(
-        "--minutes",
-        HOW,
-        f"how long to search; default: {MINUTES:g}",
-        type=float,
-        default=MINUTES,
-        check=positive("more minutes"),
-    )
+    text = f"how long to search; default: {MINUTES:g}"
+    add(HOW, "--minutes", text, type=float, default=MINUTES, check=positive("more minutes"))
     approximate = "also try rewrites that change the function, such as the constant of a mask"
-    add("--allow-approximate", HOW, approximate, **FLAG)
+    add(HOW, "--allow-approximate", approximate, **FLAG)
     add_options(parser, "--no-cache")
     costs = (
         "compare costs by simulated time, which lowers each case a second time; by default, by the"
@@ -57,14 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "--estimate", text=costs)
     output = f"the directory for {POLICY} and {SOURCE}, or the .onnx files; default: mended"
-    add("--output", RESULTS, output, **DIR, default="mended")
-    add("--apply", RESULTS, "also edit your policy in place", **FLAG)
-    add(
-        "--standalone",
-        RESULTS,
-        f"write a {SOURCE} that contains the rewrites and imports nothing of this project",
-        **FLAG,
-    )
+    add(RESULTS, "--output", output, **DIR, default="mended")
+    add(RESULTS, "--apply", "also edit your policy in place", **FLAG)
+    text = f"write a {SOURCE} that contains the rewrites and imports nothing of this project"
+    add(RESULTS, "--standalone", text, **FLAG)
     add_options(parser, "--sdk", "--adaptor")
 
 

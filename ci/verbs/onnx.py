@@ -79,25 +79,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gaps = {"--model": "file.onnx, or file.py:factory", "--reports": f"{SESSION}/"}
     add_options(parser, *CASES, gaps=gaps)
     add = partial(add_option, parser)
-    option = "an option of QNN's execution provider"
-    add("--option", HOW, option, **MANY, metavar="KEY=VALUE", again=str)
+    add(HOW, "--option KEY=VALUE", "an option of QNN's execution provider", **MANY, again=str)
     add_options(parser, "--shape")
     saver = "also write the calls to QNN's API as C code, and count QNN's operators"
-    add("--saver", RESULTS, saver, **FLAG)
+    add(RESULTS, "--saver", saver, **FLAG)
+    text = "also write QNN's profile as CSV; the emulator's cycles are not judged"
     add(
-        "--profile",
         RESULTS,
-        "also write QNN's profile as CSV; the emulator's cycles are not judged",
+        "--profile",
+        text,
         nargs="?",
         choices=("basic", "detailed"),
         const="detailed",
         default="",
     )
     direct = "run the model without a context binary, as QNN's CPU backend always does"
-    add("--direct", HOW, direct, **FLAG, again=str)
+    add(HOW, "--direct", direct, **FLAG, again=str)
     add_options(parser, "--sdk")
     embed = "write the context binary next to the ONNX file (0) or inside it (1)"
-    add("--embed-mode", HOW, embed, choices=("0", "1"), default="1")
+    add(HOW, "--embed-mode", embed, choices=("0", "1"), default="1")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -276,13 +276,14 @@ MEANINGS = {one.name for one in fields(Option)}
 
 
 def add_option(
-    parser: argparse.ArgumentParser, flag: str, group: str, text: str, **settings: Any
+    parser: argparse.ArgumentParser, group: str, usage: str, text: str, **settings: Any
 ) -> None:
-    """Add an option to a group of a parser's help, or to none. ``settings`` are fields of Option
-    and arguments of ArgumentParser.add_argument."""
+    """Add an option to a group of a parser's help, or to none. ``usage`` is the flag and, after a
+    space, its metavar. ``settings`` are fields of Option and arguments of
+    ArgumentParser.add_argument."""
     meaning = {name: settings.pop(name) for name in MEANINGS & settings.keys()}
-    add = group_options(parser, group) if group else parser.add_argument
-    option = Option(argument=add(flag, help=text, **settings), **meaning)
+    argument = group_options(parser, group)(usage, text, **settings)
+    option = Option(argument=argument, **meaning)
     if not (known := parser.get_default("options") or ()):
         parser.set_defaults(program=parser.prog, **ABSENT)
     parser.set_defaults(options=(*known, option))
@@ -302,7 +303,7 @@ def add_options(
         for name in LAZY & row.keys():
             row[name] = row[name]() if callable(row[name]) else row[name]
         row["text"] = row["text"].format({**GAPS, **gaps}.get(flag))
-        add_option(parser, flag, **row)
+        add_option(parser, usage=flag, **row)
 
 
 def check_values(args: argparse.Namespace) -> None:

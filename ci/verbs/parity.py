@@ -10,7 +10,15 @@ from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, make_document, render_document, render_sarif
 from ci.parity.run import ParityRequest, compare_source
 from ci.report.document import show_document
-from provisioning.console.command import FILE, FLAG, MANY, Outcome, read_version, user_path
+from provisioning.console.command import (
+    FILE,
+    FLAG,
+    MANY,
+    Outcome,
+    group_options,
+    read_version,
+    user_path,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import write_json
@@ -19,23 +27,17 @@ from provisioning.store.store import store_home
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--source",
-        type=user_path,
-        default=os.environ.get("EXECUTORCH_ROOT") or ".",
-        help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or '.')",
-    )
-    parser.add_argument("--rev", help="read this revision instead of the work tree")
-    text = "compare only this folder; repeatable"
-    parser.add_argument("--scope", metavar="FOLDER", **MANY, help=text)
-    text = "show only differences that this revision does not have"
-    parser.add_argument("--base", metavar="REV", help=text)
-    parser.add_argument("--notes", **FLAG, help="show notes about tests too")
-    parser.add_argument("--sarif", **FILE, help="also write SARIF 2.1.0 to FILE")
-    text = "print annotations for the CI system instead of the table"
-    parser.add_argument("--annotate", **FLAG, help=text)
-    parser.add_argument("--no-cache", **FLAG, help="ignore the cache, and read everything again")
-    parser.add_argument("--policy", **FILE, help="your own policy file")
+    add = group_options(parser)
+    text = "an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or '.')"
+    add("--source", text, type=user_path, default=os.environ.get("EXECUTORCH_ROOT") or ".")
+    add("--rev", "read this revision instead of the work tree")
+    add("--scope FOLDER", "compare only this folder; repeatable", **MANY)
+    add("--base REV", "show only differences that this revision does not have")
+    add("--notes", "show notes about tests too", **FLAG)
+    add("--sarif", "also write SARIF 2.1.0 to FILE", **FILE)
+    add("--annotate", "print annotations for the CI system instead of the table", **FLAG)
+    add("--no-cache", "ignore the cache, and read everything again", **FLAG)
+    add("--policy", "your own policy file", **FILE)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -15,7 +15,7 @@ from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
 from ci.report.document import render_markdown, show_document
-from provisioning.console.command import FILE, FLAG, Outcome, user_path
+from provisioning.console.command import FILE, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import explain_writes, write_whole
@@ -24,26 +24,25 @@ GATE = "manifests/policies/gate.toml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    text = "compare with the merge base of REV and the planned revision"
-    add("--base", default="", metavar="REV", help=text)
-    add("--head", default="", metavar="REV", help="plan for this revision instead of the work tree")
+    add = group_options(parser)
+    add("--base REV", "compare with the merge base of REV and the planned revision", default="")
+    add("--head REV", "plan for this revision instead of the work tree", default="")
     text = (
         "the GitHub event that started the workflow; unless it is push or pull_request, all"
         " sessions run"
     )
-    add("--event", default="", help=text)
-    add("--everything", **FLAG, help="plan all sessions and cases, whatever changed")
+    add("--event", text, default="")
+    add("--everything", "plan all sessions and cases, whatever changed", **FLAG)
     text = "a checkout, a directory in it, or a git directory"
-    add("--source", type=user_path, default=".", help=text)
-    add("--rules", **FILE, help="your own rules, in the format of gate.toml")
-    add("--out", **FILE, help="also write the plan to FILE, in the format of plan.json")
+    add("--source", text, type=user_path, default=".")
+    add("--rules", "your own rules, in the format of gate.toml", **FILE)
+    add("--out", "also write the plan to FILE, in the format of plan.json", **FILE)
     text = (
         "run sessions (by default all of them) with strace, and report files that they open"
         " without being planned for them; --out writes the record"
     )
-    add("--record", nargs="*", metavar="SESSION", help=text)
-    add("--markdown", **FLAG, help="print Markdown for a job's summary")
+    add("--record SESSION", text, nargs="*")
+    add("--markdown", "print Markdown for a job's summary", **FLAG)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

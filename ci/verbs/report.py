@@ -19,24 +19,23 @@ from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs.options import add_options
 from provisioning.console.caller import shown_path
-from provisioning.console.command import DIR, FLAG, Outcome, user_path
+from provisioning.console.command import DIR, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = group_options(parser)
     text = "a report.json or its directory; several are merged as the shards of one run"
-    parser.add_argument("path", type=user_path, nargs="*", help=text)
-    text = "write report.json, junit.xml and index.html to this directory"
-    parser.add_argument("--to", type=user_path, help=text)
+    add("path", text, type=user_path, nargs="*")
+    add("--to", "write report.json, junit.xml and index.html to this directory", type=user_path)
     text = "add the report to the run's page in the CI system; outside CI, print it as Markdown"
-    parser.add_argument("--summary", **FLAG, help=text)
-    text = "print annotations for the CI system instead of the table"
-    parser.add_argument("--annotate", **FLAG, help=text)
+    add("--summary", text, **FLAG)
+    add("--annotate", "print annotations for the CI system instead of the table", **FLAG)
     text = "show how each case changed over all reports below DIR, and write trend.html"
-    parser.add_argument("--trend", **DIR, help=text)
+    add("--trend", text, **DIR)
     add_options(parser, "--base", "--sarif")
-    parser.add_argument("--schema", **FLAG, help="print the schema of report.json")
+    add("--schema", "print the schema of report.json", **FLAG)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

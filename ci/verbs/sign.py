@@ -25,44 +25,45 @@ from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, SigningPolicy
 from ci.signing.sign import Signed, sign
 from ci.signing.verdict import render_reports
-from provisioning.console.command import DIR, FILE, FLAG, Outcome, nonempty_word, user_path
+from provisioning.console.command import (
+    DIR,
+    FILE,
+    FLAG,
+    Outcome,
+    group_options,
+    nonempty_word,
+    user_path,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_policy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what to sign")
-    what.add_argument("files", nargs="*", **FILE, help="Hexagon libraries")
-    text = "sign the LPAI libraries of this version, such as v6"
-    what.add_argument("--lpai-arch", default="", metavar="vN", help=text)
-    what.add_argument("--direct-mode", **FLAG, help="sign the libraries for direct mode")
-    text = "the Hexagon version for direct mode, such as v81"
-    what.add_argument("--htp-arch", default="", metavar="vNN", help=text)
-    what.add_argument("--op-package-dir", **DIR, help="also sign the libraries of an op package")
+    what = group_options(parser, "what to sign")
+    what("files", "Hexagon libraries", nargs="*", **FILE)
+    what("--lpai-arch vN", "sign the LPAI libraries of this version, such as v6", default="")
+    what("--direct-mode", "sign the libraries for direct mode", **FLAG)
+    what("--htp-arch vNN", "the Hexagon version for direct mode, such as v81", default="")
+    what("--op-package-dir", "also sign the libraries of an op package", **DIR)
     text = f"make the test signature for this serial number; {FROM_ADB!r} asks the device for it"
-    what.add_argument("--testsig", type=nonempty_word, metavar="SERIAL", help=text)
-    text = "the device's serial number in adb"
-    what.add_argument("--device", default="", metavar="ID", help=text)
-    where = parser.add_argument_group("directories")
+    what("--testsig SERIAL", text, type=nonempty_word)
+    what("--device ID", "the device's serial number in adb", default="")
+    where = group_options(parser, "directories")
     for name, variable in VARIABLES.items():
-        flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, otherwise the one that profile lpai provisioned"
-        where.add_argument(flag, **DIR, help=default)
+        where("--" + name.replace("_", "-"), default, **DIR)
     text = "the output of `build direct`; default: build-direct"
-    where.add_argument("--build-dir", default="build-direct", **DIR, help=text)
-    where.add_argument("--out", **DIR, help="where to write; default: signed")
-    how = parser.add_argument_group("how")
-    text = "a signer other than the SDK's"
-    how.add_argument("--signer", type=nonempty_word, metavar="CMD", help=text)
-    text = "a Python older than 3.12, for the signer"
-    how.add_argument("--signer-python", default="", metavar="PYTHON", help=text)
-    text = "time limit per library, in seconds"
-    how.add_argument("--timeout", type=float, default=300.0, metavar="S", help=text)
-    how.add_argument("--force", **FLAG, help="replace an existing --out")
-    how.add_argument("--dry-run", **FLAG, help="check everything, but sign nothing")
+    where("--build-dir", text, default="build-direct", **DIR)
+    where("--out", "where to write; default: signed", **DIR)
+    how = group_options(parser, "how")
+    how("--signer CMD", "a signer other than the SDK's", type=nonempty_word)
+    how("--signer-python PYTHON", "a Python older than 3.12, for the signer", default="")
+    how("--timeout S", "time limit per library, in seconds", type=float, default=300.0)
+    how("--force", "replace an existing --out", **FLAG)
+    how("--dry-run", "check everything, but sign nothing", **FLAG)
     text = "accept a signature that no known scheme can verify, even though it may be wrong"
-    how.add_argument("--accept-unrecognised", **FLAG, help=text)
+    how("--accept-unrecognised", text, **FLAG)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -179,24 +179,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--suite", choices=[*SUITES], default="upstream", always=True, gaps=gaps)
     add_options(parser, "--filter", gaps=gaps)
     soc = f"the SoC, for the suite upstream; the other suites set theirs; default: {DEFAULT_SOC}"
-    add("--soc", WHAT, soc, default="", type=str.upper, again=str)
+    add(WHAT, "--soc", soc, default="", type=str.upper, again=str)
     source = "run the tests of this ExecuTorch checkout instead of the wheel's"
-    add("--source", WHAT, source, **DIR, again=name_path, digest=True)
+    add(WHAT, "--source", source, **DIR, again=name_path, digest=True)
     known = "the known failures; default: manifests/policies/upstream.toml"
     add_options(parser, "--policy", text=known, type=user_path)
     add_options(parser, "--timeout-s", text="time limit for each test, in seconds")
     add_options(parser, "--jobs", "--offline", gaps={"--jobs": "tests"})
-    add("--resume", HOW, "continue an interrupted run", **FLAG)
+    add(HOW, "--resume", "continue an interrupted run", **FLAG)
     repeat = "run each test N times, to find flaky tests"
-    add("--repeat", HOW, repeat, type=int, default=1, metavar="N", check=least(1))
-    add(
-        "--judge-again",
-        RESULTS,
-        "run nothing; judge the kept outputs again, or zeros or noise instead of them",
-        nargs="?",
-        const=OUTPUTS,
-        choices=[*WRONG],
-    )
+    add(HOW, "--repeat N", repeat, type=int, default=1, check=least(1))
+    text = "run nothing; judge the kept outputs again, or zeros or noise instead of them"
+    add(RESULTS, "--judge-again", text, nargs="?", const=OUTPUTS, choices=[*WRONG])
     add_options(parser, "--reports", gaps={"--reports": "SUITE/"})
     add_options(parser, "--base", "--sarif", "--executorch", "--sdk", "--adaptor")
 

@@ -75,7 +75,7 @@ OPTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add OPTIONS to a verb's parser."""
     for flag, text in OPTIONS.items():
-        group_options(parser, TOOLS)(flag, default="", metavar=flag[2:].upper(), help=text)
+        group_options(parser, TOOLS)(f"{flag} {flag[2:].upper()}", text, default="")
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:

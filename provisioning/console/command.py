@@ -325,11 +325,21 @@ def add_global_arguments(parser: argparse.ArgumentParser) -> None:
     add(*VERBOSE, action="store_true", help="print the traceback of an error, too")
 
 
-def group_options(parser: argparse.ArgumentParser, title: str) -> Callable[..., argparse.Action]:
-    """Return the function that adds options to the parser's group with this title, which is created
-    if it does not exist."""
+def group_options(
+    parser: argparse.ArgumentParser, title: str = ""
+) -> Callable[..., argparse.Action]:
+    """Return a function that adds an argument to the parser's group with this title, which is
+    created if it does not exist, or to no group. The function is called with a flag or a name and,
+    after a space, its metavar; with the help; and with settings of ArgumentParser.add_argument."""
     groups = (group for group in parser._action_groups if group.title == title)
-    return (next(groups, None) or parser.add_argument_group(title)).add_argument
+    group = (next(groups, None) or parser.add_argument_group(title)) if title else parser
+
+    def add(usage: str, text: str, **settings: Any) -> argparse.Action:
+        flag, _, metavar = usage.partition(" ")
+        settings |= {"metavar": metavar} if metavar else {}
+        return group.add_argument(flag, help=text, **settings)
+
+    return add
 
 
 def explain_exception(error: Exception) -> QnnCiError:

@@ -103,7 +103,7 @@ def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
 ) -> None:
     parser = argparse.ArgumentParser("run")
     add_options(parser, "--policy", "--plain", "--no-cache", "--soc")
-    add_option(parser, "--runner", "", "", default="python", again=str)
+    add_option(parser, "", "--runner", "", default="python", again=str)
 
     def repeat(*words: str, **own: Any) -> list[str]:
         args = parser.parse_args(words)
