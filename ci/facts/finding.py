@@ -20,8 +20,7 @@ from provisioning.errors import FailedError, QnnCiError
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A value of a report. numpy's numbers are converted to Python's, NaN and infinity become
-    None, and characters that UTF-8 cannot encode are replaced.
-    """
+    None, and characters that UTF-8 cannot encode are replaced."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -51,8 +50,7 @@ class Question(str, Enum):
     the program within its budget? ``usable``: can the model, its data and its policy be used?
     ``lowered``: is there a program? ``run``: did it return outputs? ``environment``: does this
     machine have what the case needs? ``proof``: does the case prove anything, and is it what the
-    policy and earlier runs say? ``ours``: did this project work?
-    """
+    policy and earlier runs say? ``ours``: did this project work?"""
 
     FAITHFUL = "faithful"
     QUANTIZED = "quantized"

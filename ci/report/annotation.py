@@ -34,8 +34,7 @@ class Level(Enum):
 @dataclass(frozen=True)
 class Annotation:
     """A one-line message for a line of a file. ``path`` is empty if the message belongs to no file,
-    and ``line`` is 0 if it belongs to no line.
-    """
+    and ``line`` is 0 if it belongs to no line."""
 
     level: Level
     message: str
@@ -134,8 +133,7 @@ def render_annotations(
     rules: Sequence[str], annotations: Iterable[Annotation]
 ) -> list[dict[str, Any]]:
     """Return a result for each annotation. Its rule is the annotation's finding, which is one of
-    ``rules``. Its fingerprint does not depend on the line number.
-    """
+    ``rules``. Its fingerprint does not depend on the line number."""
     return [
         {
             "ruleId": annotation.finding,
@@ -166,8 +164,7 @@ def render_message(text: str) -> dict[str, str]:
 
 def render_location(path: str, line: int) -> dict[str, Any]:
     """Return the location of a line. ``path`` is relative to the tree, or absolute for a file
-    outside it.
-    """
+    outside it."""
     outside = path.startswith("/")
     artifact = (
         {"uri": "file://" + quote(path)} if outside else {"uri": quote(path), "uriBaseId": TREE}

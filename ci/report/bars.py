@@ -110,8 +110,7 @@ def draw_size(case: Case, rule: Threshold | None) -> Bar:
 
 def sum_traffic(sizes: Sizes | None) -> int | None:
     """Return the bytes that an inference reads from DDR and writes to it, or None if either is not
-    known.
-    """
+    known."""
     if sizes is None or sizes.read_bytes is None or sizes.write_bytes is None:
         return None
     return sizes.read_bytes + sizes.write_bytes
@@ -131,8 +130,7 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
     """Return a bar for a time. A ``cached`` time is from an earlier run, and is drawn in another
-    colour.
-    """
+    colour."""
     if seconds is None:
         return Bar()
     tone = "cached" if cached else "value"

@@ -8,15 +8,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from ci.report.bars import (
-    Bar,
-    draw_delegation,
-    draw_size,
-    draw_sqnr,
-    draw_time,
-    draw_traffic,
-    sum_traffic,
-)
+from ci.report import bars
 from ci.report.schema import (
     MADE_PROVES,
     Case,
@@ -36,7 +28,7 @@ from ci.report.text import (
 )
 
 NOTHING = "-"
-Draw = Callable[[Case, Threshold | None], Bar]
+Draw = Callable[[Case, Threshold | None], bars.Bar]
 RANGE = "80 % of left-out models are in the range; nothing was measured"
 NO_GATE = "not judged, because it varies between runs on the emulator"
 
@@ -66,8 +58,7 @@ class Column:
 
     def value(self, case: Case) -> str:
         """Return the sort key as text, ``-`` if the case has none, or an empty string if the column
-        is sorted by the shown text.
-        """
+        is sorted by the shown text."""
         found = self.sort(case) if self.sort else ""
         return NOTHING if found is None else str(found)
 
@@ -105,8 +96,7 @@ def show_equal(share: float | None) -> str:
 
 def show_shares(equal: float | None, exact: float | None) -> str:
     """Return ``100 %`` or, if the shares differ, ``100 % (97.00 % exact)``. The arguments are the
-    figures ``equal`` and ``equal_exact`` of a case.
-    """
+    figures ``equal`` and ``equal_exact`` of a case."""
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
 
@@ -123,8 +113,7 @@ def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
 
 def show_operators(case: Case, most: int = 3) -> str:
     """Return text such as ``12: Conv2d 4, Relu 4, Transpose 2 ...``: the number of QNN operators,
-    then the first ``most`` types with their numbers.
-    """
+    then the first ``most`` types with their numbers."""
     if not case.qnn_ops:
         return NOTHING
     named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
@@ -172,8 +161,7 @@ def describe_timing(case: Case) -> str:
 
 def show_heat(case: Case) -> str:
     """Return text such as ``31 -> 45 C, throttled``: the temperature of the hottest sensor before
-    and after a run, and whether the device was throttled.
-    """
+    and after a run, and whether the device was throttled."""
     if case.device is None:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
@@ -242,7 +230,7 @@ COLUMNS = (
         lambda case: show_decibels(case.sqnr_db, case.max_abs),
         lambda case: case.sqnr_db,
         chart="SQNR, dB",
-        draw=draw_sqnr,
+        draw=bars.draw_sqnr,
         title="SQNR dB",
     ),
     Column("SQNR q", lambda case: show_decibels(case.sqnr_db_quantized), title="SQNR q dB"),
@@ -278,7 +266,7 @@ COLUMNS = (
         lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
         lambda case: case.delegated_nodes,
         chart="nodes on the NPU",
-        draw=draw_delegation,
+        draw=bars.draw_delegation,
     ),
     Column(
         "operator types",
@@ -296,13 +284,13 @@ COLUMNS = (
         "lower s",
         lambda case: show_seconds(case.lower_s),
         chart="lower, s",
-        draw=lambda case, _: draw_time(case.lower_s, cached=case.cached),
+        draw=lambda case, _: bars.draw_time(case.lower_s, cached=case.cached),
     ),
     Column(
         "run s",
         lambda case: show_seconds(case.run_s),
         chart="run, s",
-        draw=lambda case, _: draw_time(case.run_s),
+        draw=lambda case, _: bars.draw_time(case.run_s),
     ),
     _figure("run ms", "run_ms", ".4g", hint=lambda case: case.run_options),
     Column(
@@ -344,13 +332,15 @@ COLUMNS = (
         title="SQNR to the emulator dB",
         on_terminal=False,
     ),
-    _figure(".pte", "pte_bytes", show_bytes, chart="program", draw=draw_size, title=".pte size"),
+    _figure(
+        ".pte", "pte_bytes", show_bytes, chart="program", draw=bars.draw_size, title=".pte size"
+    ),
     _figure(
         "DDR",
-        lambda case: sum_traffic(case.footprint),
+        lambda case: bars.sum_traffic(case.footprint),
         show_bytes,
         chart="DDR traffic",
-        draw=draw_traffic,
+        draw=bars.draw_traffic,
         page_only=True,
     ),
     *(_make_footprint_column(*row) for row in FOOTPRINT),
@@ -450,7 +440,7 @@ def list_charts(reports: Sequence[Report]) -> list[tuple[str, Draw]]:
     return [
         (column.chart, column.draw)
         for column in COLUMNS
-        if column.draw and (column.draw is not draw_traffic or any(map(column.is_had, cases)))
+        if column.draw and (column.draw is not bars.draw_traffic or any(map(column.is_had, cases)))
     ]
 
 

@@ -91,8 +91,7 @@ def is_shown(change: Change) -> bool:
 
 def list_remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return a warning for each kind of source, such as weights, that differs from the base in any
-    case.
-    """
+    case."""
     return tuple(
         f"warning: the {what} differ from the base: {name_some(names, NAMES)}"
         for source, what in SOURCES.items()

@@ -340,8 +340,7 @@ def _write_card(card: Card) -> str:
 
 def escape_markdown(text: str) -> str:
     """Return ``text`` on one line, escaped so that it is shown without markup, links, mentions of
-    people or cell borders.
-    """
+    people or cell borders."""
     line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
 

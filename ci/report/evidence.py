@@ -72,8 +72,7 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the annotations of the descriptor ``name``, or an empty dict if there is no such
-        descriptor.
-        """
+        descriptor."""
         found = self.find(name)
         return found.annotations if found else {}
 
@@ -307,8 +306,7 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
 
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     """Yield each limit of ``wanted``, for all or for single outputs, that is missing or weaker in
-    ``limits``.
-    """
+    ``limits``."""
     for name, own, asked, is_least in _pair_limits(limits, wanted):
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
             yield f"{name} is {own}, but {asked} is required"
@@ -322,8 +320,7 @@ def _pair_limits(
     limits: Threshold, wanted: Threshold
 ) -> Iterator[tuple[str, float | None, float | None, bool]]:
     """Yield the name of each limit, its value in ``limits``, its value in ``wanted``, and whether
-    it is a lower limit.
-    """
+    it is a lower limit."""
     outputs = {None, *(output.output for output in (*limits.outputs, *wanted.outputs))}
     for index in sorted(outputs, key=lambda one: -1 if one is None else one):
         own, asked = (

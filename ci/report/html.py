@@ -52,8 +52,7 @@ ROOM = {6.0: "wide", 2.0: "fair"}
 
 def render_html(report: Report) -> str:
     """Return index.html: the verdict, differences from the base, failures and their causes, charts,
-    every case with its outputs, the toolchain and the controls.
-    """
+    every case with its outputs, the toolchain and the controls."""
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
     overview = make_document(report)
@@ -190,8 +189,7 @@ def choose_bars(report: Report) -> list[tuple[int, Case]]:
 @dataclass(frozen=True)
 class Cell:
     """A case in the map of all cases: its index in the report, a CSS class for its margin to a
-    limit, and a tooltip.
-    """
+    limit, and a tooltip."""
 
     index: int
     case: Case

@@ -75,8 +75,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
     """Return why ``reports`` are not all the shards of one run. If ``wanted`` is given, also return
-    which of these cases they lack and which others they have.
-    """
+    which of these cases they lack and which others they have."""
     shards = [(report, report.shard) for report in reports if report.shard]
     if not shards or len(shards) < len(reports):
         return [

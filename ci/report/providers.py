@@ -40,8 +40,7 @@ class Provider:
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         """Return text for the log. On GitHub, it shows the annotations on the lines of
-        the change.
-        """
+        the change."""
         if self.is_github:
             return "".join(map(_command, annotations))
         return "".join(f"{annotation.plain()}\n" for annotation in annotations)
@@ -54,8 +53,7 @@ class Provider:
         self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
     ) -> bool:
         """Pass variables, directories for PATH, and outputs to later steps. Return whether the CI
-        system supports this.
-        """
+        system supports this."""
         lines = "".join(f"{path}\n" for path in programs)
         done = [
             self._append("GITHUB_ENV", _render(variables)),
@@ -119,8 +117,7 @@ def _write(progress: Progress, text: str) -> None:
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
     """On GitHub, mask the secrets inside the values of QNN_CI_BEARER_TOKENS and QNN_CI_MIRROR, also
-    in the output of other programs. (By itself, GitHub masks only the whole value of a secret.)
-    """
+    in the output of other programs. (By itself, GitHub masks only the whole value of a secret.)"""
     lines = [
         line for secret in find_secrets(environ) for line in secret.splitlines() if line.strip()
     ]

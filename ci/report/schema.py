@@ -227,8 +227,7 @@ class TypeShare(Record, frozen=True, kw_only=True):
 
 class GraphFigures(Record, frozen=True, kw_only=True):
     """A graph that QNN compiled: the size of its context binary and, if they are known, the size of
-    its constants and the amount of VTCM that it was compiled for.
-    """
+    its constants and the amount of VTCM that it was compiled for."""
 
     name: str
     context_bytes: Count
@@ -258,8 +257,7 @@ class OperatorCost(Record, frozen=True, kw_only=True):
     """The simulated cost of a QNN operator: the ``cycles`` that the units of the NPU spend on it,
     several of which may be busy at a time. ``operator`` is its type, ``name`` its name in graph
     number ``graph``, and ``place`` its source line in the form ``net.py:12``. Each is empty if it
-    is not known.
-    """
+    is not known."""
 
     cycles: Count
     operator: str = ""
@@ -344,8 +342,7 @@ class ChannelFigures(Record, frozen=True, kw_only=True):
 
 class Element(Record, frozen=True, kw_only=True):
     """An element of an output for ``input_set``. ``value`` is from the program, and ``expected`` is
-    from the model that the program should compute. A value that is not finite is None.
-    """
+    from the model that the program should compute. A value that is not finite is None."""
 
     input_set: Count
     index: tuple[Count, ...]
@@ -436,8 +433,7 @@ class Digests(Record, frozen=True, kw_only=True):
     """The SHA-256 of each source of a case, None if it is not known. ``weights`` are the float32
     model's parameters and buffers, or the constants of an ONNX file. ``inputs`` are those on which
     the case is judged, and ``float_outputs`` are the float32 model's outputs for them.
-    ``calibration`` are the calibration samples, if the scheme quantizes.
-    """
+    ``calibration`` are the calibration samples, if the scheme quantizes."""
 
     weights: Sha256 | None = None
     inputs: Sha256 | None = None
@@ -456,8 +452,7 @@ class Heat(Record, frozen=True, kw_only=True):
     """A device's temperature. ``status`` is Android's thermal status, from 0 (none) to 6
     (shutdown). ``hottest_c`` is the temperature of the hottest sensor in degrees Celsius, and
     ``zone`` its name. ``slowed`` are the parts of the device that are slowed down to cool it. A
-    field that the device does not report is None or empty.
-    """
+    field that the device does not report is None or empty."""
 
     status: Annotated[int, Meta(ge=0)] | None = None
     hottest_c: float | None = None
@@ -697,8 +692,7 @@ class ShardMark(Record, frozen=True, kw_only=True):
 
 class Source(Record, frozen=True, kw_only=True):
     """The commit of a run, its branch, and the number of its pull request or merge request. Each is
-    empty if it is not known.
-    """
+    empty if it is not known."""
 
     commit: str = ""
     branch: str = ""
@@ -713,8 +707,7 @@ class Source(Record, frozen=True, kw_only=True):
 class Change(Record, frozen=True, kw_only=True):
     """A case that differs from the base: its status before and now, the changes of its figures (now
     minus before), and the ``sources`` that differ, by their names in Digests. ``cycles`` is the
-    relative change of the simulated cycles.
-    """
+    relative change of the simulated cycles."""
 
     case: CaseName
     before: Status
@@ -752,8 +745,7 @@ class ToolChange(Record, frozen=True, kw_only=True):
 class Comparison(Record, frozen=True, kw_only=True):
     """The differences from a base. ``changed`` are the cases that differ, worst first. ``missing``
     cases are only in the base, and ``new`` cases only in this report. ``same`` counts the cases
-    that do not differ.
-    """
+    that do not differ."""
 
     source: Source
     started: str
@@ -832,8 +824,7 @@ class Report(Record, frozen=True, kw_only=True):
     @property
     def lacking(self) -> tuple[str, ...]:
         """The libraries and devices that cases need but that this machine lacks, each
-        listed once.
-        """
+        listed once."""
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
 
     @property
@@ -857,8 +848,7 @@ class Report(Record, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of the run. An interruption takes precedence over defects of this project,
-        these over failed cases, and failed cases over cases that could not run.
-        """
+        these over failed cases, and failed cases over cases that could not run."""
         if self.unjudged:
             return ExitCode.INTERRUPTED
         if any(case.is_defect for case in self.cases):
@@ -876,8 +866,7 @@ class Report(Record, frozen=True, kw_only=True):
     def notes(self) -> tuple[str, ...]:
         """Notes: which unsupported versions were tried, which QNN compiled the programs, which
         devices have an older QNN that cannot load them, which operators have errors that noise does
-        not explain and that do not matter, and the remarks.
-        """
+        not explain and that do not matter, and the remarks."""
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
@@ -900,8 +889,7 @@ class Report(Record, frozen=True, kw_only=True):
 
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
     """Return the limits for ``model`` and ``scheme``, otherwise those for all models with
-    ``scheme``, otherwise None.
-    """
+    ``scheme``, otherwise None."""
     found = {rule.model: rule for rule in rules if rule.scheme == scheme}
     return found.get(model) or found.get(ANY_MODEL)
 

@@ -16,15 +16,13 @@ Names = Mapping[str, str]  # the shown names of models
 
 def clean_log_line(text: str) -> str:
     """Return ``text`` on one line. No CI runner interprets it as a command, unless it is at the
-    start of an output line.
-    """
+    start of an output line."""
     return defuse_commands(" ".join(clean(text).split()))
 
 
 def clean_name(text: str) -> str:
     """Return ``text`` on one line that no CI runner interprets as a command, even at the start of
-    an output line.
-    """
+    an output line."""
     return clean_log_line(text).replace("::", ": :")
 
 
@@ -49,8 +47,7 @@ def name_some(names: Sequence[str], most: int) -> str:
 
 def keep_end(text: str, most: int) -> str:
     """Return ``text``, or its end after an ellipsis if it has more than ``most`` characters. The
-    end is kept because it is where paths differ.
-    """
+    end is kept because it is where paths differ."""
     return text if len(text) <= most else f"{ELLIPSIS}{text[1 - most :]}"
 
 
@@ -95,8 +92,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     """Return decibels as text such as ``41.2``. If ``value`` is None, return ``exact`` for equal
-    outputs, or ``-`` if nothing was compared.
-    """
+    outputs, or ``-`` if nothing was compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"
@@ -130,8 +126,7 @@ def show_seconds(value: float | None) -> str:
 
 def show_bytes(value: int | None) -> str:
     """Return bytes with about three digits, such as ``812 B``, ``94.2 KiB``, ``128 KiB`` or ``3.10
-    MiB``.
-    """
+    MiB``."""
     if value is None:
         return "-"
     size = float(value)

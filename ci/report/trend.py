@@ -40,8 +40,7 @@ class Line:
     @property
     def label(self) -> str:
         """Return the figure of the last run that has it, as shown on the page, or ``-`` if no run
-        has it.
-        """
+        has it."""
         labels = (bar.label for bar in reversed(self.bars) if bar)
         return next((label for label in labels if label != NOTHING), NOTHING)
 
@@ -116,8 +115,7 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
 
 def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     """Return each case over the reports: first the cases that failed in their last run, then the
-    cases whose status changed most often.
-    """
+    cases whose status changed most often."""
     runs = [{(report.title, case.name): case for case in report.cases} for report in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
     charts, rows = list_charts(reports), []
@@ -138,8 +136,7 @@ def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
 
 def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory: Path) -> Path:
     """Write trend.html into ``directory`` and return its path. Raises StoreError if it cannot be
-    written.
-    """
+    written."""
     path = directory / PAGE
     page = render_page(
         "trend.html.j2",
@@ -173,8 +170,7 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:
 
 def trend_data(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> dict[str, Any]:
     """Return the runs, and for each case its status and figures in each run, as plain values.
-    docs/schemas/trend.schema.json describes the format.
-    """
+    docs/schemas/trend.schema.json describes the format."""
     return {
         "schema_version": 1,
         "runs": [{"started": report.started, "commit": report.source.commit} for report in reports],

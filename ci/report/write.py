@@ -117,6 +117,5 @@ def encode_report(report: Report) -> bytes:
 
 def report_data(report: Report) -> dict[str, Any]:
     """Return the contents of report.json as plain dicts and lists, for the ``data`` of an
-    Outcome.
-    """
+    Outcome."""
     return cast("dict[str, Any]", msgspec.json.decode(encode_report(report)))

@@ -26,16 +26,9 @@ from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_case, name_models
+from ci.verbs import steps
 from ci.verbs.built import require_executorch
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
-from ci.verbs.steps import (
-    check_arguments,
-    enter_environment,
-    list_choices,
-    read_limits,
-    require_packages,
-    select_asked,
-)
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
@@ -83,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    check_arguments(args, SESSION)
-    policy = read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
+    steps.check_arguments(args, SESSION)
+    policy = steps.read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     if args.list:
-        return list_choices(policy, EXECUTORCH)
-    specs = select_asked(args, policy, EXECUTORCH)
-    require_packages(("torch", "executorch"), "lowering")
+        return steps.list_choices(policy, EXECUTORCH)
+    specs = steps.select_asked(args, policy, EXECUTORCH)
+    steps.require_packages(("torch", "executorch"), "lowering")
     audit = run(specs, policy, args, progress)
     return publish(audit, args.reports / SESSION, progress)
 
@@ -99,7 +92,7 @@ def run(
     """Provision, check the environment, then ask ExecuTorch's partitioner about each case."""
     require_executorch(args.executorch)
     chosen, started = choice.read_choice(args.sdk, args.adaptor), started_now()
-    with enter_environment(
+    with steps.enter_environment(
         chosen.profile,
         Phases(progress),
         offline=args.offline,

@@ -38,20 +38,13 @@ from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
+from ci.verbs import deploy, steps
 from ci.verbs.built import (
     compare_built,
     explain_apart,
     find_built,
     follow_build,
     require_executorch,
-)
-from ci.verbs.deploy import (
-    DEVICE,
-    ON_DEVICE,
-    add_device,
-    describe_device,
-    ready_device,
-    require_bundle,
 )
 from ci.verbs.options import (
     CASES,
@@ -62,16 +55,6 @@ from ci.verbs.options import (
     list_given,
     name_mending,
     repeat_command,
-)
-from ci.verbs.steps import (
-    check_arguments,
-    list_asked,
-    publish,
-    read_limits,
-    read_options,
-    require_packages,
-    select_asked,
-    take_steps,
 )
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
@@ -118,10 +101,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "exit with code 3 if the runner that this nox call built cannot load the programs"
     add(TOOLS, "--strict", text, **FLAG)
     add_options(parser, "--sdk", "--adaptor")
-    add_device(parser)
+    deploy.add_device(parser)
     text = f"how often to start each program on a device, to measure times; default: {STARTS}"
     add(
-        DEVICE,
+        deploy.DEVICE,
         "--starts N",
         text,
         type=int,
@@ -129,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         check=least(0),
         again=str,
         digest=True,
-        needs=ON_DEVICE,
+        needs=deploy.ON_DEVICE,
     )
     gaps = {"--suite": "the known faults instead of cases", "--filter": "known faults"}
     add_options(parser, "--suite", choices=[FAULTS], gaps=gaps)
@@ -146,7 +129,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the requested cases. Raises UsageError, and the same errors as ``run``."""
-    check_arguments(args, SESSION)
+    steps.check_arguments(args, SESSION)
     typed = [f"--{name}" for name in ("model", "scheme", "soc") if getattr(args, name)]
     if args.plan and typed:
         raise UsageError(
@@ -157,11 +140,11 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_companions(args)
     if args.device or args.any:
         check_device(args)
-    policy = read_limits(args, EMULATOR, progress).for_backend(backend)
+    policy = steps.read_limits(args, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
-        return list_asked(args, policy, lane, find_candidates)
-    specs = select_asked(args, policy, lane, default_soc(backend))
+        return steps.list_asked(args, policy, lane, find_candidates)
+    specs = steps.select_asked(args, policy, lane, default_soc(backend))
     require_backend(specs, backend)
     if args.plan:
         specs = list_planned(args.plan)
@@ -178,12 +161,12 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     if built:
         told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
         progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
-    require_packages(("torch", "executorch"), "lowering")
+    steps.require_packages(("torch", "executorch"), "lowering")
     report = replace(run(specs, policy, args, progress), shard=mark)
     if told:
         warning = told if loads else f"warning: {told}"
         report = replace(report, remarks=(*report.remarks, warning))
-    outcome = publish(report, args.reports / SESSION, args, progress)
+    outcome = steps.publish(report, args.reports / SESSION, args, progress)
     if loads:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
@@ -192,7 +175,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def find_candidates(spec: CaseSpec) -> list[Candidate]:
     """Return the nodes of a model that parts can select."""
-    require_packages(("torch",), "lowering")
+    steps.require_packages(("torch",), "lowering")
     from ci.models.model import list_model_candidates
 
     return list_model_candidates(spec.reference, spec.source)
@@ -200,7 +183,7 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
 
 def require_companions(args: argparse.Namespace) -> None:
     """Raise UsageError for an option that has no effect without --suite, or without a device."""
-    met = ON_DEVICE if args.device or args.any else ""
+    met = deploy.ON_DEVICE if args.device or args.any else ""
     lacking = [option for option in list_given(args) if option.needs not in {"", met}]
     for one in sorted(lacking, key=lambda one: one.needs != "--suite"):
         raise UsageError(
@@ -216,7 +199,7 @@ def check_device(args: argparse.Namespace) -> None:
             "--runner cannot be used with a device",
             fix="leave it out: the bundle contains a runner",
         )
-    socs = require_bundle(args).socs
+    socs = deploy.require_bundle(args).socs
     chosen = args.any.partition("=")[2].upper()
     args.soc = args.soc or [chosen if chosen in socs else socs[0]]
     if unknown := [soc for soc in args.soc if soc.upper() not in socs]:
@@ -267,15 +250,15 @@ def run(
     phases, is_htp = Phases(progress), backend is Backend.HTP
     vars(args).update(chosen.options)
     known = {"find_faults": match_faults} if is_htp else {}
-    options = read_options(
+    options = steps.read_options(
         args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **known
     )
     with (
-        ready_device(args, progress)
+        deploy.ready_device(args, progress)
         if args.device or args.any
         else contextlib.nullcontext() as device
     ):
-        report = take_steps(
+        report = steps.take_steps(
             chosen.profile,
             f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
             lambda environment, scratch: run_specs(
@@ -305,7 +288,7 @@ def run(
         report = suggest_mending(report, "torch", name_mending(args))
     if not device:
         return report
-    return replace(report, remarks=(*report.remarks, describe_device(*device)))
+    return replace(report, remarks=(*report.remarks, deploy.describe_device(*device)))
 
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:

@@ -32,15 +32,8 @@ from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.text import count
+from ci.verbs import steps
 from ci.verbs.options import PARALLEL, add_option, add_options, least, name_path, repeat_command
-from ci.verbs.steps import (
-    check_arguments,
-    publish,
-    read_limits,
-    read_options,
-    require_packages,
-    take_steps,
-)
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
@@ -127,11 +120,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.project:
-        require_packages(("torch", "executorch"), "lowering")
+        steps.require_packages(("torch", "executorch"), "lowering")
         return project_model(args)
-    check_arguments(args, SESSION)
-    policy = read_limits(args, POLICY, progress)
-    require_packages(("torch", "executorch"), "lowering")
+    steps.check_arguments(args, SESSION)
+    policy = steps.read_limits(args, POLICY, progress)
+    steps.require_packages(("torch", "executorch"), "lowering")
 
     schemes = choose_schemes(args.scheme)
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
@@ -153,9 +146,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.pte or args.weights):
         vars(args).update(chosen.options)
         command = repeat_command(args)
-    options = read_options(args, SESSION, policy, specs=specs, command=command)
+    options = steps.read_options(args, SESSION, policy, specs=specs, command=command)
     options = replace(options, baselines=None)
-    report: Report = take_steps(
+    report: Report = steps.take_steps(
         chosen.profile,
         work,
         lambda environment, scratch: run(
@@ -166,7 +159,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         imports=IMPORTS,
         choice=chosen,
     )
-    return publish(report, args.reports / SESSION, args, progress)
+    return steps.publish(report, args.reports / SESSION, args, progress)
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:

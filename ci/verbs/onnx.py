@@ -42,17 +42,8 @@ from ci.onnx.options import (
 )
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
+from ci.verbs import steps
 from ci.verbs.options import CASES, add_option, add_options, name_mending, repeat_command
-from ci.verbs.steps import (
-    check_arguments,
-    list_asked,
-    publish,
-    read_limits,
-    read_options,
-    require_packages,
-    select_asked,
-    take_steps,
-)
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
@@ -101,21 +92,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    check_arguments(args, SESSION)
+    steps.check_arguments(args, SESSION)
     given = parse_options(args.option)
     args.direct |= find_backend(given) == "cpu"
     found = args.policy is None
-    policy = read_limits(args, PROFILE, progress)
+    policy = steps.read_limits(args, PROFILE, progress)
     if args.list:
-        return list_asked(args, policy, ONNX, find_candidates)
+        return steps.list_asked(args, policy, ONNX, find_candidates)
     if found and not args.model:
         require_files(policy, args.policy)
-    specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
+    specs = list(fit_files(steps.select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, given)
         check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
     report = run(specs, policy, given, args, progress)
-    return publish(report, args.reports / SESSION, args, progress)
+    return steps.publish(report, args.reports / SESSION, args, progress)
 
 
 def find_candidates(spec: CaseSpec) -> list[Candidate]:
@@ -321,7 +312,7 @@ def require_lane(specs: Sequence[CaseSpec]) -> bool:
     require_python(platform.python_version())
     exports = not all(spec.is_file for spec in specs)
     extra = "onnx-torch" if exports else "onnx"
-    require_packages(list_packages(exports=exports), extra)
+    steps.require_packages(list_packages(exports=exports), extra)
     return exports
 
 
@@ -394,7 +385,7 @@ def run(
         log_level=args.log_level,
         direct=args.direct,
     )
-    options = read_options(
+    options = steps.read_options(
         args, SESSION, policy, specs=specs, command=command, find_faults=match_faults
     )
 
@@ -411,7 +402,7 @@ def run(
         )
         return run_session(setup, phases)
 
-    report = take_steps(
+    report = steps.take_steps(
         choose_profile(chosen),
         f"compile, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         run_specs,

@@ -77,7 +77,7 @@ def test_a_token_that_the_model_lacks_is_refused(
 ) -> None:
     """The tokenizer has one piece more than the 100 tokens of the model, and the prompt contains
     it."""
-    monkeypatch.setattr(llm, "take_steps", None)
+    monkeypatch.setattr(llm.steps, "take_steps", None)
     config = {**LLAMA, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
     held = msgspec.convert(config, HuggingFaceConfig)
@@ -98,7 +98,7 @@ def test_wrong_llm_options_are_refused_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(llm, "take_steps", None)
+    monkeypatch.setattr(llm.steps, "take_steps", None)
     Path("m.pte").write_bytes(PTE)
     Path("cut.pte").write_bytes(b"\x10\0\0\0ET12")
     Path("empty.txt").write_text("")
@@ -239,12 +239,12 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
         ran.append((words, more))
         return "report"
 
-    monkeypatch.setattr(llm, "take_steps", take)
+    monkeypatch.setattr(llm.steps, "take_steps", take)
     monkeypatch.setattr(llm, "run_specs", note)
     monkeypatch.setattr(llm, "run_program", note)
     monkeypatch.setattr(llm, "find_program", lambda args: f"job of {args.pte.name}")
     monkeypatch.setattr(llm, "find_subject", lambda *_: ("subject", "show"))
-    monkeypatch.setattr(llm, "publish", lambda *words: words)
+    monkeypatch.setattr(llm.steps, "publish", lambda *words: words)
     parser = ArgumentParser("test-llm")
     llm.add_arguments(parser)
     args = parser.parse_args([*words, "--jobs", "3", "--offline", "--reports", "out"])

@@ -67,8 +67,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     made = Steps(tmp_path)
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(verb, "take_steps", made.take)
-    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
+    monkeypatch.setattr(verb.steps, "take_steps", made.take)
+    monkeypatch.setattr(verb.steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(verb, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
     monkeypatch.setattr(verb, "run_session", made.run_session)
     monkeypatch.setattr(verb, "make_runner", lambda *given: given)
@@ -84,7 +84,7 @@ def test_a_missing_library_or_package_is_named_before_a_case_runs(
 ) -> None:
     assert run("--option", "backend_type=gpu") == ExitCode.ENVIRONMENT
     assert "libQnnGpu.so" in capsys.readouterr().err
-    monkeypatch.setattr(verb, "require_packages", require_packages)
+    monkeypatch.setattr(verb.steps, "require_packages", require_packages)
     needed = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
     for missing in needed:
         monkeypatch.setattr(

@@ -63,9 +63,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.setenv(name, "")
     made = Asked()
-    monkeypatch.setattr(verb, "enter_environment", made.enter)
+    monkeypatch.setattr(verb.steps, "enter_environment", made.enter)
     monkeypatch.setattr(verb, "describe_toolchain", lambda _: TOOLS)
-    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
+    monkeypatch.setattr(verb.steps, "require_packages", lambda *_: None)
     return made
 
 

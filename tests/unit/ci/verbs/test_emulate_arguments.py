@@ -76,8 +76,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     made = Steps()
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(emulate, "take_steps", made.take)
-    monkeypatch.setattr(emulate, "require_packages", lambda *_: None)
+    monkeypatch.setattr(emulate.steps, "take_steps", made.take)
+    monkeypatch.setattr(emulate.steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(emulate, "run_specs", made.run)
     monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
     monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
@@ -346,8 +346,8 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
 
     bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
     monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
-    monkeypatch.setattr(emulate, "ready_device", ready)
-    monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
+    monkeypatch.setattr(deploy, "ready_device", ready)
+    monkeypatch.setattr(deploy, "describe_device", lambda *given: f"on {given[1]}")
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
     assert run("--bundle", "a bundle", *words) == ExitCode.OK
     assert {spec.soc for spec in steps.options.specs} == {soc or "SM8650"}
