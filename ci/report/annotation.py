@@ -110,11 +110,8 @@ def render_log(
     ``rules`` maps ids to descriptions, and ``root`` describes the directory that paths are relative
     to.
     """
-    driver = {
-        "name": name,
-        "version": version,
-        "rules": [{"id": rule, "shortDescription": {"text": rules[rule]}} for rule in rules],
-    }
+    described = [{"id": rule, "shortDescription": {"text": rules[rule]}} for rule in rules]
+    driver = {"name": name, "version": version, "rules": described}
     return {
         "$schema": SCHEMA_URI,
         "version": "2.1.0",

@@ -455,12 +455,9 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:
         return None
-    stated = (
-        figure.allowed
-        for finding in case.findings
-        for figure in finding.figures
-        if figure.name == "above_noise" and figure.value == noise and figure.allowed is not None
-    )
+    figures = (figure for finding in case.findings for figure in finding.figures)
+    named = (one for one in figures if one.name == "above_noise" and one.value == noise)
+    stated = (figure.allowed for figure in named if figure.allowed is not None)
     pairs = (
         (case.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
         (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, 1, "against the quantized model"),

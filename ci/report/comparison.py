@@ -72,11 +72,7 @@ def compare_cycles(before: Case, now: Case) -> float | None:
     """Return the relative change of a case's simulated cycles. Return None if it is small, or if
     the simulations are not for the same SoC or lack the costs of operators."""
     simulations = [case.estimate.simulation for case in (before, now) if case.estimate]
-    known = [
-        simulation
-        for simulation in simulations
-        if simulation and not simulation.missing_ops and simulation.cycles
-    ]
+    known = [one for one in simulations if one and not one.missing_ops and one.cycles]
     if len(known) < 2 or known[0].soc != known[1].soc:
         return None
     change = known[1].cycles / known[0].cycles - 1

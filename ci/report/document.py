@@ -150,14 +150,11 @@ class Document:
 def list_findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Return what findings say, as the lines of a card. Of more than SHOWN, only the headlines
     follow."""
-    return [
-        line
-        for place, one in enumerate(findings)
-        for line in (
-            ("", f"{one.headline} [{one.id}]"),
-            *(list_facts(one) if place < SHOWN else ()),
-        )
-    ]
+    lines = []
+    for place, finding in enumerate(findings):
+        lines += [("", f"{finding.headline} [{finding.id}]")]
+        lines += list_facts(finding) if place < SHOWN else ()
+    return lines
 
 
 def show_document(document: Document) -> str:

@@ -64,21 +64,14 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     warned_tests: tuple[str, ...] = ()
     failed_tests: tuple[str, ...] = ()
 
-    def find(self, name: str) -> Descriptor | None:
-        """Return the descriptor ``name`` of the configuration, or None."""
-        return next(
-            (descriptor for descriptor in self.configuration if descriptor.name == name), None
-        )
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """Return the annotations of the descriptor ``name``, or an empty dict if there is no such
-        descriptor."""
-        found = self.find(name)
-        return found.annotations if found else {}
+    def find(self, name: str) -> Descriptor:
+        """Return the descriptor ``name`` of the configuration, or an empty one."""
+        found = (one for one in self.configuration if one.name == name)
+        return next(found, Descriptor(name=name))
 
     def read_case(self) -> NamedCase:
         """Return the case that the result is about. Raises ValueError."""
-        return msgspec.convert(self.describe(CASE), NamedCase)
+        return msgspec.convert(self.find(CASE).annotations, NamedCase)
 
 
 class NamedCase(Struct, frozen=True):
@@ -137,8 +130,8 @@ def make_statement(report: Report, case: Case, version: str, digests: Mapping[st
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 
     subjects = [
-        ResourceDescriptor(name=program_file.name, digest={"sha256": program_file.sha256}).pb
-        for program_file in case.program
+        ResourceDescriptor(name=file.name, digest={"sha256": file.sha256}).pb
+        for file in case.program
     ]
     message = statement.Statement(
         subjects, TEST_RESULT, describe_result(report, case, version, digests)
@@ -270,7 +263,7 @@ def find_faults(
             f"{', '.join(sorted(twice | NEEDED - set(names)))}"
         )
         return
-    own = result.describe(BUILD).get("version")
+    own = result.find(BUILD).annotations.get("version")
     if own != build:
         yield (
             f"the evidence is about a program that QNN {own} compiled, but this program was "
@@ -280,14 +273,13 @@ def find_faults(
 
 
 def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[str]:
-    case = result.describe(CASE)
+    case, given = result.find(CASE).annotations, result.find(LIMITS)
     try:
-        limits = msgspec.convert(result.describe(LIMITS), Threshold, strict=False)
+        limits = msgspec.convert(given.annotations, Threshold, strict=False)
     except msgspec.ValidationError as error:
         yield f"the limits in the evidence cannot be read: {error}"
         return
-    given = result.find(LIMITS)
-    if given is None or given.digest != {"sha256": digest_limits(limits, given.annotations)}:
+    if given.digest != {"sha256": digest_limits(limits, given.annotations)}:
         yield "the limits in the evidence do not match their digest"
     if not all(isinstance(case.get(name), str) for name in NAMES):
         yield "the evidence does not specify its case"
@@ -310,10 +302,9 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     for name, own, asked, is_least in _pair_limits(limits, wanted):
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
             yield f"{name} is {own}, but {asked} is required"
-    if wanted.strict_noise and not limits.strict_noise:
-        yield "strict_noise is false, but true is required"
-    if wanted.full_delegation and not limits.full_delegation:
-        yield "full_delegation is false, but true is required"
+    for name in ("strict_noise", "full_delegation"):
+        if getattr(wanted, name) and not getattr(limits, name):
+            yield f"{name} is false, but true is required"
 
 
 def _pair_limits(
@@ -323,10 +314,8 @@ def _pair_limits(
     it is a lower limit."""
     outputs = {None, *(output.output for output in (*limits.outputs, *wanted.outputs))}
     for index in sorted(outputs, key=lambda one: -1 if one is None else one):
-        own, asked = (
-            threshold if index is None else threshold.of_output(index)
-            for threshold in (limits, wanted)
-        )
+        every = (limits, wanted)
+        own, asked = every if index is None else (one.of_output(index) for one in every)
         place = "" if index is None else f"output {index}: "
         for name in (one for one in own.__struct_fields__ if one.startswith(("min_", "max_"))):
             yield place + name, getattr(own, name), getattr(asked, name), name.startswith("min_")

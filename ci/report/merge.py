@@ -40,20 +40,11 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         if report.shard
         for case, position in zip(report.cases, report.shard.positions, strict=True)
     }
-    cases = sorted(
-        (case for report in reports for case in report.cases), key=lambda c: places[c.name]
-    )
-    controls = sorted(
-        (control for report in reports for control in report.controls),
-        key=lambda control: places.get(control.name, len(places)),
-    )
-    rules = {
-        case.name: rule
-        for report in reports
-        for case in report.cases
-        if (rule := report.threshold_for(case))
-    }
-    ordered = (rules[case.name] for case in cases if case.name in rules)
+    pairs = [(case, report.threshold_for(case)) for report in reports for case in report.cases]
+    pairs.sort(key=lambda pair: places[pair[0].name])
+    cases = tuple(case for case, _ in pairs)
+    controls = [control for report in reports for control in report.controls]
+    controls.sort(key=lambda control: places.get(control.name, len(places)))
     # Shards run in parallel, so the longest time of a phase counts.
     longest: dict[str, float] = {}
     for phase in (phase for report in reports for phase in report.summary.phases):
@@ -62,8 +53,8 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     wall_s = max(report.summary.wall_s for report in reports)
     return msgspec.structs.replace(
         min(reports, key=lambda one: one.started),
-        thresholds=tuple({(rule.scheme, rule.model): rule for rule in ordered}.values()),
-        cases=tuple(cases),
+        thresholds=tuple({(r.scheme, r.model): r for _, r in pairs if r}.values()),
+        cases=cases,
         controls=tuple(controls),
         summary=summarize(cases, controls, wall_s, phases),
         remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),

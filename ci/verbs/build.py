@@ -101,20 +101,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return add_parity(planned, parity, strict=True)
     path = args.reports / target.session / "artifacts.json"
     require_writable(path.parent)
-    rows: list[dict[str, Any]] = []
-    texts: list[str] = []
-    good = True
+    rows, text, code = list[dict[str, Any]](), "", ExitCode.OK
     for job in jobs:
         result = run_build(job, progress)
         row = describe_result(result)
         if result.published:
             row |= deliver(job, result, args.install, progress, with_proof=not args.no_proof)
+        else:
+            code = ExitCode.FAILED
         rows.append(row)
-        texts.append(render_result(result, row))
-        good = good and result.published
+        text += render_result(result, row)
         write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
-    code = ExitCode.OK if good else ExitCode.FAILED
-    built = Outcome("".join(texts), {"builds": rows, "report": str(path)}, code)
+    built = Outcome(text, {"builds": rows, "report": str(path)}, code)
     outcome = add_parity(built, parity, strict=args.parity == "strict")
     write_json(path, {"schema_version": SCHEMA_VERSION, **outcome.data})
     return replace(outcome, text=f"{outcome.text}{shown_path(path)}\n")

@@ -101,20 +101,14 @@ def ready_device(
     facts about the device. The lease ends with the block. Raises UsageError, UnfitError, ToolError
     or StoreError."""
     bundle = require_bundle(args)
-    found = (
-        list_candidates(args, bundle, progress)
-        if args.any
-        else [find_device(choose_word(args), args, bundle, progress)]
-    )
+    if args.any:
+        found = list_candidates(args, bundle, progress)
+    else:
+        found = [find_device(choose_word(args), args, bundle, progress)]
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
+    starts, folder = getattr(args, "starts", 0) or usual, f"bundles/{bundle.digest[:16]}"
     runners = [
-        DeviceRunner(
-            device,
-            bundle,
-            f"{device.place}/bundles/{bundle.digest[:16]}",
-            progress,
-            starts=getattr(args, "starts", 0) or usual,
-        )
+        DeviceRunner(device, bundle, f"{device.place}/{folder}", progress, starts=starts)
         for device, _ in found
     ]
     with lease_first(runners, args.wait) as runner:

@@ -160,17 +160,16 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     told, loads = "", True
     if built:
         told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
-        progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
+        told = told if loads else f"warning: {told}"
+        progress.step(told if loads else f"{told}; {explain_apart(built)}")
     steps.require_packages(("torch", "executorch"), "lowering")
     report = replace(run(specs, policy, args, progress), shard=mark)
-    if told:
-        warning = told if loads else f"warning: {told}"
-        report = replace(report, remarks=(*report.remarks, warning))
+    report = replace(report, remarks=(*report.remarks, *([told] if told else [])))
     outcome = steps.publish(report, args.reports / SESSION, args, progress)
     if loads:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
-    return dataclasses.replace(outcome, text=f"{outcome.text}warning: {told}\n", exit_code=code)
+    return dataclasses.replace(outcome, text=f"{outcome.text}{told}\n", exit_code=code)
 
 
 def find_candidates(spec: CaseSpec) -> list[Candidate]:

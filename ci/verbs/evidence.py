@@ -40,7 +40,10 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     except ValueError as error:
         faults = [f"{args.evidence.name} is not a statement of a test result: {error}"]
     else:
-        case, described = statement.predicate.read_case(), statement.predicate.describe(CASE)
+        case, described = (
+            statement.predicate.read_case(),
+            statement.predicate.find(CASE).annotations,
+        )
         build = find_qnn_build(args.program)
         wanted = partial(find_limits, args.policy) if args.policy else None
         sha256 = hash_file(args.program)

@@ -46,13 +46,10 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
-    faults = [
-        fault
-        for fault in read_faults(args.policy)
-        # The name of a case starts with that of its fault.
-        if not args.filter
-        or any(fnmatchcase(fault.name, glob.split(" ")[0]) for glob in args.filter)
-    ]
+    # The name of a case starts with that of its fault.
+    globs = [glob.split(" ")[0] for glob in args.filter or ["*"]]
+    every = read_faults(args.policy)
+    faults = [fault for fault in every if any(fnmatchcase(fault.name, glob) for glob in globs)]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
     soc = args.soc[0].upper() if args.soc else DEFAULT_SOC

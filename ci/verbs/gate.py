@@ -55,13 +55,10 @@ def judge_shards(directory: Path, plan: Plan) -> list[str]:
     """Return the faults that concern the shards of a plan together, such as a case in two shards.
     If the report of a shard is missing or unreadable, return an empty list, because the verdict of
     that shard's job reports it."""
-    paths = [
-        directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
-        for job in plan.jobs
-        if job.shard and job.report
-    ]
+    jobs = [job for job in plan.jobs if job.shard and job.report]
+    places = [directory / f"{PREFIX}{job.id}" / "reports" / job.session for job in jobs]
     try:
-        reports = [read_report(path) for path in paths]
+        reports = [read_report(place / job.report) for place, job in zip(places, jobs, strict=True)]
     except UsageError:
         return []
-    return find_faults(reports, plan.cases) if paths else []
+    return find_faults(reports, plan.cases) if jobs else []

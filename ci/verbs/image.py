@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from docker.client import DockerClient
@@ -78,14 +79,12 @@ def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -
     names = list(dict.fromkeys(args.words)) or [DEFAULT]
     for name in names:
         if args.check:
-            first, second = (
-                build_image(client, name, progress, base=args.base, fresh=True).image_id
-                for _ in range(2)
-            )
-            if first != second:
+            again = partial(build_image, client, name, progress, base=args.base, fresh=True)
+            first, second = again(), again()
+            if first.image_id != second.image_id:
                 raise FailedError(
                     f"two clean builds of {name} are different",
-                    why=f"their ids are {first} and {second}",
+                    why=f"their ids are {first.image_id} and {second.image_id}",
                     fix="compare the files of both, for example with diffoci",
                 )
         built = build(client, name, args, progress)

@@ -70,16 +70,13 @@ def _describe_program(program: Program) -> Iterator[str]:
         yield _row("constant", f"{name} = {value}")
     if program.external:
         tensors = f"{count(len(program.external), 'tensor')}: {name_some(program.external, SHOWN)}"
-        is_data = program.kind == "data"
-        yield _row(
-            "contains" if is_data else "needs a .ptd", f"{'' if is_data else 'with '}{tensors}"
-        )
+        if program.kind == "data":
+            yield _row("contains", tensors)
+        else:
+            yield _row("needs a .ptd", f"with {tensors}")
     for segment in program.segments:
-        yield _row(
-            "segment",
-            f"{show_bytes(segment.size_bytes)} at byte {segment.offset},"
-            f" a multiple of {segment.align}",
-        )
+        place = f"at byte {segment.offset}, a multiple of {segment.align}"
+        yield _row("segment", f"{show_bytes(segment.size_bytes)} {place}")
     for dtype, size in (program.constant_bytes or {}).items():
         yield _row("CPU weights", f"{dtype}, {show_bytes(size)}")
 
@@ -108,9 +105,8 @@ def _describe_context(context: ContextBinary) -> Iterator[str]:
 def _describe_method(method: Method) -> Iterator[str]:
     backends = sorted({partition.backend for partition in method.partitions})
     parts = count(len(method.partitions), "partition")
-    yield _row(
-        "method", f"{method.name}, {parts}{f' for {chr(44).join(backends)}' * bool(backends)}"
-    )
+    users = f" for {','.join(backends)}" if backends else ""
+    yield _row("method", f"{method.name}, {parts}{users}")
     yield from _describe_ports(method.inputs, method.outputs)
     for name, times in method.cpu_operators.items():
         yield _row(f"{INDENT}on the CPU", f"{name}{f', {times} times' if times > 1 else ''}")
@@ -119,11 +115,9 @@ def _describe_method(method: Method) -> Iterator[str]:
 def _describe_ports(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> Iterator[str]:
     for kind, ports in (("input", inputs), ("output", outputs)):
         for port in ports:
-            grid = (
-                ""
-                if port.scale is None
-                else f", scale {port.scale:g}, zero point {port.zero_point}"
-            )
+            grid = ""
+            if port.scale is not None:
+                grid = f", scale {port.scale:g}, zero point {port.zero_point}"
             yield _row(f"{INDENT}{kind}", f"{port.name} {port.dtype} {list(port.shape)}{grid}")
 
 

@@ -137,11 +137,7 @@ Text = str | Callable[[], str]
 SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     "--model": (WHAT, MODELS, {**MANY, "of_cases": True}),
     "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY, "of_cases": True}),
-    "--soc": (
-        WHAT,
-        "the name of an SoC, or a glob; repeatable; default: {}",
-        MANY,
-    ),
+    "--soc": (WHAT, "the name of an SoC, or a glob; repeatable; default: {}", MANY),
     "--shape": (
         WHAT,
         "the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
@@ -197,11 +193,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     ),
     "--base": (RESULTS, "an earlier report.json to compare with", FILE),
     "--sarif": (RESULTS, "also write failures as SARIF 2.1.0", FILE),
-    "--keep-artifacts": (
-        RESULTS,
-        "keep programs, outputs and logs",
-        {**DIR, "of_cases": True},
-    ),
+    "--keep-artifacts": (RESULTS, "keep programs, outputs and logs", {**DIR, "of_cases": True}),
     "--log-level": (
         RESULTS,
         "the level of QNN's log, which --keep-artifacts keeps",
@@ -320,12 +312,8 @@ def list_given(args: argparse.Namespace) -> list[Option]:
 
 def list_digested(args: argparse.Namespace) -> list[str]:
     """Return the options with ``digest``, each followed by its value."""
-    return [
-        word
-        for option in args.options
-        if option.digest
-        for word in (option.flag, str(getattr(args, option.argument.dest)))
-    ]
+    digested = [option for option in args.options if option.digest]
+    return [w for one in digested for w in (one.flag, str(getattr(args, one.argument.dest)))]
 
 
 def repeat_policy(args: argparse.Namespace) -> list[str]:
@@ -344,7 +332,7 @@ def repeat_command(args: argparse.Namespace) -> str:
 
 def name_mending(args: argparse.Namespace) -> str:
     """Return the start of the command that mends a case of this call."""
-    shapes = [
-        word for option in args.options if option.flag == "--shape" for word in option.repeat(args)
-    ]
+    shapes: list[str] = next(
+        (one.repeat(args) for one in args.options if one.flag == "--shape"), []
+    )
     return " ".join(["mend", *map(shlex.quote, [*repeat_policy(args), *shapes])])

@@ -57,13 +57,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]
-    notes = [
-        *describe_repairs(artifacts, replaced),
-        *(
-            Annotation(Level.ERROR, f"{error.id}: {error.what}. Fix: {error.fix}", TITLE)
-            for error in verdict.errors
-        ),
-    ]
+    notes = [*describe_repairs(artifacts, replaced)]
+    for error in verdict.errors:
+        text = f"{error.id}: {error.what}. Fix: {error.fix}"
+        notes.append(Annotation(Level.ERROR, text, TITLE))
     write_through(sys.stderr, provider.annotate(notes) if notes else "")
     outputs = {
         "roots": json.dumps({artifact.name: str(artifact.root) for artifact in artifacts}),
@@ -98,11 +95,7 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
     programs = [program.absolute().parent] if program.name == "qnn-ci" else []
     if not provider.export(variables, programs, outputs):
         return render_shell(environment)
-    rows = (
-        f"{artifact.name} {artifact.version}  {artifact.root}\n"
-        for artifact in environment.artifacts
-    )
-    return "".join(rows)
+    return "".join(f"{one.name} {one.version}  {one.root}\n" for one in environment.artifacts)
 
 
 def describe_repairs(

@@ -7,7 +7,6 @@ import argparse
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -115,22 +114,13 @@ def _describe_signer(plan: SignPlan) -> str:
 
 
 def _render_plan(plan: SignPlan, signer: str) -> Outcome:
-    rows: list[dict[str, Any]] = [
-        {
-            "name": one.wanted.name,
-            "source": one.wanted.label,
-            "sha256": one.sha256,
-            "hexagon_version": f"V{one.hexagon_version:X}",
-            "qnn_build": one.qnn_build,
-        }
-        for one in plan.inputs
-    ]
+    rows, lines = [], []
+    for one in plan.inputs:
+        wanted, version = one.wanted, f"V{one.hexagon_version:X}"
+        row = {"name": wanted.name, "source": wanted.label, "sha256": one.sha256}
+        rows.append({**row, "hexagon_version": version, "qnn_build": one.qnn_build})
+        lines.append(f"{wanted.name}: {version}, QNN {one.qnn_build or 'none'}, {wanted.path}")
     mask = Masker(list_secrets())
-    lines = [
-        f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_build'] or 'none'}, "
-        f"{one.wanted.path}"
-        for row, one in zip(rows, plan.inputs, strict=True)
-    ]
     if plan.request.serial:
         lines.append("plus a device's test signature")
     lines += [

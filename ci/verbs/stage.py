@@ -103,14 +103,8 @@ def find_runtime(word: str, progress: Progress) -> Path:
             fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
         )
     requests = parse_selection([word], Options(offline=True))
-    request = next(
-        (
-            artifact_request
-            for artifact_request in requests
-            if artifact_request.name.startswith(QNN)
-        ),
-        requests[0],
-    )
+    named = [request for request in requests if request.name.startswith(QNN)]
+    request = (named or requests)[0]
     found = locate_artifact(request, Store(), progress)
     if not found:
         raise UnfitError(

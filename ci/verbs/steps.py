@@ -301,26 +301,16 @@ def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
     socs = sorted(read_socs())
-    own = {
-        name: [scheme.value for scheme in list_schemes(one, lane)]
-        for name, one in policy.models.items()
-    }
-    about = {name: one.path for name, one in policy.models.items()}
-    about |= {name: text for name, text in SUITE.items() if name not in own}
     schemes = [scheme.value for scheme in lane.schemes]
-    models = {
-        name: {
-            "about": about[name],
-            "schemes": own.get(name)
-            or [scheme.value for scheme in policy.suite.get(name, ()) if scheme in lane.schemes],
-        }
-        for name in about
-    }
-    width = max(map(len, models))
-    rows = [
-        f"  {name:<{width}}  {model['about']} ({', '.join(model['schemes'])})"
-        for name, model in models.items()
-    ]
+    own = {name: list_schemes(entry, lane) for name, entry in policy.models.items()}
+    about = {name: entry.path for name, entry in policy.models.items()}
+    about |= {name: text for name, text in SUITE.items() if name not in own}
+    models, rows, width = {}, [], max(map(len, about))
+    for name, text in about.items():
+        chosen = own.get(name) or [one for one in policy.suite.get(name, ()) if one in lane.schemes]
+        names = [scheme.value for scheme in chosen]
+        models[name] = {"about": text, "schemes": names}
+        rows.append(f"  {name:<{width}}  {text} ({', '.join(names)})")
     lines = [f"  {' '.join(socs[start : start + 10])}" for start in range(0, len(socs), 10)]
     blocks = (
         ["models (default schemes)", *rows],

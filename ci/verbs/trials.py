@@ -108,11 +108,7 @@ def open_bench(
         require_packages(("torch", "executorch"), LOWERING)
         profile = choice.profile
     with enter_environment(
-        profile,
-        Phases(progress),
-        offline=offline,
-        imports=IMPORTS[frontend],
-        choice=choice,
+        profile, Phases(progress), offline=offline, imports=IMPORTS[frontend], choice=choice
     ) as (environment, scratch, _):
         own = os.pathsep.join(filter(None, [*map(str, packages), os.environ.get("PYTHONPATH", "")]))
         variables = environment.apply({**os.environ, "PYTHONPATH": own} if own else os.environ)
@@ -126,9 +122,7 @@ def open_bench(
 def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
     """Return the requested schemes, or the front end's default ones. Raises UsageError for a scheme
     that it does not support."""
-    known = {
-        scheme.value: scheme for scheme in LANES[frontend].schemes if scheme is not Scheme.ASIS
-    }
+    known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
     if wrong := [one for one in asked if one not in known]:
         raise UsageError(
             f"--scheme {wrong[0]} is not supported by {frontend}",
@@ -182,11 +176,7 @@ def open_setup(
     """Provision, check the environment and the users' functions, and start workers. Yield what the
     cases share. Raises the same errors as ``enter_environment`` and ``check_functions``."""
     with enter_environment(
-        tools.profile,
-        Phases(progress),
-        offline=offline,
-        imports=tools.imports,
-        choice=tools.choice,
+        tools.profile, Phases(progress), offline=offline, imports=tools.imports, choice=tools.choice
     ) as (environment, scratch, _):
         pool, work = scratch.open(environment.apply(os.environ)), scratch.scratch
         check_functions(options.specs, pool, work / "functions.log", options.timeout_s)

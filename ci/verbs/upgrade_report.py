@@ -116,11 +116,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     reports = [run_side(side, args, progress, noted) for side in (old, new)]
     builds = [find_qnn(*pair) for pair in zip((old, new), reports, strict=True)]
     if all(builds) and builds[0] != builds[1]:
-        ends = [
-            list_ends(side, qnn, progress, noted)
-            for side, qnn in zip((old, new), builds, strict=True)
-        ]
-        noted += compare_faults(*ends)
+        pairs = zip((old, new), builds, strict=True)
+        noted += compare_faults(*[list_ends(*pair, progress, noted) for pair in pairs])
     found = compare((old.name, new.name), (reports[0], reports[1]), noted)
     document = make_document(found)
     write_page(document, args.reports, progress)
@@ -171,9 +168,8 @@ def split_pins(word: str) -> list[tuple[str, str]]:
     is something else, such as a version or an existing directory."""
     if "==" not in word or user_path(word).exists():
         return []
-    return [
-        (name, version) for name, _, version in (one.partition("==") for one in word.split("+"))
-    ]
+    pins = (pin.partition("==") for pin in word.split("+"))
+    return [(name, version) for name, _, version in pins]
 
 
 def check_executorch(version: str) -> None:

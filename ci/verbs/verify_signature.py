@@ -51,18 +51,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     accepted = ACCEPTED[args.expect]
     if args.accept_unrecognised and args.expect == "signed":
         accepted = accepted | {Verdict.UNRECOGNISED}
-    records = {
-        str(file): list(check_record(file)) for file in args.files if (file / RECORD_NAME).is_file()
-    }
+    signed = (file for file in args.files if (file / RECORD_NAME).is_file())
+    records = {str(file): list(check_record(file)) for file in signed}
     reports: dict[Path, Verification] = {}
     mask = Masker()
     for path in _expand(args.files):
         progress.step(f"verifying {mask(path.name)}")
         original = args.input / path.name if args.input and args.input.is_dir() else args.input
         reports[path] = verify_file(path, original, at=args.at)
-    failed = any(report.verdict not in accepted for report in reports.values()) or any(
-        records.values()
-    )
+    refused = [report for report in reports.values() if report.verdict not in accepted]
     lines = []
     for directory, messages in records.items():
         matches = "does not match" if messages else "matches"
@@ -75,14 +72,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "files": [{"path": mask(str(path)), **one.as_data()} for path, one in reports.items()],
             "records": records,
         },
-        ExitCode.FAILED if failed else ExitCode.OK,
+        ExitCode.FAILED if refused or any(records.values()) else ExitCode.OK,
     )
 
 
 def _expand(paths: list[Path]) -> list[Path]:
-    files = [
-        file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
-    ]
+    found = (sorted(path.glob("*.so*")) if path.is_dir() else [path] for path in paths)
+    files = [file for some in found for file in some]
     if not files:
         raise UsageError(
             "no library to verify",

@@ -131,8 +131,8 @@ def test_a_program_that_passed_twice_gets_the_statement_with_the_strictest_limit
     report = replace(make(), cases=cases[::order], thresholds=rules)
     (path,) = write_evidence(report, tmp_path, "0.1.0", {POLICY: "b" * 64})
     found = parse_statement(path.read_bytes()).predicate
-    assert found.describe(CASE)["scheme"] == "strict"
-    assert found.describe(LIMITS)["min_sqnr_db_all"] == floors["strict"]
+    assert found.find(CASE).annotations["scheme"] == "strict"
+    assert found.find(LIMITS).annotations["min_sqnr_db_all"] == floors["strict"]
 
 
 def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
         [(file.name, {"sha256": file.sha256}) for file in files],
     ]
     assert [one.predicate.result for one in found] == ["PASSED", "WARNED"]
-    assert [one.predicate.describe(CASE)["soc"] for one in found] == [first.soc, "SM8750"]
+    assert [one.predicate.find(CASE).annotations["soc"] for one in found] == [first.soc, "SM8750"]
     assert list(find_faults(found[0], SHA256, BUILD, lambda _: rule)) == []
     (fault,) = find_faults(found[1], "b" * 64, BUILD, lambda _: rule)
     assert fault.startswith("no control was rejected, so nothing shows that the gate rejects")

@@ -20,7 +20,7 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.verbs import localise as verb
-from ci.verbs import onnx, trials
+from ci.verbs import onnx, steps, trials
 from ci.verbs.trials import Tools
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
@@ -56,7 +56,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
     entered.clear()
     monkeypatch.setattr(verb, "open_setup", enter)
     monkeypatch.setattr(verb, "Localiser", Localiser)
-    for module in (trials, onnx):
+    for module in (trials, steps):
         monkeypatch.setattr(module, "require_packages", lambda *_: None)
     monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_, **__: (specs, set()))
     monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")

@@ -119,13 +119,13 @@ LOWERING = ("torch", "executorch")
 @pytest.mark.parametrize(
     ("module", "words", "names"),
     [
-        ("emulate", ["test-emulator", "--model", "mlp"], LOWERING),
-        ("audit", ["audit", "--model", "mlp"], LOWERING),
+        ("steps", ["test-emulator", "--model", "mlp"], LOWERING),
+        ("steps", ["audit", "--model", "mlp"], LOWERING),
         ("trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
-        ("llm", ["test-llm"], LOWERING),
-        ("llm", ["test-llm", "--project", "."], LOWERING),
+        ("steps", ["test-llm"], LOWERING),
+        ("steps", ["test-llm", "--project", "."], LOWERING),
         ("upstream", ["test-upstream"], (*LOWERING, "pytest")),
-        ("onnx", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
+        ("steps", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
     ],
 )
