@@ -114,9 +114,7 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
     from ci.models.model import load_digested
 
     model, _ = load_digested(spec.reference, spec.source)
-    module = model.module
-    if spec.scheme.quantized:
-        module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
+    module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
     every = -(-len(model.evaluation) // MOST_SETS)
     return make_graphs(module, model.module, model.evaluation[::every])
 

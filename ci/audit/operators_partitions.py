@@ -26,7 +26,6 @@ from ci.executorch.delegation import (
 )
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
 from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
-from ci.executorch.quantize import quantize_model
 from ci.facts.finding import Finding
 from ci.facts.kinds import INVALID, NOT_LOWERED
 from ci.models.graph_steps import describe_steps
@@ -49,16 +48,15 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     failure: Finding | None = None
     steps = describe_steps(model.module, model.evaluation[0])
     try:
-        module = model.module
-        if spec.scheme.quantized:
-            module = quantize_model(model, spec.scheme.base, spec.soc, choices)
+        lowering = Lowering(model, spec, staging)
+        module = lowering.quantize()
         with (
             survive_crashes() as (crashes, varying),
             uncompiled() as programs,
             record_refusals(staging.log, choices) as refusals,
         ):
             options = compiler_spec(spec.scheme.base, spec.soc, choices)
-            edge = Lowering(model, spec, staging).lower_edge(module, options)
+            edge = lowering.lower_edge(module, options)
         refusals.require_skipped()
     except Exception as error:  # noqa: BLE001 - it is the failure of this case
         if isinstance(error, QnnCiError):

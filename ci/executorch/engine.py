@@ -127,7 +127,8 @@ def run_traced(
 
     loaded = LoadedProgram(program, debug_bytes=debug_bytes)
     outputs = loaded.run(sets)
-    loaded.write_trace(directory / ETDUMP, directory / DEBUG)
+    trace, debug = directory / ETDUMP, directory / DEBUG
+    loaded.program.write_etdump_result_to_file(str(trace), str(debug))
     partitions = program.compiled.delegation.partitions
     return outputs, *read_trace(directory, len(sets), partitions, debug=bool(debug_bytes))
 

@@ -157,7 +157,6 @@ class Lowering:
         """Quantize the model if the scheme requires it, lower it, and write the program and its
         references."""
         spec, model = self.spec, self.model
-        module: Any = model.module
         self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
         steps: tuple[Step, ...] = ()
         if not spec.layers:  # before quantizing, which clips the model's own constants
@@ -166,8 +165,7 @@ class Lowering:
             self.staging.note_steps(steps)
         if spec.scheme.quantized:
             self.staging.enter("quantize")
-            choices = spec.source.choices
-            module = quantize_model(model, spec.scheme.base, spec.soc, choices, self.backend)
+        module = self.quantize()
         if not spec.layers:
             return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
@@ -175,20 +173,22 @@ class Lowering:
         exposed = replace(self, model=replace(model, module=module, reference=outputs))
         return structs.replace(exposed.write_program(module), layers=layers)
 
+    def quantize(self) -> Any:
+        """Return the model's module, quantized if the scheme requires it."""
+        spec = self.spec
+        choices = spec.source.choices
+        return quantize_model(self.model, spec.scheme.base, spec.soc, choices, self.backend)
+
     def simulate(self) -> Compiled:
         """Lower the model for a SoC that QNN's simulator knows, and return what it predicts. The
         trace is written to the staging directory. Raises FailedError if there is no prediction."""
-        spec, model, choices = self.spec, self.model, self.spec.source.choices
-        soc = choose_simulated(spec.soc)
-        module: Any = model.module
-        if spec.scheme.quantized:
-            module = quantize_model(model, spec.scheme.base, spec.soc, choices, self.backend)
+        spec, soc = self.spec, choose_simulated(self.spec.soc)
+        module = self.quantize()
         hook = SimulatorHook(Path(os.environ["QNN_SDK_ROOT"]) / HOST_DIRECTORY / LIBRARY)
         hook.install()
         lowering = replace(self, spec=replace(spec, soc=soc))
-        traced = structs.replace(
-            choices, profile_level="optrace", online_prepare=False, saver=False
-        )
+        options = {"profile_level": "optrace", "online_prepare": False, "saver": False}
+        traced = structs.replace(spec.source.choices, **options)
         origins: dict[str, Origin] = {}
         program, delegation, footprint, _ = lowering.compile(module, traced, origins)
         observed = hook.observe()
@@ -233,12 +233,13 @@ class Lowering:
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
+        methods = tuple(split_module(model.module))
         compiled = self.write_compiled(
             module,
             choices,
             sets=len(model.evaluation),
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
-            methods=describe_methods(model),
+            methods=methods if len(methods) > 1 else (),
             loss=loss,
             clipped=clipped,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
@@ -354,9 +355,8 @@ class Lowering:
         loads.
         """
         directory = self.staging.directory / SAVER
-        spec = compiler_spec(
-            self.spec.scheme.base, self.spec.soc, self.spec.source.choices, saver=True
-        )
+        scheme, choices = self.spec.scheme.base, self.spec.source.choices
+        spec = compiler_spec(scheme, self.spec.soc, choices, saver=True)
         change_options(spec, saver_output_dir=str(directory.absolute()))
         with suppress(SystemExit):
             self.lower_edge(module, spec)
@@ -429,12 +429,6 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     if said or any(one.args == ("scale",) or isinstance(one, AssertionError) for one in chain):
         return [*bare, *said, *raised]
     return [*raised, *bare]
-
-
-def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the names of a program's methods, or () if there is only one."""
-    methods = tuple(split_module(model.module))
-    return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:

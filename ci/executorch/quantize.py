@@ -59,8 +59,10 @@ def quantize_model(
     choices: Choices = NO_CHOICES,
     backend: Backend = Backend.HTP,
 ) -> Any:
-    """Return the model's module with each method quantized. The result can run eagerly and can be
-    lowered to QNN."""
+    """Return the model's module, with each method quantized if the scheme is a quantized one. The
+    result can run eagerly and can be lowered to QNN."""
+    if not scheme.quantized:
+        return model.module
     parts = {
         name: quantize_method(part, scheme, choices, make_quantizer(soc, backend))
         for name, part in split_model(model).items()
@@ -174,6 +176,10 @@ def _nodes_of(part: Any) -> Iterable[Node]:
     return part.graph.nodes if isinstance(part, GraphModule) else ()
 
 
+def _list_calls(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function"]
+
+
 def _find_grid(node: Any) -> Grid:
     if not name_operator(node).startswith("dequantize_per_tensor"):
         return NO_GRID
@@ -204,15 +210,13 @@ def block_sizes(
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
-    own = {
-        candidate.name
-        for candidate in list_candidates(graph_module.graph)
-        if any(map(candidate.belongs, others))
+    candidates = list_candidates(graph_module.graph)
+    own = {one.name for one in candidates if any(map(one.belongs, others))}
+    shapes = {
+        node.name: node.args[1].meta["val"].shape
+        for node in graph_module.graph.nodes
+        if node.target in targets and node.name not in own
     }
-    layers = (
-        node for node in graph_module.graph.nodes if node.target in targets and node.name not in own
-    )
-    shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a larger kernel, the emulator's results differ from the
     # quantized model's (SQNR near 0 dB). They also differ between runs.
     return {
@@ -224,8 +228,6 @@ def block_sizes(
 
 ANNOTATION = "an annotation function takes the exported GraphModule and annotates its nodes"
 RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRecipe"
-
-
 OBSERVERS = {
     "": MinMaxObserver,
     "histogram": HistogramObserver,
@@ -276,11 +278,7 @@ def annotated(
         select_parts(quantizer, choices)
     if choices.discard_nodes:
         quantizer.add_discard_nodes(choices.discard_nodes)
-        own.append(
-            lambda module: names.extend(
-                node.name for node in module.graph.nodes if node.op == "call_function"
-            )
-        )
+        own.append(lambda module: names.extend(node.name for node in _list_calls(module)))
     if choices.annotation:
         own.append(partial(call_annotation, choices.annotation))
     quantizer.add_custom_quant_annotations(own)
@@ -294,17 +292,15 @@ def annotated(
     yield
     for name in choices.discard_nodes:
         if name not in names:
-            raise UsageError(
-                f"discard_nodes: the graph has no {name}", fix=f"use one of: {', '.join(names)}"
-            )
+            fix = f"use one of: {', '.join(names)}"
+            raise UsageError(f"discard_nodes: the graph has no {name}", fix=fix)
 
 
 def require_matches(recipe: Any, name: str, module: GraphModule) -> None:
     """Raise UsageError if a pattern of the recipe ``name`` matches no module of an annotated graph,
     as ByNameRegex of ExecuTorch's quant_recipe.py matches them: its layers would have the types of
     another strategy."""
-    calls = [node for node in module.graph.nodes if node.op == "call_function"]
-    stacks = [call.meta.get("nn_module_stack", {}) for call in calls]
+    stacks = [call.meta.get("nn_module_stack", {}) for call in _list_calls(module)]
     modules = dict.fromkeys(path for stack in stacks for path, _ in stack.values() if path)
     for strategy in recipe._strategies:
         for pattern in getattr(strategy, "patterns", ()):
@@ -326,7 +322,7 @@ def call_annotation(function: str, module: GraphModule) -> None:
     before = describe()
     call_function(function, ANNOTATION, module)
     if describe() == before:
-        names = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
+        names = {str(node.target) for node in _list_calls(module)}
         raise UsageError(
             f"annotation: {Path(function).name} annotates no node",
             why=f"it left all annotations unchanged in a graph of {', '.join(sorted(names))}",
@@ -347,15 +343,9 @@ def select_parts(quantizer: Any, choices: Choices) -> None:
         return transformed
 
     quantizer.transform_for_annotation = transform_and_assign
-    quantizer.set_submodule_qconfig_list(
-        [
-            (
-                lambda node, part=part: owners.get(node.name) is part,
-                ModuleQConfig(**configure(part.scheme, choices.observer)),
-            )
-            for part in choices.parts
-        ]
-    )
+    configs = [ModuleQConfig(**configure(one.scheme, choices.observer)) for one in choices.parts]
+    owns = [lambda node, part=one: owners.get(node.name) is part for one in choices.parts]
+    quantizer.set_submodule_qconfig_list([*zip(owns, configs, strict=True)])
 
 
 RATE = 1e-3
@@ -406,9 +396,7 @@ def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     ranges = []
     for inputs in sets:
         run_eager(prepared, [inputs])
-        ranges.append(
-            [(observer.min_val.clone(), observer.max_val.clone()) for observer in observers]
-        )
+        ranges.append([(one.min_val.clone(), one.max_val.clone()) for one in observers])
     for one, observer, seen in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
         observer.min_val.copy_(torch.stack([low for low, _ in seen]).amin(0))
         observer.max_val.copy_(torch.stack([high for _, high in seen]).amax(0))

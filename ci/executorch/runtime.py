@@ -67,22 +67,19 @@ class LoadedProgram:
         self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each sample, and return the outputs of each set's last run.
-        Raises FailedError if a sample has the wrong number of inputs, or an input has the wrong
-        size."""
-        return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
-
-    def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Run one sample as often as ``repeated`` requires. Record the times, except for warm-up
-        runs, and return the outputs of the last run."""
-        for _ in range(self.repeated.warm_up):
-            self.run_set(number, tensors)
-        outputs: list[Any] = []
-        for _ in range(self.repeated.iteration):
-            start = time.perf_counter()
-            outputs = self.run_set(number, tensors)
-            self.times_s.append(time.perf_counter() - start)
-        return outputs
+        """Execute every method for each sample as often as ``repeated`` requires, and return the
+        outputs of each set's last run. The times are recorded, except for warm-up runs. Raises
+        FailedError if a sample has the wrong number of inputs, or an input has the wrong size."""
+        last: list[list[Any]] = []
+        for number, tensors in enumerate(sets):
+            for _ in range(self.repeated.warm_up):
+                self.run_set(number, tensors)
+            for _ in range(self.repeated.iteration):
+                start = time.perf_counter()
+                outputs = self.run_set(number, tensors)
+                self.times_s.append(time.perf_counter() - start)
+            last.append(outputs)
+        return last
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
         """Run one sample once, and return its outputs."""
@@ -109,11 +106,6 @@ class LoadedProgram:
     def finish(self) -> float:
         """Return the mean duration of the timed runs, in seconds."""
         return fmean(self.times_s)
-
-    def write_trace(self, trace: Path, debug: Path) -> None:
-        """Write the trace of all runs so far to ``trace``, and the intermediate outputs to
-        ``debug``."""
-        self.program.write_etdump_result_to_file(str(trace), str(debug))
 
 
 def overwrite_freed_memory() -> None:
