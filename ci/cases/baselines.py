@@ -61,14 +61,11 @@ def users_folder(policy: Path | None) -> Path | None:
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
     """Return the name of a toolchain's baselines file. It consists of the names and versions of
     ExecuTorch or ONNX Runtime and of QNN, followed by the backend unless that is HTP."""
-    parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
+    engines = ("executorch", "onnxruntime")
+    named = (one for one in tools if one.name in engines or one.name.startswith("qnn-"))
+    parts = sorted(f"{one.name}-{one.version}" for one in named)
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
-
-
-def is_part(name: str) -> bool:
-    """Return whether each version of this artifact or package has a separate baselines file."""
-    return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 
 def read_baselines(

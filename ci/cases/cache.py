@@ -324,8 +324,7 @@ class CompileJob:
             try:
                 artifact = self._fill(staging)
             except Exception as error:
-                no_room = explain_no_room(error, self.cache)
-                if no_room:
+                if no_room := explain_no_room(error, self.cache):
                     raise no_room from error
                 refused = self.engine.explain(error, self.log)
                 if isinstance(error, QnnCiError):

@@ -103,6 +103,7 @@ ISLAND = advise(  # without an error number, for which manifests/policies/errors
     " takes only softmax in float",
     f"remove it from discard_nodes, and give it 16 bits as a part of a mixture ({GUIDE})",
 )
+UNCOMPARED = "the outputs were not compared with the emulator's"
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
@@ -185,6 +186,12 @@ class Evidence:
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
 
 
+# The fields of Evidence that the report's Case has, too.
+UNCHANGED = (
+    *("cached", "compiler", "qnn_ops", "warnings", "lacks", "is_defect", "outputs", "estimate"),
+)
+
+
 class CaseJudge:
     """Judges one case, step by step. Any step can end the case with a status and findings.
     ``directory`` is a scratch directory, and ``runner`` the name of what computed the outputs."""
@@ -210,7 +217,7 @@ class CaseJudge:
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
-            self.remarks.append(f"the outputs were not compared with the emulator's: {error}")
+            self.remarks.append(f"{UNCOMPARED}: {error}")
         else:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
@@ -679,20 +686,13 @@ def make_case(
     return Case(
         status=status,
         metric_name=metric_name,
-        warnings=known.warnings,
         noise_notes=known.notes,
         run_options=str(spec.source.run),
-        compiler=known.compiler,
         choices=describe_choices(spec, artifact.compiled if artifact else None),
-        cached=known.cached,
         findings=tuple(findings),
         log_tail=log_tail,
         runner=runner,
-        qnn_ops=known.qnn_ops,
-        lacks=known.lacks,
-        is_defect=known.is_defect,
-        outputs=known.outputs,
-        estimate=known.estimate,
+        **{name: getattr(known, name) for name in UNCHANGED},
         **facts,
     )
 

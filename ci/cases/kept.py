@@ -42,6 +42,10 @@ DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
 # Exceptions that malicious files can cause when they are read and judged.
 HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
+MEASURED = (  # only by a run
+    *("run_s", "run_ms", "device", "sqnr_db_emulator", "equal_emulator"),
+    *("accelerator_cycles", "accelerator_us"),
+)
 KEPT_REMARK = "judged from kept outputs: no program was run"
 LOG, CODE = "log.txt", "code.txt"
 UNMEASURED = "the metric was not measured: it is code, and judging kept outputs runs no user code"
@@ -78,10 +82,7 @@ def judge_report(
         controls=controls,
         summary=counts,
         thresholds=policy.describe_limits(specs),
-        remarks=(
-            f"judged from outputs of {by}" if pulled else KEPT_REMARK,
-            *report.remarks,
-        ),
+        remarks=(f"judged from outputs of {by}" if pulled else KEPT_REMARK, *report.remarks),
     )
 
 
@@ -92,8 +93,7 @@ def find_spec(case: Case, policy: EmulatorPolicy) -> CaseSpec:
         scheme = policy.find_scheme(case.model, case.scheme)
         find_soc(case.soc)
     except (ValueError, UsageError) as error:
-        told = f"there is no case {case.name}"
-        raise UsageError(told) from error
+        raise UsageError(f"there is no case {case.name}") from error
     entry = policy.models.get(case.model)
     spec = CaseSpec(case.model, scheme, case.soc)
     return replace(spec, source=entry.make_source(scheme)) if entry else spec
@@ -111,12 +111,13 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
         with np.errstate(all="ignore"):
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
-        told = f"the {'' if pulled else 'kept '}outputs cannot be judged"
-        told = f"{told}: {describe_exception(error)}"
+        told = (
+            f"the {'' if pulled else 'kept '}outputs cannot be judged: {describe_exception(error)}"
+        )
         result = judging.end(Status.FAILED, [NO_OUTPUTS.find(told)])
-    row = structs.replace(
-        result.case, warnings=(*result.case.warnings, *([UNMEASURED] if metric else []))
-    )
+    row = result.case
+    if metric:
+        row = structs.replace(row, warnings=(*row.warnings, UNMEASURED))
     return replace(result, case=row if pulled else compare_rows(case, row))
 
 
@@ -129,13 +130,7 @@ def compare_rows(case: Case, row: Case) -> Case:
         row,
         status=Status.FAILED if faults else row.status,
         findings=(*row.findings, *faults),
-        run_s=case.run_s,
-        run_ms=case.run_ms,
-        device=case.device,
-        sqnr_db_emulator=case.sqnr_db_emulator,
-        equal_emulator=case.equal_emulator,
-        accelerator_cycles=case.accelerator_cycles,
-        accelerator_us=case.accelerator_us,
+        **{name: getattr(case, name) for name in MEASURED},
     )
 
 
@@ -160,16 +155,17 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     unchanged."""
     if case.status is Status.PASSED:
         told = "the case passed in the run, but its outputs were not kept"
-    elif (
-        case.status is Status.UNSUPPORTED
-        and not case.lacks
-        and not any(map(judging.find_refusal, case.findings))
-    ):
+    elif is_refused(case) and not any(map(judging.find_refusal, case.findings)):
         told = "the policy does not expect the case to be unsupported"
     else:
         return case
     found = (CONTRADICTED.find(told), *case.findings)
     return structs.replace(case, status=Status.FAILED, findings=found)
+
+
+def is_refused(case: Case) -> bool:
+    """Return whether a case is unsupported, although nothing was missing."""
+    return case.status is Status.UNSUPPORTED and not case.lacks
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
@@ -209,9 +205,8 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
         raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.is_ours else spec.model
     if CaseName(own, artifact.scheme, artifact.soc) != spec.name:
-        raise ValueError(
-            f"the kept files belong to {artifact.model} {artifact.scheme} {artifact.soc}"
-        )
+        found = f"{artifact.model} {artifact.scheme} {artifact.soc}"
+        raise ValueError(f"the kept files belong to {found}")
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
         raise ValueError(
@@ -240,7 +235,7 @@ def check_tensor(info: TensorInfo) -> None:
 def find_contradictions(case: Case, judged: Case) -> Iterator[Finding]:
     """Yield why to reject the run's row: the case failed or was refused in the run, or a
     figure of a passed case does not match its kept outputs."""
-    if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
+    if case.status is Status.FAILED or is_refused(case):
         yield CONTRADICTED.find(f"the case's status in the run was {case.status.value}")
         yield from case.findings
     for name in FIGURES if case.status is Status.PASSED else ():

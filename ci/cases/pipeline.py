@@ -27,7 +27,7 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import CaseJudge, CaseResult, Options, Run, find_no_node
+from ci.cases.judged import UNCOMPARED, CaseJudge, CaseResult, Options, Run, find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
@@ -107,8 +107,7 @@ class CaseRun(CaseJudge):
                 return self.end(Status.UNSUPPORTED, [LACKING.from_error(error)])
             return self.end(Status.FAILED, [NO_OUTPUTS.from_error(error)])
         except Exception as error:
-            no_room = explain_no_room(error)
-            if no_room:
+            if no_room := explain_no_room(error):
                 raise no_room from error
             self.evidence.is_defect = isinstance(error, DefectError)
             if isinstance(error, QnnCiError):
@@ -157,8 +156,7 @@ class CaseRun(CaseJudge):
         spec, own = replace(self.spec, simulated=True), self.options.own_lines
         if not choose_simulated(spec.soc):
             return estimate_times(None, spec.scheme, spec.soc)
-        ended = self.compile(spec, self.directory / "simulate.log")
-        made = as_compiled(ended)
+        made = as_compiled(self.compile(spec, self.directory / "simulate.log"))
         if not made.artifact:
             fault = made.refused.headline if made.refused else ""
             return estimate_times(None, spec.scheme, spec.soc, fault=fault)
@@ -247,12 +245,10 @@ class CaseRun(CaseJudge):
         place.mkdir()
         own = replace(program, directory=place, log=place / "run.log")
         emulated = self.execute(own, sets, runner=emulator)
-        if not emulated.failure:
-            self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
+        if emulated.failure:
+            self.remarks.append(f"{UNCOMPARED}: {emulated.failure}")
         else:
-            self.remarks.append(
-                f"the outputs were not compared with the emulator's: {emulated.failure}"
-            )
+            self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
 
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
@@ -299,9 +295,8 @@ class CaseRun(CaseJudge):
         layer = None if isinstance(found, str) else find_departure(*found)
         if layer is None:
             return notes
-        return tuple(
-            structs.replace(note, operator=layer.operator, label=layer.label) for note in notes
-        )
+        names = {"operator": layer.operator, "label": layer.label}
+        return tuple(structs.replace(note, **names) for note in notes)
 
     def judge_layers(self, limits: Threshold) -> tuple[Judgement, Sequence[Layer]] | str:
         """Return the judgement of a second program that also returns the outputs of its layers, and
@@ -312,8 +307,7 @@ class CaseRun(CaseJudge):
         spec = replace(self.spec, layers=True)
         directory = self.directory / "layers"
         directory.mkdir()
-        ended = self.compile(spec, directory / "lower.log")
-        made = as_compiled(ended)
+        made = as_compiled(self.compile(spec, directory / "lower.log"))
         if not made.artifact:
             return f"not located: {made.refused.headline if made.refused else ''}"
         compiled, place = made.artifact.compiled, Path(made.directory)

@@ -126,9 +126,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         are removed. For a backend other than HTP, the limits and budgets of single models are
         removed too, because they are for HTP. Raises UsageError if there are no limits for the
         backend."""
-        known = tuple(
-            unsupported for unsupported in self.unsupported if backend in unsupported.backends
-        )
+        known = tuple(row for row in self.unsupported if backend in row.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
         limits = self.backends.get(backend)
@@ -142,9 +140,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             name: msgspec.structs.replace(entry, limits={}, budget=ModelBudget())
             for name, entry in self.models.items()
         }
-        return msgspec.structs.replace(
-            self, schemes=limits, models=models, override=(), unsupported=known
-        )
+        given = {"schemes": limits, "models": models, "override": (), "unsupported": known}
+        return msgspec.structs.replace(self, **given)
 
     def budget_of(self, model: str, scheme: AnyScheme) -> Budget:
         """Return the budget of a scheme in a model's entry. Without an entry, the budget has no
@@ -176,8 +173,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
-            _threshold(override.scheme, override.limits, override.model, override.reason)
-            for override in self.override
+            _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
         ]
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:
@@ -205,18 +201,14 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     ) -> str:
         """Return the explanation from the first row of [[unsupported]] that covers a case and
         matches one of its ``findings`` or its ``log``, or "" if there is none."""
-        rows = (
-            unsupported
-            for unsupported in self.unsupported
-            if is_match(unsupported.id, unsupported.pattern, findings, log)
-        )
+        rows = (row for row in self.unsupported if is_match(row.id, row.pattern, findings, log))
         found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def find_unmet(self, model: str, scheme: AnyScheme, soc: str, choices: str = "") -> str:
         """Return the explanation from the first strict row of [[unsupported]] that covers a case,
         or "" if there is none. If the case passed, the row is out of date."""
-        rows = (unsupported for unsupported in self.unsupported if unsupported.strict)
+        rows = (row for row in self.unsupported if row.strict)
         found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
@@ -284,9 +276,8 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
             why="it is not a file",
             fix="pass an existing file to --policy; `qnn-ci init --policy-only` writes one",
         )
-    policy = read_toml(
-        path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
-    )
+    extend = partial(extend_default, lane=lane)
+    policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend)
     try:
         tuple(list_device_runtimes(policy.runtimes))
         check_suite(policy)

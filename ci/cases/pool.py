@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import current_process, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -376,14 +377,13 @@ class Pool:
 
         Raises StoreError if the disk is full, and UnfitError if no process can be started.
         """
-        with self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease:
+        borrow = partial(self.lease, type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes)
+        with borrow() as lease:
             ended = lease.call(job)
         if not (ended.failure and lease.used) or self.aborted.is_set() or is_server(lease.server):
             return ended
-        with (  # one at a time, because one of these jobs may have killed the fork server
-            self.again,
-            self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease,
-        ):
+        # One at a time, because one of these jobs may have killed the fork server.
+        with self.again, borrow() as lease:
             return lease.call(job)
 
     @contextmanager
@@ -474,7 +474,7 @@ def read_tail(log: Path) -> str:
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
         lines = [one for one in text.splitlines() if one.strip() and not EMPTY_BAR.match(one)]
-        lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
+        lines = [one for one in lines if not one.lstrip().startswith(CHATTER)]
         lines = [line for line in lines if not any(one in line for one in CHATTING)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""

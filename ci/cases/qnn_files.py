@@ -53,10 +53,9 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
             f"{SAVER_CALLS} adds {len(added)} nodes, but describes {len(types)}",
             fix="run without --saver: this QNN version writes another format, or Saver was stopped",
         )
-    counts = sorted(
-        Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])
-    )
-    return tuple(OpCount(op=op, count=count) for op, count in counts)
+    counts = Counter(types[name] for name in added)
+    ordered = sorted(counts, key=lambda op: (-counts[op], op))
+    return tuple(OpCount(op=op, count=counts[op]) for op in ordered)
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:

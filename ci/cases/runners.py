@@ -140,13 +140,6 @@ class ExternalProgram:
     used: bool = field(default=False, init=False)
 
     @property
-    def flags(self) -> list[str]:
-        """The external program's flags for the run options in the model's policy entry."""
-        flags = self.program.spec.source.run.flags
-        times = {"performance_output_path": self.speed} if flags else {}
-        return [f"--{name}={value}" for name, value in {**flags, **times}.items()]
-
-    @property
     def speed(self) -> Path:
         """The file to which the external program writes the mean time of a run, in ms."""
         return self.program.directory / SPEED
@@ -169,17 +162,19 @@ class ExternalProgram:
         )
         listed = self.program.directory / INPUT_LIST
         listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        flags: dict[str, Any] = {
+            "model_path": self.program.path,
+            "input_list_path": listed,
+            "output_folder_path": outputs,
+            **self.program.spec.source.run.flags,
+        }
+        if self.program.spec.source.run.flags:
+            flags["performance_output_path"] = self.speed
         mark, most = secrets.token_hex(), self.program.max_bytes
         memory = (most, 0) if most else share_memory()
         try:
             ended = run_process(
-                [
-                    *self.runner.argv,
-                    f"--model_path={self.program.path}",
-                    f"--input_list_path={listed}",
-                    f"--output_folder_path={outputs}",
-                    *self.flags,
-                ],
+                [*self.runner.argv, *(f"--{name}={value}" for name, value in flags.items())],
                 env={**self.runner.environment, MARK: mark},
                 cwd=self.program.directory,
                 allowance=Allowance(self.timeout_s, *memory),
@@ -192,15 +187,12 @@ class ExternalProgram:
         if not ended.is_good:
             raise RunError(f"the runner {ended.describe()}")
         if left:
-            raise RunError(
-                "the runner exited but left processes running, which were killed:"
-                f" {', '.join(left)}",
-                advise(
-                    fix="let the runner wait for the processes that it starts; start servers that"
-                    " keep running, such as adb's, before the session",
-                    proof=Proof.PROVEN,
-                ),
+            told = "the runner exited but left processes running, which were killed"
+            fix = (
+                "let the runner wait for the processes that it starts; start servers that keep"
+                " running, such as adb's, before the session"
             )
+            raise RunError(f"{told}: {', '.join(left)}", advise(fix=fix, proof=Proof.PROVEN))
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))
         except (OSError, ValueError) as error:

@@ -153,9 +153,7 @@ def find_missing(file: str, functions: Sequence[str]) -> tuple[str, list[str]] |
 
     with users_code(file):
         module = import_file(Path(file).resolve())
-        missing = [
-            function for function in functions if not callable(getattr(module, function, None))
-        ]
+        missing = [name for name in functions if not callable(getattr(module, name, None))]
     return (missing[0], list_callables(module)) if missing else None
 
 
@@ -340,10 +338,8 @@ def run_cases(
             with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
                 return one.spec, one.run()
 
-        ordered = sorted(
-            runs, key=lambda one: expect_s(one.spec.model, one.spec.scheme.value), reverse=True
-        )
-        tasks = [partial(run, case_run) for case_run in ordered]
+        seconds = {one: expect_s(one.spec.model, one.spec.scheme.value) for one in runs}
+        tasks = [partial(run, one) for one in sorted(runs, key=seconds.__getitem__, reverse=True)]
         try:
             run_tasks(tasks, jobs, on_done=show, abort=abort)
         except KeyboardInterrupt:
@@ -358,8 +354,7 @@ def describe_progress(done: int, total: int, name: str, result: CaseResult) -> s
     first headline follows."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
-    notes = ["cached" if case.cached else "", case.made_inputs, result.remark]
-    if case.status is not Status.PASSED:
-        notes.append(case.headline)
-    tail = "  ".join(note for note in notes if note)
+    headline = "" if case.status is Status.PASSED else case.headline
+    notes = ("cached" if case.cached else "", case.made_inputs, result.remark, headline)
+    tail = "  ".join(filter(None, notes))
     return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()

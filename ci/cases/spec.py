@@ -117,19 +117,13 @@ def select_cases(
         for name, entry in find_models(word, known).items():
             alike = chosen.get(name, entry).make_source() != entry.make_source()
             chosen[entry.path if alike else name] = entry
-    if lane.suffix and (
-        own := [
-            f"{name}.{key}"
-            for name, one in chosen.items()
-            for key, differs in (
-                ("lowering", one.lowering != NO_CHOICES),
-                ("run", one.run != ONE_RUN),
+    for name, one in chosen.items() if lane.suffix else ():
+        key = "lowering" if one.lowering != NO_CHOICES else "run" if one.run != ONE_RUN else ""
+        if key:
+            raise UsageError(
+                f"models.{name}.{key} has options that only ExecuTorch supports",
+                fix="test this model with `qnn-ci test-emulator`",
             )
-            if differs
-        ]
-    ):
-        told = f"models.{own[0]} has options that only ExecuTorch supports"
-        raise UsageError(told, fix="test this model with `qnn-ci test-emulator`")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
         raise UsageError(
@@ -172,11 +166,7 @@ def choose_schemes(
             )
     names = match_all("scheme", words, every)
     asked = {
-        model: [
-            entry.find_scheme(name)
-            for name in names
-            if name in own[model] or name in [*lane.schemes]
-        ]
+        model: [entry.find_scheme(one) for one in names if one in (*own[model], *lane.schemes)]
         for model, entry in chosen.items()
     }
     if words and not any(asked.values()):
