@@ -353,19 +353,19 @@ class Localiser:
         return str(file)
 
 
+CAUSES = {
+    Mend.BIASES: "the quantizer gives a bias that several layers share a single scale, but QNN"
+    " expects the product of the scales of each layer's input and weights. With separate biases,"
+    " the part is right",
+    Mend.RANGES: "calibration chose ranges that clip values in the quantized model, but QNN merges"
+    " roundings and does not clip them. With wider ranges, the part is right",
+}
+
+
 def name_cause(found: Located, spec: CaseSpec) -> str:
     """Return why the smallest part is wrong, according to the change that makes it right."""
-    if Mend.BIASES in found.mended_by:
-        return (
-            "the quantizer gives a bias that several layers share a single scale, but QNN expects"
-            " the product of the scales of each layer's input and weights. With separate biases,"
-            " the part is right"
-        )
-    if Mend.RANGES in found.mended_by:
-        return (
-            "calibration chose ranges that clip values in the quantized model, but QNN merges"
-            " roundings and does not clip them. With wider ranges, the part is right"
-        )
+    if found.mended_by:
+        return CAUSES[found.mended_by[0]]
     model = "quantized model" if spec.scheme.quantized else "float32 model"
     lane = "ONNX Runtime" if spec.is_file else "ExecuTorch's passes"
     return f"{lane} or QNN make the program differ from the part's {model}"
@@ -399,7 +399,7 @@ def measure_departure(
     """Return the SQNR of an output against the model's output, and the predicted SQNR. Outputs
     without an SQNR, such as indices and booleans, get 0 dB for both."""
     faithful = not judged.fails(Question.FAITHFUL)
-    figures = judged.quantized_figures or judged.float_figures
+    figures = judged.nearest
     if figures is None:
         return Departure(name, 0.0, 0.0, faithful)
     prediction = references.predict(index, info)

@@ -202,10 +202,10 @@ class CaseJudge:
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
         self.budget = self.policy.budget_of(spec.model, spec.scheme)
         self.memory_bytes = self.policy.memory_of(spec.model)
-        entry = self.policy.models.get(spec.model)
-        self.metric = entry.metric if entry else None
+        entry = self.policy.find_entry(spec.model)
+        self.metric = entry.metric
         self.limits_time = {self.budget.cycles, self.budget.ms} != {None}
-        asked = self.options.estimate or self.limits_time or bool(entry and entry.estimate)
+        asked = self.options.estimate or self.limits_time or entry.estimate
         self.estimates = asked and self.options.backend is Backend.HTP
         self.evidence = Evidence()
         self.remarks: list[str] = []

@@ -372,10 +372,9 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     place = layers.index(layer)
     before = f"correct up to {layers[place - 1].label}, " if place else ""
     one = outputs[len(outputs) - len(layers) + place]
-    figures = one.quantized_figures or one.float_figures
-    reached = (
-        f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)" if figures else ""
-    )
+    reached = ""
+    if figures := one.nearest:
+        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)"
     return f"{before}wrong from {layer.label} on{reached}"
 
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
 
 DEFAULT, EMULATOR = "default", "emulator"
 LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
-
-
 NO_ENTRY = ModelEntry("none")
 
 
@@ -143,21 +141,23 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         given = {"schemes": limits, "models": models, "override": (), "unsupported": known}
         return msgspec.structs.replace(self, **given)
 
+    def find_entry(self, model: str) -> ModelEntry:
+        """Return the entry of a model, which is NO_ENTRY for a model of the suite."""
+        return self.models.get(model, NO_ENTRY)
+
     def budget_of(self, model: str, scheme: AnyScheme) -> Budget:
         """Return the budget of a scheme in a model's entry. Without an entry, the budget has no
         limits."""
-        entry = self.models.get(model)
-        return entry.budget.of(scheme) if entry else NO_BUDGET
+        return self.find_entry(model).budget.of(scheme)
 
     def memory_of(self, model: str) -> int:
         """Return the memory that a case of a model may use, in bytes; 0 if the policy sets none."""
-        entry = self.models.get(model)
-        return (entry.memory_bytes if entry else 0) or self.memory_bytes
+        return self.find_entry(model).memory_bytes or self.memory_bytes
 
     def find_scheme(self, model: str, scheme: str) -> AnyScheme:
         """Return the scheme, or the mixture of a model's entry, that a report names. Raises
         ValueError if there is none."""
-        return self.models.get(model, NO_ENTRY).find_scheme(scheme)
+        return self.find_entry(model).find_scheme(scheme)
 
     def limits_of(self, model: str, scheme: AnyScheme) -> Threshold:
         """Return the limits of a case. A mixture without its own limits has those of its base.

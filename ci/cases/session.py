@@ -187,10 +187,9 @@ def check_data(setup: Setup) -> None:
     does not match its model; the message starts with the file's key in the policy. If a model's
     code raises another exception, the model's cases fail later."""
     policy, specs = setup.options.policy, setup.options.specs
-    metrics = {name: entry.metric for name, entry in policy.models.items()}
     for spec in {spec.model: spec for spec in specs if spec.source.has_data}.values():
         ended = setup.pool.run(
-            partial(check_data_of, setup.engine, spec, metrics.get(spec.model)),
+            partial(check_data_of, setup.engine, spec, policy.find_entry(spec.model).metric),
             setup.work / "data.log",
             setup.options.timeout_s,
             fresh=True,

@@ -34,6 +34,7 @@ from ci.facts.kinds import (
 )
 from ci.judging.error_patterns import find_exchange
 from ci.judging.figures import (
+    ELEMENT,
     Array,
     Figures,
     Fit,
@@ -116,6 +117,11 @@ class OutputJudgement:
     equal: float | None = None  # against the float32 model
     equal_quantized: float | None = None  # against the quantized model
     equal_exact: float | None = None  # only elements equal to the reference count as correct
+
+    @property
+    def nearest(self) -> Figures | None:
+        """The figures against the model that the program should compute, if there are any."""
+        return self.quantized_figures or self.float_figures
 
     def fails(self, question: Question) -> bool:
         """Return whether the gate rejects the output on this question."""
@@ -224,25 +230,19 @@ def _judge_magnitudes(
     worst = excesses[0]
     if worst.fails:
         reached, allowed_db = measure(best.values, output).sqnr_db, worst.above_db - worst.over_db
-        compared = (
-            f"SQNR {reached:.1f} dB against the {against} model"
-            f" ({prediction.sqnr_db:.1f} dB predicted)"
-        )
-        alone = all(excess.is_element for excess in excesses if excess.fails)
+        above = Figure(name="above_noise", value=worst.above_db, unit="dB", allowed=allowed_db)
+        predicted_db = prediction.sqnr_db
+        compared = f"SQNR {reached:.1f} dB against the {against} model"
+        near = Figure(name=f"sqnr_{against}", value=reached, unit="dB", predicted=predicted_db)
+        alone = all(excess.kind == ELEMENT for excess in excesses if excess.fails)
         findings.append(
             (coarse or (ELEMENTS if alone else NOISE)).find(
                 f"the error is {worst.above_db:.1f} dB above the predicted noise in {worst.place}",
                 subject=subject,
-                details=[f"{allowed_db:.1f} dB allowed; {compared}"],
-                figures=(
-                    Figure(name="above_noise", value=worst.above_db, unit="dB", allowed=allowed_db),
-                    Figure(
-                        name=f"sqnr_{against}",
-                        value=reached,
-                        unit="dB",
-                        predicted=prediction.sqnr_db,
-                    ),
-                ),
+                details=[
+                    f"{allowed_db:.1f} dB allowed; {compared} ({predicted_db:.1f} dB predicted)"
+                ],
+                figures=(above, near),
             )
         )
     require = partial(_require, subject)

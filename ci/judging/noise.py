@@ -66,11 +66,6 @@ class Excess:
         return replace(self, raised_db=raised_db, matters=raised_db > RAISE_DB)
 
     @property
-    def is_element(self) -> bool:
-        """Whether the part is a single element."""
-        return self.kind == ELEMENT
-
-    @property
     def fails(self) -> bool:
         """Whether noise does not explain the error and the error matters."""
         return self.over_db > 0 and self.matters

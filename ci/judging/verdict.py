@@ -114,9 +114,8 @@ def judge_outputs(
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
-    warnings = ["no two samples have distinguishable outputs: use samples that differ more"]
-    warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
-    warnings += find_faint(references, infos)
+    warnings = ["no two samples have distinguishable outputs: use samples that differ more"] * alike
+    warnings += [*find_vague(references, infos, limits), *find_faint(references, infos)]
     patterns = find_patterns(judgement, references, outputs)
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
@@ -124,11 +123,7 @@ def judge_outputs(
         judgement.findings,
         advise_on_figures(judgement, references, patterns, inputs, limits, explained=explained),
         any(pattern is not None and pattern.is_placed for pattern in patterns.values()),
-        tuple(
-            control
-            for control in controls
-            if control.rejected or control.kind is not ControlKind.OTHER_INPUT
-        ),
+        tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         tuple(
             make_note(one, one.noted, references, outputs, index)
@@ -159,10 +154,9 @@ def make_note(
     reached = measure_pooled(eager, outputs[index])
     best = references.best(index)[0].values
     scheme = measure_pooled(eager, best) if references.quantized else None
-    figures = judged.quantized_figures or judged.float_figures
-    nearer = (
-        scheme is not None and reached > scheme and measure_pooled(best, outputs[index]) < reached
-    )
+    figures = judged.nearest
+    nearer = scheme is not None and reached > scheme
+    nearer = nearer and measure_pooled(best, outputs[index]) < reached
     return NoiseNote(
         output=index,
         place=excess.place,
