@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -26,7 +26,7 @@ from ci.audit.localise_search import (
     Trial,
 )
 from ci.cases.cache import CompileJob, as_compiled, hash_words
-from ci.cases.engine import Compiled, Engine, Staging
+from ci.cases.engine import Compiled, Staging
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Ended, Job
@@ -47,29 +47,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
-
-
-class Parts(Protocol):
-    """Divides the models of a lane. All methods except ``engine`` run in a worker process, which
-    keeps the model's graphs in memory for the next parts, and is leased for this case only."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that compiles whole models."""
-
-    def hold(self, spec: CaseSpec) -> Any:
-        """Load a case's model and quantize it, once per process, and return its graphs. The process
-        is warmed up first."""
-
-    def describe(self, spec: CaseSpec) -> Description:
-        """Return the description of a case's model."""
-
-    def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
-        """Compile a part of a case's model, as an engine does."""
-
-    def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
-        """Write what a reproducer needs next to ``file``, or the whole reproducer. Return the
-        Python code of the part's ``forward`` method, or "" if no more has to be written."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +111,19 @@ class Description(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TorchParts:
-    """Divides PyTorch models, which ExecuTorch lowers."""
+    """Divides PyTorch models, which ExecuTorch lowers. All methods run in a worker process, which
+    keeps the model's graphs in memory for the next parts, and is leased for this case only."""
 
     engine: ExecutorchEngine
 
     def hold(self, spec: CaseSpec) -> Any:
+        """Load a case's model and quantize it, once per process, and return its graphs. The process
+        is warmed up first."""
         self.engine.warm_up(spec)
         return hold(spec, self.engine.backend)
 
     def describe(self, spec: CaseSpec) -> Description:
+        """Return the description of a case's model."""
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.model import load_digested
 
@@ -153,6 +134,7 @@ class TorchParts:
         return Description(*rows, steps, find_qnn_version())
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        """Compile a part of a case's model, as an engine does."""
         from ci.executorch.lower import Lowering
         from ci.models.eager import run_eager
         from ci.models.model import load_digested
@@ -164,6 +146,8 @@ class TorchParts:
         return Lowering(part, spec, staging, self.engine.backend).write_program(module)
 
     def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        """Write what a reproducer needs next to ``file``, or the whole reproducer. Return the
+        Python code of the part's ``forward`` method, or "" if no more has to be written."""
         from ci.audit.localise_reproducer import write_tensors
 
         return write_tensors(self.hold(spec), cut, file.with_suffix(".pt"))
@@ -171,8 +155,8 @@ class TorchParts:
 
 @dataclass(frozen=True)
 class OnnxParts:
-    """Divides .onnx files, which ONNX Runtime compiles. The whole models are written to ``work``,
-    a directory of the case."""
+    """Divides .onnx files, which ONNX Runtime compiles, with the methods of TorchParts. The whole
+    models are written to ``work``, a directory of the case."""
 
     engine: OnnxEngine
     work: Path
@@ -209,6 +193,7 @@ class OnnxParts:
         return ""
 
 
+Parts = TorchParts | OnnxParts
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON has no infinity
 
 

@@ -116,18 +116,14 @@ class Phases:
         return round(time.monotonic() - self.started, 3)
 
 
-def check_data_of(engine: Engine, spec: CaseSpec, metric: Metric | None) -> str:
-    """Check the data files and the metric of a case in a worker. Return the error message, or "" if
-    they match the model."""
-    try:
-        sets = engine.read_data(spec)
-        if metric:
-            from ci.models.user_data import check_metric
+def check_data_of(engine: Engine, spec: CaseSpec, metric: Metric | None) -> None:
+    """Check the data files and the metric of a case in a worker. Raises UsageError if they do not
+    match the model."""
+    sets = engine.read_data(spec)
+    if metric:
+        from ci.models.user_data import check_metric
 
-            check_metric(metric, sets)
-    except UsageError as error:
-        return str(error)
-    return ""
+        check_metric(metric, sets)
 
 
 def check_functions(specs: Iterable[CaseSpec], pool: Pool, log: Path, timeout_s: float) -> None:
@@ -195,8 +191,8 @@ def check_data(setup: Setup) -> None:
             fresh=True,
             max_bytes=policy.memory_of(spec.model),
         )
-        if ended.result:
-            raise UsageError(f"models.{spec.model}.{ended.result}")
+        if isinstance(ended.error, UsageError):
+            raise UsageError(f"models.{spec.model}.{ended.error}")
 
 
 def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str, Baseline], bool]:
