@@ -253,7 +253,17 @@ def make_document(audit: Audit) -> Document:
     faults."""
     names = name_models(case.model for case in audit.cases)
     rows = tuple(
-        Row((names[case.model], *_list_cells(case)), case.status.value) for case in audit.cases
+        Row(
+            (
+                *(names[case.model], case.scheme, case.soc, case.status.value),
+                f"{case.count(taken=True)}/{sum(one.count for one in case.operators)}",
+                str(len(case.partitions)),
+                show_bytes(case.border_bytes if case.partitions else None),
+                show_bytes(measure_extra(case)),
+            ),
+            case.status.value,
+        )
+        for case in audit.cases
     )
     numbers = frozenset(range(HEAD.index("on QNN"), len(HEAD)))
     table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
@@ -276,21 +286,6 @@ def make_document(audit: Audit) -> Document:
     tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
     notes = tuple(one for one in (tools, audit.command) if one)
     return Document("Operator audit", summarize(audit), (table, *cards), notes)
-
-
-def _list_cells(one: Audited) -> tuple[str, ...]:
-    """Return a case's row without its model. ``border`` are the bytes that are transferred between
-    CPU and QNN per inference. ``extra`` are those that would not be transferred if QNN executed
-    everything."""
-    return (
-        one.scheme,
-        one.soc,
-        one.status.value,
-        f"{one.count(taken=True)}/{sum(op.count for op in one.operators)}",
-        str(len(one.partitions)),
-        show_bytes(one.border_bytes if one.partitions else None),
-        show_bytes(measure_extra(one)),
-    )
 
 
 def measure_extra(one: Audited) -> int | None:

@@ -134,9 +134,7 @@ def _round(case: Case) -> Baseline:
         case.footprint, graphs=(), operators=(), lowering_memory_bytes=None
     )
     return Baseline(
-        round(case.sqnr_db or 0.0, 1),
-        None if quantized is None else round(quantized, 1),
-        footprint,
+        round(case.sqnr_db or 0.0, 1), None if quantized is None else round(quantized, 1), footprint
     )
 
 

@@ -267,11 +267,7 @@ class CaseRun(CaseJudge):
             wall_s = time.monotonic() - began
             used = used or error.used
             return Run(
-                failure=error.what,
-                advice=error.advice,
-                lacks=error.lacks,
-                wall_s=wall_s,
-                used=used,
+                failure=error.what, advice=error.advice, lacks=error.lacks, wall_s=wall_s, used=used
             )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 

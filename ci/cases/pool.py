@@ -363,13 +363,7 @@ class Pool:
         end_marked(f"{STARTER}={os.getpid()}")
 
     def run(
-        self,
-        job: Job,
-        log: Path,
-        timeout_s: float,
-        *,
-        fresh: bool = False,
-        max_bytes: int = 0,
+        self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False, max_bytes: int = 0
     ) -> Ended:
         """Run one job within ``timeout_s`` seconds. With ``fresh``, it runs in a new process. A
         process that needs more than ``max_bytes`` of memory, if that is not 0, is killed. If the
@@ -388,13 +382,7 @@ class Pool:
 
     @contextmanager
     def lease(
-        self,
-        kind: object,
-        log: Path,
-        timeout_s: float,
-        *,
-        fresh: bool = False,
-        max_bytes: int = 0,
+        self, kind: object, log: Path, timeout_s: float, *, fresh: bool = False, max_bytes: int = 0
     ) -> Iterator[Lease]:
         """Lease a worker for jobs of one kind. Together they may take ``timeout_s`` seconds. With
         ``fresh``, the worker is a new process. A worker that exceeds its limits (see

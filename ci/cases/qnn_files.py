@@ -28,8 +28,7 @@ ETDUMP, DEBUG = "trace.etdump", "trace.debug"  # written by ExecuTorch's Python 
 # TYPE finds an operator's variable and type. ADDED finds the operators that are added to a graph,
 # and ASKED those that ExecuTorch's partitioner validates. Seen with QNN 2.49.
 TYPE = re.compile(
-    r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
-    re.MULTILINE,
+    r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE
 )
 ADDED = re.compile(r"\binterface\.graphAddNode\((?:\w+, (\w+))?")
 ASKED = re.compile(r"\binterface\.backendValidateOpConfig\(\w+, (\w+)\)")

@@ -154,9 +154,7 @@ def find_missing(file: str, functions: Sequence[str]) -> tuple[str, list[str]] |
 
 
 def run_session(
-    setup: Setup,
-    phases: Phases,
-    make_run: Callable[[CaseSpec, Setup], CaseRun] = CaseRun,
+    setup: Setup, phases: Phases, make_run: Callable[[CaseSpec, Setup], CaseRun] = CaseRun
 ) -> Report:
     """Run every case that was asked for, and return the report. A case that fails does not stop the
     others. ``make_run`` makes the object that runs one case.

@@ -108,10 +108,7 @@ def select_cases(
     UsageError for a name or glob that matches nothing, and for a model or an option that the lane
     or the scheme does not support.
     """
-    known = {
-        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
-        **entries,
-    }
+    known = {**{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE}, **entries}
     chosen: dict[str, ModelEntry] = {}
     for word in models or [*entries, *suite]:
         for name, entry in find_models(word, known).items():

@@ -157,11 +157,8 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)
     dumped = program.spec.source.choices.dump_intermediate_outputs
-    job = (
-        partial(run_traced, program, directory, sets[:1], DEBUG_BYTES)
-        if dumped
-        else partial(run_traced, program, directory, sets)
-    )
+    given = (sets[:1], DEBUG_BYTES) if dumped else (sets,)
+    job = partial(run_traced, program, directory, *given)
     ended = pool.run(job, log, timeout_s, fresh=True)
     (directory / DEBUG).unlink(missing_ok=True)  # it is always as large as the reserved memory
     if ended.failure:

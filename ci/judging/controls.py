@@ -60,11 +60,7 @@ def make_controls(
 
 
 def is_rejected(
-    references: References,
-    index: int,
-    wrong: Array,
-    info: TensorInfo,
-    limits: Threshold,
+    references: References, index: int, wrong: Array, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None]:
     """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model.
     The SQNR is None if the output is not floating-point.

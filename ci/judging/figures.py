@@ -171,9 +171,11 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
     errors, [..., sample, *shape]."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
+    axes = [("sample", 0), *([(ROW, 1)] if rank > 1 else [])]  # else it has no rows of a batch
+    axes += [(f"axis {axis - 1}, channel", axis) for axis in channel_axes(rank + 1)]
     places = tuple(range(lead, squares.ndim))
     yield Parts(WHOLE, None, squares.mean(places)[..., None])
-    for kind, axis in (("sample", 0), *name_axes(info)):
+    for kind, axis in axes:
         if squares.shape[lead + axis] > 1:
             others = tuple(place for place in places if place != lead + axis)
             yield Parts(kind, axis, squares.mean(others))
@@ -183,11 +185,3 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
         sizes = np.asarray(info.joined)
         yield Parts("part", None, np.add.reduceat(squares.mean(others), starts, -1) / sizes)
     yield Parts(ELEMENT, None, squares.reshape(*squares.shape[:lead], -1))
-
-
-def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
-    """Return (name, axis) for the rows of a batch and for channels. ``axis`` is an axis of [input
-    set, *shape]. An output with fewer than two axes has no rows."""
-    rows = [(ROW, 1)] if len(info.shape) > 1 else []
-    channels = channel_axes(len(info.shape) + 1)
-    return rows + [(f"axis {axis - 1}, channel", axis) for axis in channels]
