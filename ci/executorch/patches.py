@@ -197,19 +197,19 @@ class Patch:
     """A patch, and the versions of torch and ExecuTorch for which it is verified."""
 
     apply: Callable[[], None]
-    torch: tuple[str, ...]
-    executorch: tuple[str, ...]
+    torch: tuple[str, ...] = ("2.13.0",)
+    executorch: tuple[str, ...] = ("1.5.1",)
 
 
 PATCHES = (
-    Patch(write_code_late, ("2.13.0",), ("1.5.1",)),
-    Patch(share_provenance, ("2.13.0",), ("1.5.1",)),
-    Patch(materialize_once, ("2.13.0",), ("1.5.1",)),
-    Patch(register_fast, ("2.13.0",), ("1.5.1",)),
-    Patch(read_vendor, ("2.13.0",), ("1.5.1",)),
-    Patch(skip_training_patterns, ("2.13.0",), ("1.5.1",)),
+    Patch(write_code_late),
+    Patch(share_provenance),
+    Patch(materialize_once),
+    Patch(register_fast),
+    Patch(read_vendor),
+    Patch(skip_training_patterns),
 )
-PATCHES_OF_SEARCH = (Patch(export_without_dynamo, ("2.13.0",), ("1.5.1",)),)
+PATCHES_OF_SEARCH = (Patch(export_without_dynamo),)
 
 
 def recompile_late(module: Any) -> Unwritten:
