@@ -130,22 +130,18 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     SDK's libraries to the device. If QNN_CI_SDK selects an SDK, its version is used for profiles.
     Raises UsageError for an unknown name.
     """
-    unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
-    if unknown:
-        known = ", ".join([*read_profiles(), MAVEN])
-        raise UsageError(
-            f"{unknown[0]!r} is neither a profile nor {MAVEN}", fix=f"use one of {known}"
-        )
+    known = [*read_profiles(), MAVEN]
+    if unknown := {*wanted}.difference(known):
+        what = f"{min(unknown)!r} is neither a profile nor {MAVEN}"
+        raise UsageError(what, fix=f"use one of {', '.join(known)}")
     if MAVEN in wanted:
         yield MAVEN, read_toolchain(MAVEN).default
     toolchain = read_toolchain(SDK)
     chosen = toolchain.adoption.find_choice(os.environ)
     for name, profile in read_profiles().items():
-        for profile_artifact in profile.artifacts if name in wanted else ():
-            if profile_artifact.name == SDK and DEVICE_COMPONENTS & set(
-                profile_artifact.components
-            ):
-                version = toolchain.chosen_release(os.environ, profile_artifact.version).version
+        for needed in profile.artifacts if name in wanted else ():
+            if needed.name == SDK and DEVICE_COMPONENTS & set(needed.components):
+                version = toolchain.chosen_release(os.environ, needed.version).version
                 if chosen:
                     version = read_version(Path(chosen), toolchain.adoption)
                 yield name, version

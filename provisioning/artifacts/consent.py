@@ -113,22 +113,15 @@ def _unpack_whole(
         try:
             entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
             counted = _count_files(release, entries)
-            evidence = [counted, *check_version(request, root), *check_machines(root)]
+            evidence = (counted, *check_version(request, root), *check_machines(root))
         except IntegrityError:
             if not release.sha256:
                 kept.unlink(missing_ok=True)
             raise
         size_bytes = kept.stat().st_size
-        sha256 = release.sha256 or hash_file(kept)
+        url, sha256 = redact_url(release.place), release.sha256 or hash_file(kept)
         lock = Lock(
-            request.name,
-            release.version,
-            redact_url(release.place),
-            size_bytes,
-            sha256,
-            read_date(),
-            tuple(evidence),
-            entries,
+            request.name, release.version, url, size_bytes, sha256, read_date(), evidence, entries
         )
         yield lock, staged
 
@@ -154,9 +147,8 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     adoption = request.toolchain.adoption
     if (stated := read_version(root, adoption)) != "unknown":
         if not stated.startswith(version):
-            raise contradiction(
-                request, f"{adoption.version_file} states version {stated}, not {version}"
-            )
+            why = f"{adoption.version_file} states version {stated}, not {version}"
+            raise contradiction(request, why)
         found.append(f"{adoption.version_file} says {stated}")
     builds: Counter[str] = Counter()
     for path in sorted(root.rglob("lib*.so")):

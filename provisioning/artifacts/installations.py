@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.caller import caller_path
-from provisioning.documents import decoding, read_user_file
+from provisioning.documents import DocumentError, decoding, read_user_file
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import Adoption
 from provisioning.versions import is_older
@@ -98,27 +98,22 @@ def read_sdk_yaml(root: Path) -> SdkIdentity:
     path = root / SDK_YAML
     if not path.exists():
         return SdkIdentity()
+    import yaml  # takes 30 ms, and most verbs do not need it
+
     try:
-        rows = parse_rows(read_user_file(path, "the QNN SDK's", MAX_BYTES))
-    except (UsageError, ValueError) as error:
-        why = error.why if isinstance(error, UsageError) else str(error)
+        data = read_user_file(path, "the QNN SDK's", MAX_BYTES)
+        with decoding():
+            document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - only str
+    except (UsageError, DocumentError, yaml.YAMLError) as error:
+        why = error.why if isinstance(error, UsageError) else " ".join(str(error).split())
         raise UnfitError(
             f"{path} cannot be read",
             why=why,
             fix="provision the QNN SDK again, or set QNN_SDK_ROOT to another one",
         ) from error
-    version, stamp = VERSION.match(rows.get("version", "")), STAMP.match(rows.get("build_id", ""))
-    return SdkIdentity(version[1] if version else "", stamp[1] if stamp else "")
-
-
-def parse_rows(data: bytes) -> dict[str, str]:
-    """Return the scalar values at the top level of a YAML document, as text. Raises ValueError."""
-    import yaml  # takes 30 ms, and most verbs do not need it
-
-    try:
-        with decoding():
-            document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - only str
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
     rows = document if isinstance(document, dict) else {}
-    return {key: value for key, value in rows.items() if isinstance(value, str)}
+    version, stamp = (
+        pattern.match(value) if isinstance(value := rows.get(key), str) else None
+        for key, pattern in (("version", VERSION), ("build_id", STAMP))
+    )
+    return SdkIdentity(version[1] if version else "", stamp[1] if stamp else "")

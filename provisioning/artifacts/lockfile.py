@@ -52,7 +52,7 @@ def project_lock_path(artifact: str, version: str) -> Path:
 
 def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
     """Return the path of this machine's lock of an artifact, whether or not it exists."""
-    return store.home / "pins" / lock_name(artifact, version)
+    return store.pins / lock_name(artifact, version)
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -79,7 +79,7 @@ def read_lock(path: Path) -> Lock | None:
 
 def damaged_locks(store: Store) -> list[ManifestError]:
     found = []
-    for directory in (manifests_root() / "locks", store.home / "pins"):
+    for directory in (manifests_root() / "locks", store.pins):
         for path in sorted(directory.glob("*.json")):
             try:
                 read_lock(path)

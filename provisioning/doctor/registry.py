@@ -56,8 +56,7 @@ class Finding:
         not UTF-8.
         """
         names = ("subject", "what", "where", "why", "fix")
-        texts = {name: getattr(self, name) for name in names}
-        clean = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+        clean = {name: getattr(self, name).encode("utf-8", "backslashreplace") for name in names}
         return replace(self, **{name: text.decode() for name, text in clean.items()})
 
     def __str__(self) -> str:

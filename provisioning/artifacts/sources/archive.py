@@ -136,15 +136,12 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
     for path, source in found.items():
         link_or_copy(source, job.root / path)
     entries = [wanted[path] for path in found]
-    return [*entries, *_make_rest(job, locked)] if found.keys() == wanted.keys() else entries
-
-
-def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
-    """Create the locked links and empty directories. All locked files must already exist."""
-    links = {entry.path: entry.link for entry in locked if entry.link}
-    paths = [entry.path for entry in locked]
-    empty = make_directories(job.root, [path for path in paths if path.endswith("/")])
-    return [*empty, *make_links(job.root, links, job.request.label, paths)]
+    if found.keys() == wanted.keys():
+        paths = [entry.path for entry in locked]
+        entries += make_directories(job.root, [path for path in paths if path.endswith("/")])
+        links = {entry.path: entry.link for entry in locked if entry.link}
+        entries += make_links(job.root, links, job.request.label, paths)
+    return entries
 
 
 def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:

@@ -292,14 +292,17 @@ class _Checkout:
 
     def fetch(self) -> None:
         """Fetch the commit and check that it is the pinned one. Raises IntegrityError,
-        DownloadError.
+        DownloadError, and UsageError if the tag is not a valid name.
         """
         release = self.release
         name = f"refs/tags/{release.tag}" if release.tag else release.commit
         place = redact_url(release.url)
         self.job.progress.step(f"{self.job.request.label}: fetching {name} of {place}")
         self.begin()
-        self.require_name(name)
+        # git would read another tag as something else, such as a refspec
+        if release.tag and self.attempt("check-ref-format", name).returncode:
+            what = f"the tag of {self.job.request.label} is not a name of a tag: {release.tag}"
+            raise UsageError(what, fix="correct the tag in manifests/toolchains/")
         words = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
         self.git_from_network(*words, name, from_mirror=[*words, release.commit])
         found = read_commit(self.root, "FETCH_HEAD")
@@ -310,13 +313,6 @@ class _Checkout:
                 fix="the tag may have been moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)
-
-    def require_name(self, name: str) -> None:
-        """Raise UsageError for a tag that git would read as something else, such as a refspec."""
-        if name.startswith("refs/") and self.attempt("check-ref-format", name).returncode:
-            tag = self.release.tag
-            what = f"the tag of {self.job.request.label} is not a name of a tag: {tag}"
-            raise UsageError(what, fix="correct the tag in manifests/toolchains/")
 
     def update_submodules(self) -> None:
         """Fetch the wanted submodules; a pattern ``path/**`` includes nested ones. Raises

@@ -24,6 +24,7 @@ from provisioning.files import READ_BYTES
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
+NOTHING = "it contains nothing that the manifest selects"
 LEAST_SHARE = 10_000  # an archive unpacks to at least 1/LEAST_SHARE of its limit
 
 
@@ -58,12 +59,9 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     check_members(name, members, limits)
     total = sum(member.size for member in members)
     if not any(place_members(members, request.layout())):
-        raise unsafe(name, "it contains nothing that the manifest selects")
+        raise unsafe(name, NOTHING)
     if total < limits.unpacked_bytes // LEAST_SHARE:
-        raise unsafe(
-            name,
-            f"it unpacks to only {total} bytes, which is too few for this archive",
-        )
+        raise unsafe(name, f"it unpacks to only {total} bytes, which is too few for this archive")
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:
@@ -96,7 +94,7 @@ def complete_tree(
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
-        raise unsafe(archive, "it contains nothing that the manifest selects")
+        raise unsafe(archive, NOTHING)
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
             data = text.lstrip("\n").encode()
@@ -105,14 +103,11 @@ def complete_tree(
     own = {path: end for path, end in release.links.items() if layout.wants(path)}
     wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
     lock = job.request.lock.files if job.request.lock and job.only is not None else ()
-    present = [*(entry.path for entry in entries), *(entry.path for entry in lock)]
-    if not layout.takes_all:
-        left_out = find_dangling(wanted, present)
-        if left_out:
-            job.progress.step(
-                f"{job.request.label}: skipped links to files that are not wanted: "
-                + ", ".join(left_out)
-            )
+    present = [entry.path for entry in (*entries, *lock)]
+    if not layout.takes_all and (left_out := find_dangling(wanted, present)):
+        names = ", ".join(left_out)
+        told = f"{job.request.label}: skipped links to files that are not wanted: {names}"
+        job.progress.step(told)
         wanted = {path: end for path, end in wanted.items() if path not in left_out}
     entries += make_links(job.root, wanted, archive, present)
     return tuple(sorted(entries, key=lambda entry: entry.path))

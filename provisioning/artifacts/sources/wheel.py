@@ -76,7 +76,9 @@ def find_installed(job: FillJob) -> dict[str, Path]:
     placed = {layout.place(file.as_posix()): Path(str(file.locate())) for file in files}
     made = {*release.links, *release.write}
     found = {}
-    for entry in (tree_entry for tree_entry in job.locked if tree_entry.path not in made):
+    for entry in job.locked:
+        if entry.path in made:
+            continue
         path = placed.get(entry.path)
         if not path or not path.is_file() or hash_file(path) != entry.sha256:
             told = f"{entry.path} of the installed {release.package} does not match the lock"
@@ -156,9 +158,9 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
         names = [path.name for path in map(PurePosixPath, paths) if str(path.parent) == directory]
         fitting = [name for name in names if name == end] or list(filter(pattern.fullmatch, names))
         if len(fitting) != 1:
+            has = ", ".join(fitting) or "no such file"
             raise IntegrityError(
-                f"the link {link} needs {end}; this wheel has"
-                f" {', '.join(fitting) or 'no such file'}",
+                f"the link {link} needs {end}; this wheel has {has}",
                 why="a library that needs the link would not find it",
                 fix="correct `links` in the artifact's manifest by hand",
             )
@@ -196,7 +198,6 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 
     Raises the errors of obtain_file.
     """
-
     release = request.release_as(WheelRelease)
 
     def fetch(target: Path) -> None:

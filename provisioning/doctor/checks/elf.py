@@ -111,19 +111,15 @@ def judge_defect(error: ElfError) -> Finding:
     return finding
 
 
-def has_defect(defect: Defect, error: ElfError) -> bool:
-    return error.defect is defect
-
-
 DEFECTS.when(
-    QNN201=partial(has_defect, Defect.UNREADABLE),
-    QNN202=partial(has_defect, Defect.EMPTY),
-    QNN203=partial(has_defect, Defect.LFS_POINTER),
-    QNN204=partial(has_defect, Defect.HTML),
-    QNN205=partial(has_defect, Defect.NOT_ELF),
-    QNN206=partial(has_defect, Defect.TRUNCATED),
-    QNN207=partial(has_defect, Defect.CORRUPT),
-    QNN208=partial(has_defect, Defect.APPLE_DOUBLE),
+    QNN201=lambda error: error.defect is Defect.UNREADABLE,
+    QNN202=lambda error: error.defect is Defect.EMPTY,
+    QNN203=lambda error: error.defect is Defect.LFS_POINTER,
+    QNN204=lambda error: error.defect is Defect.HTML,
+    QNN205=lambda error: error.defect is Defect.NOT_ELF,
+    QNN206=lambda error: error.defect is Defect.TRUNCATED,
+    QNN207=lambda error: error.defect is Defect.CORRUPT,
+    QNN208=lambda error: error.defect is Defect.APPLE_DOUBLE,
 )
 
 

@@ -51,14 +51,8 @@ def find_groups(case: Case) -> Iterator[Group]:
         yield Group(libcxx.files, HOST_KIND, policy, nearby=libcxx.link_names)
     staging = facts.trees.get(STAGING)
     if staging and not (staging.is_sdk or staging.is_pointers):
-        yield from _group_staging(staging, kinds, target_kind(case))
-
-
-def target_kind(case: Case) -> str:
-    """Return the kind of directory with the profile's libraries for a device, such as
-    aarch64-android.
-    """
-    return next((kind for kind in case.fitness.kinds if kind != HOST_KIND), "aarch64-android")
+        of_device = (kind for kind in case.fitness.kinds if kind != HOST_KIND)
+        yield from _group_staging(staging, kinds, next(of_device, "aarch64-android"))
 
 
 def group_tree(
@@ -73,20 +67,11 @@ def group_tree(
         groups.setdefault(file.directory, []).append(file)
     for directory, group in groups.items():
         if chosen := choose_policy(directory, policies):
-            near = {*nearby, *_searched(group, groups)}
-            yield Group(group, *chosen, directory.count("/") + 1, brings, near)
-
-
-def _searched(
-    group: Iterable[FileFacts], groups: Mapping[str, Iterable[FileFacts]]
-) -> Iterator[str]:
-    """Yield the names of the files in those directories of the tree that a group's RPATH and
-    RUNPATH point to.
-    """
-    for file in group:
-        for entry in file.elf.search_path if file.elf else ():
-            below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory)
-            yield from (found.name for found in groups.get(normpath(below), ()))
+            paths = {entry for file in group if file.elf for entry in file.elf.search_path}
+            texts = [path.replace("${ORIGIN}", "$ORIGIN") for path in paths]
+            searched = [normpath(text.replace("$ORIGIN", directory)) for text in texts]
+            near = {file.name for place in searched for file in groups.get(place, ())}
+            yield Group(group, *chosen, directory.count("/") + 1, brings, near | {*nearby})
 
 
 # Libraries that run on the CPU; direct mode has libQnnSystem.so for the DSP, without the others.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,14 +151,12 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
     facts = case.facts
     adaptor = facts.python.adaptor if facts.python else None
     users = [*case.sdk_files, *([adaptor] if adaptor else [])]
+    elves = [(file.elf, file.name) for file in users if file.elf]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
-    for file in users:
-        if file.elf is None or file.elf.machine != EM_X86_64:
-            continue
-        for family in FAMILIES:
-            need = file.elf.highest_need(family)
-            if need and (family not in needs or need > needs[family][0]):
-                needs[family] = (need, file.name)
+    for family in FAMILIES:
+        own = [(elf.highest_need(family), name) for elf, name in elves if elf.machine == EM_X86_64]
+        if found := [(need, name) for need, name in own if need]:
+            needs[family] = max(found, key=itemgetter(0))
     taken: set[str] = set()
     for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
         for file in entry.runtimes:

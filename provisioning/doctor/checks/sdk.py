@@ -52,14 +52,10 @@ class Sdk(NamedTuple):
     facts: SdkFacts
     case: Case
 
-    @property
-    def pin(self) -> str | None:
-        return self.case.pin
-
     def seen(self) -> Seen:
         fault = f": it cannot be read: {self.facts.fault}" if self.facts.fault else ""
         minimum, reason = self.case.minimum
-        values = {"minimum": minimum, "reason": reason, "fault": fault, "pin": self.pin}
+        values = {"minimum": minimum, "reason": reason, "fault": fault, "pin": self.case.pin}
         return seen("QNN SDK", self.facts.root, sdk=self.facts, **values)
 
     @property
@@ -75,7 +71,9 @@ SDK.when(
     QNN102=lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     QNN103=lambda sdk: sdk.facts.version is None,
     QNN105=lambda sdk: sdk.facts.version and is_older(sdk.facts.version, sdk.case.minimum[0]),
-    QNN104=lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
+    QNN104=lambda sdk: (
+        sdk.case.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.case.pin)
+    ),
     QNN111=lambda sdk: ":" in str(sdk.facts.root),
     QNN109=lambda sdk: sdk.case.fitness.headers and sdk.facts.api_version is None,
 )

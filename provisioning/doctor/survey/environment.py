@@ -22,12 +22,10 @@ from provisioning.doctor.facts import (
     STAGING,
     BackendFacts,
     EnvironmentFacts,
-    HostFacts,
     InstallationFacts,
     PathEntry,
     PythonFacts,
     SdkFacts,
-    TreeFacts,
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
@@ -99,6 +97,11 @@ def survey_environment(
     if sdk_name:
         wanted = partial(choose_policy, policies=kinds)
         trees = {sdk_name: survey_tree(request.roots[sdk_name], wanted), **trees}
+    elves = [file.elf for tree in trees.values() for file in tree.files if file.elf]
+    needed = {name for elf in elves if elf.machine == EM_X86_64 for name in elf.needed}
+    system = {name for kind in kinds.values() for name in kind.system}
+    libraries = (needed & system) | set(policy.host_libraries)
+    programs = {name: policy.tools[name].program for name in fitness.tools}
     progress.step("doctor: variables, machine, Python")
     sdk = None
     if sdk_name:
@@ -115,7 +118,7 @@ def survey_environment(
         python = survey_python(request.python, fitness.packages, (), request.variables)
     return EnvironmentFacts(
         profile=request.profile,
-        host=_survey_host(request, policy, fitness, kinds, trees),
+        host=survey_host(request.home, programs, libraries, request.variables),
         pins=request.pins,
         submodules=request.submodules,
         roots={name: str(root) for name, root in request.roots.items()},
@@ -143,21 +146,6 @@ def _survey_installation(
     missing = tuple(path for path in adoption.markers if not (root / path).exists())
     is_same = not value or os.path.realpath(value) == os.path.realpath(root)
     return InstallationFacts(name, root, missing, adoption.variable, value, is_same)
-
-
-def _survey_host(
-    request: SurveyRequest,
-    policy: DoctorPolicy,
-    fitness: Fitness,
-    kinds: Mapping[str, ElfPolicy],
-    trees: Mapping[str, TreeFacts],
-) -> HostFacts:
-    files = [file for tree in trees.values() for file in tree.files]
-    system = {name for kind in kinds.values() for name in kind.system}
-    elves = [file.elf for file in files if file.elf and file.elf.machine == EM_X86_64]
-    wanted = ({name for elf in elves for name in elf.needed} & system) | set(policy.host_libraries)
-    programs = {name: policy.tools[name].program for name in fitness.tools}
-    return survey_host(request.home, programs, wanted, request.variables)
 
 
 def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:

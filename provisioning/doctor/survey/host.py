@@ -96,12 +96,11 @@ def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = Non
         ended = run_process([path, "--version"], env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError as error:
         return ToolFacts(name, str(path), None, error.why)
-    said = ended.output.strip().splitlines()
-    first = said[0] if said else ended.describe()
+    first = next(iter(ended.output.strip().splitlines()), ended.describe())
     if not ended.is_good:
         return ToolFacts(name, str(path), None, f"{ended.describe()}: {first}")
     version = VERSION.search(ended.output)
-    return ToolFacts(name, str(path), version[0] if version else None, first)
+    return ToolFacts(name, str(path), version and version[0], first)
 
 
 LIST_TIMEOUT_S = 15.0
