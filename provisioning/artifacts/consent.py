@@ -40,15 +40,17 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """Yield the pinned ``request`` and None.
+    """Ask the user to accept the licence, then yield the pinned ``request`` and None.
 
     If the release is a single file without a known hash, instead fetch and unpack the whole
     artifact, and record its hash, which is trusted from now on. Then yield the request with that
     hash, and the directory with the unpacked artifact.
 
-    The caller has to hold the artifact's lock. Raises IntegrityError if there is no hash and the
-    user has not allowed trusting the first download, or if the archive contradicts its manifest.
+    The caller has to hold the artifact's lock. Raises UnfitError if the licence is not accepted,
+    and IntegrityError if there is no hash and the user has not allowed trusting the first download,
+    or if the archive contradicts its manifest.
     """
+    require_acceptance(request, store, progress)
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
     if request.release.pin or not request.release.can_lock:

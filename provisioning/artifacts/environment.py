@@ -256,12 +256,6 @@ def parse_selection(words: Sequence[str], options: Options) -> list[ArtifactRequ
     )
 
 
-def all_requests(options: Options) -> list[ArtifactRequest]:
-    """Return the requests of all profiles, without duplicates."""
-    profiles = read_profiles().values()
-    return unique_requests(r for profile in profiles for r in profile_requests(profile, options))
-
-
 def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     profiles = read_profiles()
     if word.partition("+")[0] in profiles:
@@ -305,7 +299,7 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
     """Return a request for every published artifact that the manifests describe, those of profiles
     first. Artifacts with a damaged lock are left out.
     """
-    candidates = all_requests(Options())
+    candidates = parse_selection([*read_profiles()], Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)
         stored = [tree for _, tree in stored_trees(store) if tree.artifact == name]

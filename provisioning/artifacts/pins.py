@@ -107,7 +107,6 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
 
 def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     with store.lock((request.name, request.download), progress):
-        require_acceptance(request, store, progress)
         with trust_first_use(request.pinned(store), store, progress) as (pinned, staged):
             if staged and pinned.lock:
                 return pinned.lock

@@ -66,7 +66,6 @@ def provision_pinned(
     with store.lock((request.name, request.download), progress):
         if published := store.find(key):
             return _describe(request, published)
-        require_acceptance(request, store, progress)
         with trust_first_use(request, store, progress) as (pinned, staged):
             if staged is None:
                 return _fetch(pinned, store, progress)
@@ -265,13 +264,8 @@ def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     Returns None if tree.json is missing, damaged, or belongs to another request.
     """
     tree = published.read_tree()
-    if tree is None or not _is_of(request, tree):
+    if tree is None:
         return None
-    locked = request.locked
-    return msgspec.structs.replace(tree, files=locked) if locked else tree
-
-
-def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
     release, known = request.release, request.toolchain.components
     source = release.pin or tree.source_sha256
     said = (tree.artifact, tree.version, tree.source_sha256)
@@ -279,7 +273,9 @@ def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
     fits = sorted(patterns) == sorted(request.patterns)
     if release.origin.commit:  # older trees do not list .git
         fits = fits and any(entry.path == f"{GIT}/config" for entry in tree.files)
-    return fits and said == (request.name, release.version, source)
+    if not fits or said != (request.name, release.version, source):
+        return None
+    return msgspec.structs.replace(tree, files=request.locked or tree.files)
 
 
 AT_ONCE = 4
@@ -343,36 +339,26 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     """Print where each artifact comes from, its size, what it is checked against and its licence,
     and ask for missing consent.
 
-    Does nothing for a single artifact with a licence that need not be accepted. Raises UnfitError
-    or IntegrityError, which lists everything that the user has to agree to. If the error lists
-    several items, its fix is one command that agrees to all of them.
+    The outline is a header with the free disk space, then four lines per artifact. Does nothing for
+    a single artifact with a licence that need not be accepted. Raises UnfitError or IntegrityError,
+    which lists everything that the user has to agree to. If the error lists several items, its fix
+    is one command that agrees to all of them.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
-    for line in describe_fetch(requests, store):
-        progress.step(line)
-    _require_yes(requests, store, progress)
-
-
-def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[str]:
-    """Return the lines that show_outline prints: a header with the free disk space, then four lines
-    per artifact.
-    """
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
     unpacked = f"at most {mib(most)} unpacked; " if most else ""
-    lines = [f"artifacts to fetch: {len(requests)}; {unpacked}{room}"]
+    progress.step(f"artifacts to fetch: {len(requests)}; {unpacked}{room}")
     for request in requests:
         licence, place = request.toolchain.licence, request.release.place
         host = urlsplit(place).hostname or place
-        lines += [
-            f"{request.label}: {_describe_size(request)} from {host}",
-            f"  checked: {_describe_check(request)}",
-            f"  licence: {licence.name}",
-            f"  to read: {licence.text}",
-        ]
-    return lines
+        progress.step(f"{request.label}: {_describe_size(request)} from {host}")
+        progress.step(f"  checked: {_describe_check(request)}")
+        progress.step(f"  licence: {licence.name}")
+        progress.step(f"  to read: {licence.text}")
+    _require_yes(requests, store, progress)
 
 
 def _describe_size(request: ArtifactRequest) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.consent import require_acceptance, trust_first_use
+from provisioning.artifacts.consent import trust_first_use
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned, provision_artifacts
@@ -89,7 +89,6 @@ def _mirror(
 ) -> list[Path]:
     request = request.pinned(store)
     with store.lock((request.name, request.download), progress):
-        require_acceptance(request, store, progress)
         with trust_first_use(request, store, progress) as (pinned, _):
             pass
         key = Key(request.name, request.release.version, "mirror")

@@ -8,11 +8,11 @@ import argparse
 
 import msgspec
 
-from provisioning.artifacts.environment import all_requests
+from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
-from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.collect import find_garbage, remove_garbage
 from provisioning.store.store import Store, explain_errors
@@ -28,7 +28,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     toolchains = [read_toolchain(name) for name in list_toolchains()]
     releases = [release for toolchain in toolchains for release in toolchain.releases]
     filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
-    requests = [request.pinned(store) for request in all_requests(Options())]
+    requests = [request.pinned(store) for request in parse_selection([*read_profiles()], Options())]
     named = {request.key().directory for request in requests}
     is_locked = not args.dry_run and store.home.is_dir()
     with (

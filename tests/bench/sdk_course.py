@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.artifacts.sources.wheel import obtain_wheel
 from provisioning.console.caller import CI_VARIABLES
 from provisioning.console.progress import Progress
@@ -80,9 +80,8 @@ def lay_course(progress: Progress) -> Iterator[Course]:
     wheels = {}
     for name in ("qnn-runtime", "qnn-runtime-aarch64"):
         toolchain = read_toolchain(name)
-        wheels[name] = obtain_wheel(
-            ArtifactRequest(toolchain, toolchain.release()), store, progress
-        )
+        request = ArtifactRequest(toolchain, toolchain.release())
+        wheels[name] = obtain_wheel(FillJob(request, store.downloads, store, progress))
     with tempfile.TemporaryDirectory(prefix="bench-", dir=store.home) as directory:
         work = Path(directory)
         (work / "served").mkdir()

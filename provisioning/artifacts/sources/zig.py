@@ -29,7 +29,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     release = job.request.release_as(ZigRelease)
     name = Path(release.output).name
     try:
-        wheel = obtain_wheel(job.request, job.store, job.progress)
+        wheel = obtain_wheel(job)
     except DownloadError as error:
         raise DownloadError(
             f"{name} is not on this machine, and the compiler to build it could not be fetched",

@@ -88,12 +88,12 @@ def list_refusals(sdk: Workspace) -> dict[str, Callable[[], object]]:
         "nothing to trust in a tarball": lambda: judge_archive(tar, tar_request),
         "a stub": lambda: judge_archive(sdk.archive, of(request, unpacked_bytes=10**9)),
         "an archive that is gone": lambda: obtain_archive(
-            of(request, url=f"file://{root}/gone.zip", filename="gone.zip"), store, quiet
+            sdk.job(of(request, url=f"file://{root}/gone.zip", filename="gone.zip"))
         ),
-        "offline": lambda: wheel.obtain_wheel(offline, store, quiet),
+        "offline": lambda: wheel.obtain_wheel(sdk.job(offline)),
         "an offline update": lambda: wheel.find_release(sdk.job(offline), "2.0"),
         "an offline archive": lambda: obtain_archive(
-            of(sdk.ask(offline=True), filename="gone.zip", sha256=""), store, quiet
+            sdk.job(of(sdk.ask(offline=True), filename="gone.zip", sha256=""))
         ),
         "the URL of another version": lambda: archive.find_release(sdk.job(moved), "1.3"),
         "which version": lambda: archive.find_release(sdk.job(), ""),

@@ -44,7 +44,7 @@ def job(sdk: Workspace, pip: Pip) -> FillJob:
 
 
 def obtain(job: FillJob, request: ArtifactRequest | None = None) -> Path:
-    return wheel.obtain_wheel(request or job.request, job.store, job.progress)
+    return wheel.obtain_wheel(replace(job, request=request or job.request))
 
 
 @pytest.mark.parametrize(
