@@ -17,14 +17,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
 from provisioning.doctor.examine import judge_staged
-from provisioning.doctor.registry import Check, Finding, Seen, Severity, Subjects, seen
+from provisioning.doctor.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
@@ -73,11 +73,6 @@ TARGETS = frozenset({Axis.HEXAGON, Axis.SOC, Axis.VTCM})
 SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
 
 
-def list_app_checks() -> list[Check[Any]]:
-    """Return every check that is specific to apps, in the order of ids."""
-    return sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
-
-
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     """Return the findings on an app or flavour, sorted by id and without duplicates. Raises
     UsageError for an unknown SoC."""
@@ -87,7 +82,7 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
             pairs = [*_pair(unit, soc)]
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
             known = {(finding.id, unit.show(finding.where)) for finding in staged}
-            fitting = [one.shown for one, answer in pairs if soc and _is_for(answer)]
+            fitting = [one.shown for one, answer in pairs if soc and _is_for_soc(answer)]
             spared = TARGETS if fitting else frozenset()
             left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
             if any(("QNN324", shown) not in known for shown in fitting):
@@ -114,12 +109,11 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
                 yield asset, judge_compat(program, runtime, soc)
 
 
-def _is_for(answer: Answer) -> bool:
+def _is_for_soc(answer: Answer) -> bool:
     """Return whether a program may be for the SoC: it has a context binary, and nothing shows that
     it is for another SoC."""
     rows = {row.axis: row.verdict for row in answer.rows}
-    refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
-    return rows[Axis.FILE] is Verdict.YES and not refused
+    return rows[Axis.FILE] is Verdict.YES and Verdict.NO not in map(rows.get, TARGETS)
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
@@ -133,7 +127,7 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
     """Return the QNN libraries that an app needs: libQnnHtp.so unless it has only other backends,
     and libQnnSystem.so if it has ExecuTorch, ONNX Runtime or a program. An app without any QNN
     library needs none."""
-    names = {library.name for library in unit.libraries if library.abi == QNN_ABI}
+    names = {library.name for library in unit.qnn_libraries}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
         return ()
@@ -149,21 +143,17 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
         return replace(finding, severity=Severity.NOTE)
     if finding.severity is not Severity.ERROR:
         return finding
-    is_others = finding.id.startswith("QNN2") and not _is_of_qnn(unit, finding.where)
+    name = PurePath(finding.where).name
+    is_of_qnn = OWN.match(name) or name in _find_dsp_names(unit)
+    is_others = finding.id.startswith("QNN2") and not is_of_qnn
     if is_others or (unit.kind is Kind.AAR and finding.id in OF_APP):
         return replace(finding, severity=Severity.WARNING)
     return finding
 
 
-def _is_of_qnn(unit: AppUnit, where: str) -> bool:
-    """Return whether the library at ``where`` belongs to QNN or to a runtime that uses QNN."""
-    name = PurePath(where).name
-    dsp = {file.name for file in unit.tree.files if file.elf and file.elf.machine == EM_QDSP6}
-    return bool(OWN.match(name)) or name in dsp
-
-
-def _qnn_files(unit: AppUnit) -> list[PackedFile]:
-    return [library for library in unit.libraries if library.abi == QNN_ABI]
+def _find_dsp_names(unit: AppUnit) -> set[str]:
+    """Return the names of the files that are for the DSP."""
+    return {file.name for file in unit.tree.files if file.elf and file.elf.machine == EM_QDSP6}
 
 
 def find_extraction(unit: AppUnit) -> bool | None:
@@ -181,36 +171,32 @@ APPS.when(
         not any(re.match(r"lib(Qnn|SNPE)", one.name) for one in (*unit.libraries, *unit.assets))
     ),
     QNN855=lambda unit: not unit.manifest or unit.manifest.fault,
-    QNN872=lambda unit: _is_installed(unit) and not unit.manifest,
+    # Any other archive than an AAR is installed as it is.
+    QNN872=lambda unit: (
+        unit.kind is Kind.APK and not unit.name.endswith(".aar") and not unit.manifest
+    ),
 )
 
 
 @APPS.check("QNN854")
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
     if unit.pointers:
-        names = [PurePath(path).name for path in unit.pointers]
-        yield seen(names[0], unit.pointers[0], others=_and_so(names[1:]))
-
-
-def _is_installed(unit: AppUnit) -> bool:
-    """Return whether the unit is an archive that is installed as it is."""
-    return unit.kind is Kind.APK and not unit.name.endswith(".aar")
+        first, *names = [PurePath(path).name for path in unit.pointers]
+        verb = "are" if names[1:] else "is"
+        others = f", and so {verb} {name_some(names, MOST_NAMED)}" if names else ""
+        yield seen(first, unit.pointers[0], others=others)
 
 
 @APPS.check("QNN856")
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
-    skels = _list_skels(unit)
+    """Yield a finding for the arm64-v8a libraries that are for the DSP, or named like a skel."""
+    named = {
+        file.name for file in unit.tree.files if file.qnn_name and file.qnn_name.part == "Skel"
+    }
+    dsp = _find_dsp_names(unit) | named
+    skels = [file for file in unit.qnn_libraries if file.name in dsp]
     if skels and find_extraction(unit) is False:
         yield seen(skels[0].name, skels[0].shown, others=_count_others(skels))
-
-
-def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """Return the arm64-v8a libraries that are for the DSP, or that are named like a skel."""
-    dsp = {file.name for file in unit.tree.files if file.elf and file.elf.machine == EM_QDSP6}
-    named = {
-        file.name for file in unit.tree.files if (name := file.qnn_name) and name.part == "Skel"
-    }
-    return [file for file in _qnn_files(unit) if file.name in dsp | named]
 
 
 def _is_off(file: PackedFile, page_bytes: int) -> bool:
@@ -227,34 +213,30 @@ def see_packing(is_wrong: Callable[[PackedFile], bool], unit: AppUnit) -> Iterat
         yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
 
 
-def is_only_for_small_pages(file: PackedFile) -> bool:
-    return file.abi in WIDE and not _is_off(file, PAGE) and _is_off(file, LARGE_PAGE)
-
-
 APPS.check("QNN857")(partial(see_packing, lambda one: one.offset is None))
 APPS.check("QNN858")(partial(see_packing, lambda one: _is_off(one, PAGE)))
-APPS.check("QNN859")(partial(see_packing, is_only_for_small_pages))
+APPS.check("QNN859")(
+    partial(
+        see_packing,
+        lambda one: one.abi in WIDE and not _is_off(one, PAGE) and _is_off(one, LARGE_PAGE),
+    )
+)
 
 
-@APPS.check("QNN860")
-def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
-    users = _undeclared(unit).get(RPC)
-    if users and not _find_process(unit):
-        yield seen(unit.name, unit.name, users=_join(users))
-
-
-@APPS.check("QNN861")
-def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
-    users, program = _undeclared(unit).get(RPC), _find_process(unit)
-    if users and program:
-        yield seen(unit.name, unit.name, users=_join(users), program=program)
-
-
-@APPS.check("QNN862")
-def see_undeclared(unit: AppUnit) -> Iterator[Seen]:
+def see_undeclared(number: str, unit: AppUnit) -> Iterator[Seen]:
+    """Yield a finding for each vendor library that the app uses undeclared: QNN860 for RPC,
+    QNN861 for RPC in an app that may start a process that uses QNN, QNN862 for any other."""
+    programs = [file.name for file in unit.tree.files if file.elf and file.elf.interpreter]
     for name, users in _undeclared(unit).items():
-        if name != RPC:
-            yield seen(name, unit.name, users=_join(users))
+        about = {"users": users[0] + _count_others(users)}
+        if programs and name == RPC:
+            about["program"] = f"the app also contains the executable {programs[0]}"
+        if number == ("QNN862" if name != RPC else "QNN861" if programs else "QNN860"):
+            yield seen(unit.name if name == RPC else name, unit.name, **about)
+
+
+for undeclared in ("QNN860", "QNN861", "QNN862"):
+    APPS.check(undeclared)(partial(see_undeclared, undeclared))
 
 
 @APPS.check("QNN863")
@@ -273,30 +255,16 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
         return {}
     if manifest.target_sdk is not None and manifest.target_sdk < DECLARED_FROM:
         return {}
-    there = {*manifest.native_libraries, *(file.name for file in _qnn_files(unit))}
+    there = {*manifest.native_libraries, *(library.name for library in unit.qnn_libraries)}
     files = [file for file in unit.tree.files if file.elf and file.elf.machine == EM_AARCH64]
     users = {
         name: [file.name for file in files if file.elf and name in file.elf.needed]
         for name in VENDOR
         if name not in there
     }
-    stubs = [file.name for file in _qnn_files(unit) if file.name == "libQnnHtp.so"]
     if RPC in users and not users[RPC]:
-        users[RPC] = stubs
+        users[RPC] = [one.name for one in unit.qnn_libraries if one.name == "libQnnHtp.so"]
     return {name: found for name, found in users.items() if found}
-
-
-def _find_process(unit: AppUnit) -> str:
-    """Return why the app may start a process that uses QNN, or "" if nothing shows it."""
-    programs = [file.name for file in unit.tree.files if file.elf and file.elf.interpreter]
-    return f"the app also contains the executable {programs[0]}" if programs else ""
-
-
-def _and_so(names: Sequence[str]) -> str:
-    """Return the end of a sentence that lists further files, such as ``, and so are a.so, b.so``,
-    or "" if there are none."""
-    verb = "are" if names[1:] else "is"
-    return f", and so {verb} {name_some(names, MOST_NAMED)}" if names else ""
 
 
 def _count_others(found: Sequence[object]) -> str:
@@ -305,29 +273,24 @@ def _count_others(found: Sequence[object]) -> str:
     return f" (and {len(found) - 1} more)" if found[1:] else ""
 
 
-def _join(names: Sequence[str]) -> str:
-    return names[0] + _count_others(names)
-
-
 @APPS.check("QNN867")
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
     for files in unit.duplicates:
         there = [file for file in files if file.path.is_file() and not file.is_pointer]
-        others = [file.shown for file in there if _differ(there[0], file)]
+        others = [
+            file.shown
+            for file in there[1:]
+            if file.size_bytes != there[0].size_bytes
+            or hash_file(file.path) != hash_file(there[0].path)
+        ]
         if others:
             name, first = there[0].name, there[0].shown
             yield seen(name, first, first=first, others=", ".join(others))
 
 
-def _differ(left: PackedFile, right: PackedFile) -> bool:
-    if left.size_bytes != right.size_bytes:
-        return True
-    return hash_file(left.path) != hash_file(right.path)
-
-
 @APPS.check("QNN864")
 def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
-    names = {library.name for library in unit.libraries if library.abi == QNN_ABI}
+    names = {library.name for library in unit.qnn_libraries}
     for asset in unit.assets:
         for needed in asset.find_needs() if names else ():
             if not names.intersection(needed.split("|")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,20 +101,34 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
 
 def _read_plain(root: Path, parent: Path) -> AppUnit:
     """Return the app in an unpacked APK or AAR, or in a directory with a subdirectory per ABI."""
-    above = [
-        path for path in (parent.parent, *parent.parent.parents, root) if path.is_relative_to(root)
-    ]
-    found = next((path / MANIFEST for path in above if (path / MANIFEST).is_file()), None)
+
+    def see(path: Path, abi: str = "") -> PackedFile:
+        size_bytes = path.stat().st_size if path.exists() else 0
+        return PackedFile(path.name, path, _relative(root, path), size_bytes, abi)
+
+    above = [parent.parent, *parent.parent.parents, root]
+    manifests = [path / MANIFEST for path in above if path.is_relative_to(root)]
+    found = next((path for path in manifests if path.is_file()), None)
     manifest = read_manifest(found) if found else None
-    libraries = _list_libraries(root, parent)
+    places = [(abi, parent / abi) for abi in sorted(ABIS) if (parent / abi).is_dir()]
     folders = (parent.parent / "assets", parent.parent / "res" / "raw")
-    assets = _list_assets(root, [folder for folder in folders if folder.is_relative_to(root)])
     return AppUnit(
         _relative(root, parent) or root.name,
         Kind.DIRECTORY,
         manifest,
-        tuple(libraries),
-        assets=assets,
+        libraries=tuple(
+            see(path, abi)
+            for abi, place in places
+            for path in sorted(place.iterdir())
+            if path.suffix == ".so" and (path.is_symlink() or path.is_file())
+        ),
+        assets=tuple(
+            see(path)
+            for folder in folders
+            if folder.is_relative_to(root)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in {*PROGRAMS, ".so"} and path.is_file()
+        ),
         min_sdk=manifest.min_sdk if manifest else None,
     )
 
@@ -135,28 +149,3 @@ def _relative(root: Path, path: Path) -> str:
     outside."""
     text = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     return "" if text == "." else text
-
-
-def _list_libraries(root: Path, place: Path) -> Iterator[PackedFile]:
-    """Yield the libraries in ``place``/ABI."""
-    for abi in sorted(ABIS):
-        found = sorted((place / abi).iterdir()) if (place / abi).is_dir() else []
-        for path in found:
-            if path.suffix == ".so" and (path.is_symlink() or path.is_file()):
-                yield _see(root, path, abi)
-
-
-def _see(root: Path, path: Path, abi: str = "") -> PackedFile:
-    size_bytes = path.stat().st_size if path.exists() else 0
-    return PackedFile(path.name, path, _relative(root, path), size_bytes, abi)
-
-
-def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
-    """Return programs and libraries below ``folders``."""
-    wanted = {*PROGRAMS, ".so"}
-    return tuple(
-        _see(root, path)
-        for folder in folders
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in wanted and path.is_file()
-    )

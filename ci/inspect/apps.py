@@ -18,7 +18,7 @@ import mmap
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -85,21 +85,16 @@ def parse_manifest(data: bytes) -> AppManifest:
         return AppManifest(fault=str(error))
 
 
-def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
-    """Return the merged manifest of an app, or None if ``manifests`` is empty. The first one is the
-    app's own. The others only add native libraries, and a fault if no earlier one has any."""
-    known = [*manifests]
+def merge_manifests(known: Sequence[AppManifest]) -> AppManifest | None:
+    """Return the merged manifest of an app, or None if there is none. The first one is the app's
+    own. The others only add native libraries, and a fault if no earlier one has any."""
     if not known:
         return None
-    return replace(
-        known[0],
-        native_libraries={
-            name: needed
-            for app_manifest in known[::-1]
-            for name, needed in app_manifest.native_libraries.items()
-        },
-        fault=next(filter(None, (app_manifest.fault for app_manifest in known)), ""),
-    )
+    libraries = dict[str, bool]()
+    for manifest in reversed(known):
+        libraries |= manifest.native_libraries
+    fault = next((manifest.fault for manifest in known if manifest.fault), "")
+    return replace(known[0], native_libraries=libraries, fault=fault)
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module
@@ -207,12 +202,8 @@ def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
         raise _Refused("it has a document type, which no Android manifest needs")
 
     parser = expat.ParserCreate(namespace_separator=" ")
-    handlers: dict[str, Callable[..., None]] = {
-        "StartElementHandler": start,
-        "StartDoctypeDeclHandler": refuse,
-    }
-    for name, handler in handlers.items():
-        setattr(parser, name, handler)
+    parser.StartElementHandler = start
+    parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, ValueError, LookupError) as error:
@@ -254,27 +245,21 @@ class PackedFile:
 
     @property
     def is_pointer(self) -> bool:
-        return is_pointer(self.path)
+        """Whether the file is only a Git LFS pointer."""
+        with suppress(OSError), open_regular(self.path) as file:
+            return file.read(len(LFS)) == LFS
+        return False
 
     def find_needs(self) -> tuple[str, ...]:
         """Return the libraries that a program needs besides libQnnHtp.so. An entry
         such as ``a.so|b.so`` means that one of the two is enough."""
-        marks = {mark for mark in MARKS if self._holds(mark)}
+        marks = find_texts(self.path, MARKS)
         if self.path.suffix == ".pte":
             backend = ("libqnn_executorch_backend.so",) if QNN_BACKEND in marks else ()
             return (*backend, *(("libQnnModelDlc.so",) if DLC in marks else ()))
         if self.path.suffix == ".onnx":
             return () if EP_CONTEXT in marks else ("libQnnHtpPrepare.so",)
         return ("libQnnModelDlc.so|libSNPE.so",) if self.path.suffix == ".dlc" else ()
-
-    def _holds(self, mark: bytes) -> bool:
-        with (
-            suppress(OSError, ValueError),  # an empty file cannot be mapped
-            open_regular(self.path) as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            return data.find(mark) >= 0
-        return False
 
 
 @dataclass(frozen=True)
@@ -298,6 +283,11 @@ class AppUnit:
         return tuple(sorted({library.abi for library in self.libraries}))
 
     @property
+    def qnn_libraries(self) -> list[PackedFile]:
+        """The libraries for QNN's ABI."""
+        return [library for library in self.libraries if library.abi == QNN_ABI]
+
+    @property
     def is_complete(self) -> bool:
         """Return whether all files that will be packaged were read."""
         return not self.pointers and self.kind is not Kind.AAR
@@ -314,31 +304,21 @@ class AppUnit:
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:
         """Yield each file to check, with its path in ``tree``."""
-        for library in self.libraries:
-            if library.abi == QNN_ABI:
-                yield f"lib/{library.abi}/{library.name}", library
+        for library in self.qnn_libraries:
+            yield f"lib/{library.abi}/{library.name}", library
         for index, one in enumerate(self.assets):
             yield f"assets/{index}/{one.name}", one
 
 
-def is_pointer(path: Path) -> bool:
-    """Return whether the file is only a Git LFS pointer."""
-    with suppress(OSError), open_regular(path) as file:
-        return file.read(len(LFS)) == LFS
-    return False
-
-
-def gather(
-    origins: Iterable[Iterable[PackedFile]],
-) -> tuple[tuple[PackedFile, ...], tuple[tuple[PackedFile, ...], ...]]:
-    """Return the first file for each ABI and name. Also return each group of several files that
-    have the same ABI and name."""
-    found: dict[tuple[str, str], list[PackedFile]] = {}
-    for origin in origins:
-        for file in origin:
-            found.setdefault((file.abi, file.name), []).append(file)
-    several = [tuple(files) for files in found.values() if len(files) > 1]
-    return tuple(files[0] for _, files in sorted(found.items())), tuple(several)
+def find_texts(path: Path, texts: Iterable[bytes]) -> set[bytes]:
+    """Return the texts that a file contains. A file that cannot be read contains none."""
+    with (
+        suppress(OSError, ValueError),  # an empty file cannot be mapped
+        open_regular(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return {text for text in texts if data.find(text) >= 0}
+    return set()
 
 
 def read_manifest(path: Path) -> AppManifest:
@@ -399,11 +379,7 @@ class ArchiveReader:
                     fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
                     f"--output={path.stem}.apks`, and check the .apks",
                 )
-            inner = [
-                member
-                for member in members
-                if member.name.endswith(".apk") and member.kind == "file"
-            ]
+            inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
             if MANIFEST not in names and inner:
                 return self.read_set(path.name, self._take(source, choose_splits(inner)))
             contents = self._read_members(source, members, path.name)
@@ -458,10 +434,16 @@ class ArchiveReader:
     def _combine(self, name: str, parts: Sequence[_Contents]) -> AppUnit:
         manifests = [part.manifest for part in parts if part.manifest]
         manifest = merge_manifests(sorted(manifests, key=lambda one: bool(one.split)))
-        libraries, duplicates = gather(part.libraries for part in parts)
+        found: dict[tuple[str, str], list[PackedFile]] = {}
+        for file in (file for part in parts for file in part.libraries):
+            found.setdefault((file.abi, file.name), []).append(file)
         return AppUnit(
-            *(name, Kind.APK if parts[0].is_apk else Kind.AAR, manifest, libraries, duplicates),
-            tuple(asset for part in parts for asset in part.assets),
+            name,
+            Kind.APK if parts[0].is_apk else Kind.AAR,
+            manifest,
+            libraries=tuple(files[0] for _, files in sorted(found.items())),
+            duplicates=tuple(tuple(files) for files in found.values() if len(files) > 1),
+            assets=tuple(asset for part in parts for asset in part.assets),
             min_sdk=manifest.min_sdk if manifest else None,
         )
 

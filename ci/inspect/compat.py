@@ -19,9 +19,9 @@ The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from provisioning.doctor.survey.context_binaries import KNOWN_INFO, ContextBinary
 from provisioning.doctor.survey.programs import Program
@@ -35,6 +35,7 @@ INFO_SINCE = "2.29.0"
 # of 2.37 and 2.49.40 read it at byte 4, where headers up to OLD_HEADERS have it.
 MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}
 OLD_HEADERS = "2.37"
+NO_RUNTIME = "no runtime was given"
 
 
 class Verdict(str, Enum):
@@ -76,6 +77,10 @@ class Runtime:
     kernels: tuple[str, ...] | None = None
 
 
+Judged: TypeAlias = tuple[Verdict, str]  # with the reason
+Contexts: TypeAlias = tuple[ContextBinary, ...]
+
+
 @dataclass(frozen=True)
 class Row:
     """The verdict on an axis, with the reason. If the verdict is unknown, the reason says which
@@ -104,12 +109,17 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
     """Judge a program for a runtime, for an SoC such as SM8750, or for both. Raises UsageError for
     an unknown SoC."""
     contexts = _choose_contexts(program, soc)
-    rows = (
-        _judge_file(program),
-        *_judge_runtime(contexts, runtime),
-        *_judge_soc(contexts, runtime, soc),
-        _judge_operators(program, runtime),
-    )
+    verdicts = {
+        Axis.FILE: _judge_file(program),
+        Axis.BUILD: _judge_build(contexts, runtime),
+        Axis.BINARY_INFO: _judge_binary_info(contexts, runtime),
+        Axis.ADAPTOR: _judge_adaptor(runtime),
+        Axis.HEXAGON: _judge_hexagon(contexts, runtime, soc),
+        Axis.SOC: _judge_soc(contexts, soc),
+        Axis.VTCM: _judge_vtcm(contexts, soc),
+        Axis.OPERATORS: _judge_operators(program, runtime),
+    }
+    rows = tuple(Row(axis, *judged) for axis, judged in verdicts.items())
     met = {row.verdict for row in rows}
     verdict = next((one for one in (Verdict.NO, Verdict.UNKNOWN) if one in met), Verdict.YES)
     decided = tuple(row.axis for row in rows if row.verdict is verdict)
@@ -122,179 +132,155 @@ def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
-    return (
-        tuple(context for context in program.contexts if context.soc_id == number)
-        or program.contexts
-    )
+    chosen = tuple(context for context in program.contexts if context.soc_id == number)
+    return chosen or program.contexts
 
 
-def _judge_file(program: Program) -> Row:
+def _judge_file(program: Program) -> Judged:
     if program.damage:
-        return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
+        return Verdict.NO, f"the file {program.damage}"
     if not program.contexts:
-        why = (
-            "the file contains no QNN context binary; programs that are compiled on the device"
-            " cannot be judged"
-        )
-        return Row(Axis.FILE, Verdict.UNKNOWN, why)
+        why = "the file contains no QNN context binary"
+        return Verdict.UNKNOWN, f"{why}; programs that are compiled on the device cannot be judged"
     also = f", but it needs the .ptd with {program.external[0]}" if program.external else ""
-    return Row(Axis.FILE, Verdict.YES, f"the file is complete{also}")
+    return Verdict.YES, f"the file is complete{also}"
 
 
-def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
-    if runtime is None:
-        for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.ADAPTOR):
-            yield Row(axis, Verdict.SKIPPED, "no runtime was given")
-        return
+def _judge_build(contexts: Contexts, runtime: Runtime | None) -> Judged:
     compilers = [context.qnn for context in contexts]
-    yield _judge_build(compilers, runtime)
-    versions = {context.binary_info for context in contexts if context.binary_info}
-    if not versions or not runtime.qnn:
-        yield Row(
-            Axis.BINARY_INFO,
-            Verdict.SKIPPED,
-            "the version of the binary info or of the runtime is unknown",
-        )
-    elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
-        which = ", ".join(map(str, sorted(versions)))
-        why = (
-            f"QNN {runtime.qnn} was not tested with binary info of version {which}: try the program"
-        )
-        yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
-    else:
-        yield Row(
-            Axis.BINARY_INFO,
-            Verdict.YES,
-            f"QNN {INFO_SINCE} and later read binary info of version 3",
-        )
-    yield _judge_adaptor(runtime)
-
-
-def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
+    if runtime is None:
+        return Verdict.SKIPPED, NO_RUNTIME
     if not compilers:
-        return Row(Axis.BUILD, Verdict.SKIPPED, "there is no context binary")
-    if not all(compilers) or not runtime.qnn:
+        return Verdict.SKIPPED, "there is no context binary"
+    if not all(compilers):
         why = "the program does not state its QNN version: ask the person who compiled it"
-        if all(compilers):
-            why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
-        return Row(Axis.BUILD, Verdict.UNKNOWN, why)
+        return Verdict.UNKNOWN, why
+    if not runtime.qnn:
+        why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
+        return Verdict.UNKNOWN, why
     newest = max(compilers, key=parse_version)
     why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
-        return Row(Axis.BUILD, Verdict.YES, why)
+        return Verdict.YES, why
     if newest.startswith(f"{runtime.qnn}."):
-        told = f"{why}: pass all three parts of the runtime's version (--runtime {newest})"
-        return Row(Axis.BUILD, Verdict.UNKNOWN, told)
-    return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: use {newest} or later")
+        fix = f"pass all three parts of the runtime's version (--runtime {newest})"
+        return Verdict.UNKNOWN, f"{why}: {fix}"
+    return Verdict.NO, f"{why}, which is older: use {newest} or later"
 
 
-def _judge_adaptor(runtime: Runtime) -> Row:
+def _judge_binary_info(contexts: Contexts, runtime: Runtime | None) -> Judged:
+    if runtime is None:
+        return Verdict.SKIPPED, NO_RUNTIME
+    versions = sorted({context.binary_info for context in contexts if context.binary_info})
+    if not versions or not runtime.qnn:
+        return Verdict.SKIPPED, "the version of the binary info or of the runtime is unknown"
+    if versions[-1] > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
+        what = f"binary info of version {', '.join(map(str, versions))}"
+        why = f"QNN {runtime.qnn} was not tested with {what}: try the program"
+        return Verdict.UNKNOWN, why
+    return Verdict.YES, f"QNN {INFO_SINCE} and later read binary info of version 3"
+
+
+def _judge_adaptor(runtime: Runtime | None) -> Judged:
+    if runtime is None:
+        return Verdict.SKIPPED, NO_RUNTIME
     headers, qnn = runtime.adaptor, runtime.qnn
-    if not headers or headers == "unknown" or not qnn:
-        why = "the runtime does not state its QNN version"
-        if not headers:
-            why = "the runtime does not contain ExecuTorch's backend"
-        elif headers == "unknown":
-            why = "ExecuTorch's backend does not state the version of its headers"
-        return Row(Axis.ADAPTOR, Verdict.SKIPPED, why)
+    if not headers:
+        return Verdict.SKIPPED, "the runtime does not contain ExecuTorch's backend"
+    if headers == "unknown":
+        return Verdict.SKIPPED, "ExecuTorch's backend does not state the version of its headers"
+    if not qnn:
+        return Verdict.SKIPPED, "the runtime does not state its QNN version"
     why = (
         f"ExecuTorch's backend was built with the headers of QNN {headers}, "
         f"and the libraries are from QNN {qnn}"
     )
     if is_older(qnn, headers):
-        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}, which is older: 'Qnn API version mismatched'")
+        return Verdict.NO, f"{why}, which is older: 'Qnn API version mismatched'"
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
-        return Row(
-            Axis.ADAPTOR, Verdict.NO, f"{why}, which read socModel at another byte: error 14001"
-        )
-    return Row(Axis.ADAPTOR, Verdict.YES, why)
+        return Verdict.NO, f"{why}, which read socModel at another byte: error 14001"
+    return Verdict.YES, why
 
 
-def _judge_soc(
-    contexts: tuple[ContextBinary, ...], runtime: Runtime | None, soc: str
-) -> Iterator[Row]:
-    versions = sorted({context.hexagon for context in contexts if context.hexagon})
-    made = ", ".join(f"V{version}" for version in versions)
+def _judge_hexagon(contexts: Contexts, runtime: Runtime | None, soc: str) -> Judged:
+    versions = _list_hexagons(contexts)
     if not contexts or not soc:
-        yield _judge_parts(versions, runtime)
-        for axis in (Axis.SOC, Axis.VTCM):
-            yield Row(
-                axis, Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
-            )
-        return
-    wanted = find_soc(soc)
+        return _judge_parts(versions, runtime)
+    wanted = find_soc(soc).hexagon
+    made = ", ".join(f"V{version}" for version in versions)
     if not versions:
-        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
-    elif {context.soc_id for context in contexts} == {0} and max(versions) < wanted.hexagon:
+        return Verdict.UNKNOWN, "the program does not state its Hexagon version"
+    if {context.soc_id for context in contexts} == {0} and versions[-1] < wanted:
         why = (
-            f"compiled for {made} and no SoC, and {soc} has V{wanted.hexagon}: QNN may accept the "
+            f"compiled for {made} and no SoC, and {soc} has V{wanted}: QNN may accept the "
             "context as suboptimal (QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL); try it on a device"
         )
-        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, why)
-    elif versions != [wanted.hexagon]:
-        why = f"compiled for {made}, but {soc} has V{wanted.hexagon} (error 5005 or 14001)"
-        yield Row(Axis.HEXAGON, Verdict.NO, why)
-    else:
-        yield _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
-    numbers = {context.soc_id for context in contexts}
-    others = [context for context in contexts if context.soc_id != wanted.id]
-    names = ", ".join(sorted({other.soc or f"SoC {other.soc_id}" for other in others}))
-    if numbers == {wanted.id}:
-        yield Row(Axis.SOC, Verdict.YES, f"compiled for {soc}")
-    elif numbers & {0}:
-        yield Row(
-            Axis.SOC,
-            Verdict.UNKNOWN,
-            "the program does not state its SoC: ask the person who compiled it",
-        )
-    elif versions == [wanted.hexagon]:
-        why = (
-            f"compiled for {names}, not for {soc}; all have Hexagon V{wanted.hexagon}, but it is "
-            f"not known whether {soc} can load the program"
-        )
-        yield Row(Axis.SOC, Verdict.UNKNOWN, why)
-    else:
-        yield Row(
-            Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower the model for {soc}"
-        )
-    needed = max(context.vtcm_mb for context in contexts)
-    why = f"the program needs {needed} MB of VTCM, and {soc} has {wanted.vtcm_mb} MB"
-    if not needed:
-        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not state how much VTCM it needs")
-    else:
-        fits = needed <= wanted.vtcm_mb
-        yield Row(Axis.VTCM, Verdict.YES if fits else Verdict.NO, why)
+        return Verdict.UNKNOWN, why
+    if versions != [wanted]:
+        return Verdict.NO, f"compiled for {made}, but {soc} has V{wanted} (error 5005 or 14001)"
+    return _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
 
 
-def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
+def _list_hexagons(contexts: Contexts) -> list[int]:
+    """Return the Hexagon versions for which contexts were compiled, the smallest one first."""
+    return sorted({context.hexagon for context in contexts if context.hexagon})
+
+
+def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Judged:
     """Judge whether a runtime has a stub or skel for each of these Hexagon versions. If none is
     missing and ``why`` is not empty, the verdict is YES with this reason."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [version for version in versions if parts and version not in parts]:
         has = ", ".join(f"V{part}" for part in sorted(parts))
         missing = ", ".join(f"V{one}" for one in lacking)
-        told = (
-            f"the runtime has stubs or skels for {has}, but none for {missing}: error 14001 or 4000"
-        )
-        return Row(Axis.HEXAGON, Verdict.NO, told)
+        what = f"the runtime has stubs or skels for {has}, but none for {missing}"
+        return Verdict.NO, f"{what}: error 14001 or 4000"
     if why:
-        return Row(Axis.HEXAGON, Verdict.YES, why)
+        return Verdict.YES, why
     if parts and versions:
-        told = "the runtime has a stub or skel for each Hexagon version of the program"
-        return Row(Axis.HEXAGON, Verdict.YES, told)
+        return Verdict.YES, "the runtime has a stub or skel for each Hexagon version of the program"
     why = "this needs a context binary, and either an SoC or a runtime with stubs or skels"
-    return Row(Axis.HEXAGON, Verdict.SKIPPED, why)
+    return Verdict.SKIPPED, why
 
 
-def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
+def _judge_soc(contexts: Contexts, soc: str) -> Judged:
+    if not contexts or not soc:
+        return Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
+    wanted = find_soc(soc)
+    numbers = {context.soc_id for context in contexts}
+    others = [context for context in contexts if context.soc_id != wanted.id]
+    names = ", ".join(sorted({other.soc or f"SoC {other.soc_id}" for other in others}))
+    if numbers == {wanted.id}:
+        return Verdict.YES, f"compiled for {soc}"
+    if 0 in numbers:
+        why = "the program does not state its SoC: ask the person who compiled it"
+        return Verdict.UNKNOWN, why
+    why = f"compiled for {names}, not for {soc}"
+    if _list_hexagons(contexts) != [wanted.hexagon]:
+        return Verdict.NO, f"{why}: lower the model for {soc}"
+    open_question = f"it is not known whether {soc} can load the program"
+    return Verdict.UNKNOWN, f"{why}; all have Hexagon V{wanted.hexagon}, but {open_question}"
+
+
+def _judge_vtcm(contexts: Contexts, soc: str) -> Judged:
+    if not contexts or not soc:
+        return Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
+    has, needed = find_soc(soc).vtcm_mb, max(context.vtcm_mb for context in contexts)
+    if not needed:
+        return Verdict.UNKNOWN, "the program does not state how much VTCM it needs"
+    why = f"the program needs {needed} MB of VTCM, and {soc} has {has} MB"
+    return Verdict.YES if needed <= has else Verdict.NO, why
+
+
+def _judge_operators(program: Program, runtime: Runtime | None) -> Judged:
     names = sorted({operator for method in program.methods for operator in method.cpu_operators})
     if not names:
-        return Row(Axis.OPERATORS, Verdict.YES, "no operator runs on the CPU")
+        return Verdict.YES, "no operator runs on the CPU"
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
         why = f"no runtime with ExecuTorch was given, so kernels for {listed} were not looked for"
-        return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
+        return Verdict.SKIPPED, why
     if lacking := [name for name in names if name not in runtime.kernels]:
         why = f"the runtime's libraries lack kernels for {', '.join(lacking)}: link such kernels"
-        return Row(Axis.OPERATORS, Verdict.NO, why)
-    return Row(Axis.OPERATORS, Verdict.YES, f"the runtime contains kernels for {listed}")
+        return Verdict.NO, why
+    return Verdict.YES, f"the runtime contains kernels for {listed}"

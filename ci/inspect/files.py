@@ -4,16 +4,16 @@ known."""
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from provisioning.archives.layout import Limits, check_members
 from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
@@ -31,7 +31,6 @@ from provisioning.doctor.survey.programs import (
     wrap_contexts,
 )
 from provisioning.doctor.survey.tree import LIBRARY, read_file, survey_tree
-from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import FailedError, QnnCiError, UsageError
@@ -254,13 +253,15 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
     ]
     linked = [file for file in files if EXECUTORCH.fullmatch(file.name)]
     headers = sorted(filter(None, (find_headers_version(file.path) for file in linked)))
+    texts = {b"%b\0" % name.encode(): name for name in operators}
+    found = {texts[text] for file in files if linked for text in find_texts(file.path, texts)}
     return Runtime(
         name,
         min(builds, key=parse_version, default=""),
         _list_versions(files, "Stub"),
         _list_versions(files, "Skel"),
         headers[0] if headers else "unknown" if linked else "",
-        tuple(sorted(_find_names(files, operators))) if linked else None,
+        tuple(sorted(found)) if linked else None,
     )
 
 
@@ -270,14 +271,3 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
     names = filter(None, (file.qnn_name for file in files))
     found = {name.hexagon for name in names if (name.backend, name.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))
-
-
-def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
-    """Return the names that any of the files contains as text, followed by a zero byte."""
-    left, found = set(names), set[str]()
-    for file in files:
-        with suppress(OSError, ValueError), open_regular(file.path) as stream:
-            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            here = {one for one in left - found if data.find(b"%b\0" % one.encode()) >= 0}
-            found |= here
-    return found

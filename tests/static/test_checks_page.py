@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ci.inspect.app_checks import list_app_checks
+from ci.inspect.app_checks import APPS, PAIRINGS
 from provisioning.doctor.examine import list_checks
 from provisioning.doctor.registry import Check, read_rows
 
 DROPPED = {"QNN224", "QNN318", "QNN319", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
-OF_APPS = list_app_checks()
+OF_APPS = sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
 CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.app_checks import APPS, RPC, _weigh, find_extraction, find_wanted, list_app_checks
+from ci.inspect.app_checks import APPS, PAIRINGS, RPC, _weigh, find_extraction, find_wanted
 from ci.inspect.apps import AppManifest, AppUnit, Kind, PackedFile
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.registry import Finding, Severity
@@ -169,7 +169,7 @@ def test_each_fault_is_found_in_a_real_app(code: str, tmp_path: Path) -> None:
 
 def test_every_check_has_a_test() -> None:
     others = {"QNN861", "QNN862"}  # in UNITS
-    assert {check.id for check in list_app_checks()} == PAIRS.keys() | others
+    assert {check.id for check in (*APPS.checks, *PAIRINGS.checks)} == PAIRS.keys() | others
 
 
 def context(soc: str, number: int, hexagon: int, vtcm_mb: int = 8) -> bytes:
