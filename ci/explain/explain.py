@@ -165,10 +165,8 @@ class _Scan:
         known: set[int] = {0} if self.tail == "known" else set()
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
-            literals = rule.literals or (b"",)
-            literals = tuple(
-                literal for literal in literals if literal.translate(None, _DIGITS) in shapes
-            )
+            texts = rule.literals or (b"",)
+            literals = [text for text in texts if text.translate(None, _DIGITS) in shapes]
             lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
             if rule.family:
                 if rule.family not in numbered:
@@ -176,24 +174,19 @@ class _Scan:
                     numbered[rule.family] = [line for line in lines if family.find(line[1])]
                 lines = numbered[rule.family]
             for start, line in lines:
-                if start not in known and (values := rule.find(line)) is not None:
-                    known.add(start)
-                    self._note(rule, chunk, start, line, values)
+                if start in known or (values := rule.find(line)) is None:
+                    continue
+                known.add(start)
+                if had := self.seen.get(rule.id):
+                    had.count += 1
+                else:
+                    number = self.lines + chunk.count(b"\n", 0, start) + 1
+                    self.seen[rule.id] = _Seen(number, line.strip(), values)
         unknown = self._find_unknown(chunk, low, known)
         last = chunk.rfind(b"\n") + 1
-        self.tail = ("known" if last in known else "unknown" if last in unknown else "open") * (
-            last < len(chunk)
-        )
+        kind = "known" if last in known else "unknown" if last in unknown else "open"
+        self.tail = kind if last < len(chunk) else ""
         self.lines += chunk.count(b"\n")
-
-    def _note(
-        self, rule: Rule, chunk: bytes, start: int, line: str, values: Mapping[str, str]
-    ) -> None:
-        if had := self.seen.get(rule.id):
-            had.count += 1
-            return
-        number = self.lines + chunk.count(b"\n", 0, start) + 1
-        self.seen[rule.id] = _Seen(number, line.strip(), values)
 
     def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> set[int]:
         """Count the error lines of ``chunk`` that are not ``known``, and return their starts."""
@@ -308,10 +301,9 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     for rule in [one for one in matched if one.log and scan.contained.isdisjoint(one.log)]:
         matched.remove(rule)
         seen = scan.seen[rule.id]
-        scan.unknown = sorted(
-            [*scan.unknown, Unknown(seen.line, seen.text)], key=lambda one: one.line
-        )
+        scan.unknown.append(Unknown(seen.line, seen.text))
         scan.unknown_count += seen.count
+    scan.unknown.sort(key=lambda one: one.line)
     matched.sort(key=lambda rule: scan.seen[rule.id].line)
     ids = {rule.id for rule in matched}
     follows = {

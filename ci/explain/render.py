@@ -33,12 +33,9 @@ def render(explanation: Explanation) -> str:
         for each in one.harmless
     ]
     if one.unknown:
-        unknown = one.unknown_count
-        many = (
-            count(unknown, "other error line")
-            if unknown < MOST_UNKNOWN
-            else "many other error lines"
-        )
+        many = "many other error lines"
+        if one.unknown_count < MOST_UNKNOWN:
+            many = count(one.unknown_count, "other error line")
         parts.append(f"  {many} that no rule matches:\n")
         parts += [f"    line {each.line}: {_cut(each.text)}\n" for each in one.unknown]
     return "".join(parts)
@@ -71,18 +68,16 @@ def render_entry(entry: Rule | Kind) -> str:
     an example, sources."""
     if isinstance(entry, Kind):
         rows = [("states", entry.meaning), ("helps", entry.help), ("example", entry.example)]
-        return f"{entry.id}\n" + "".join(f"    {name:7} {text}\n" for name, text in rows)
+        return _list_rows(entry.id, rows)
     rule = entry
     values = rule.find(rule.matches) or {}
-    label = WORDS[Proof.PROVEN if rule.proof else Proof.SUGGESTED]
+    other = WORDS[Proof.SUGGESTED]
+    label = WORDS[Proof.PROVEN] if rule.proof else other
     rows = [
         ("cause", rule.headline),
         ("", rule.detail),
         (label, rule.remedy),
-        *(
-            (WORDS[Proof.SUGGESTED], f"({place.value}) {one.remedy}")
-            for place, one in rule.places.items()
-        ),
+        *((other, f"({place.value}) {one.remedy}") for place, one in rule.places.items()),
         ("proof", rule.proof),
         ("for", rule.versions),
         ("example", rule.matches.strip()),

@@ -8,10 +8,10 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ci.facts.finding import Certainty
 from ci.facts.kinds import read_kinds
@@ -60,68 +60,58 @@ def find_place(counted: Counter[Place]) -> Place:
     return place if count else Place.UNKNOWN
 
 
-class _Family(Struct, forbid_unknown_fields=True):
+class Family(Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers with their names and meanings.
+
+    ``pattern`` finds them in a line, as the groups ``code`` and ``other``: in hexadecimal with 0x,
+    otherwise in decimal, or by name. Numbers of 32 bits may be negative. The group ``low`` is a
+    hexadecimal number to which DSP_OFFSET has to be added. Each line with a number contains one of
+    ``text`` (ignoring case). The keys of ``numbers`` are hexadecimal, such as 0x4. ``like`` is the
+    family that has them, if it is another one.
+    """
+
     source: str
     text: tuple[str, ...]
     pattern: str
     numbers: dict[str, tuple[str, str]] = {}
     like: str = ""
 
-
-@dataclass(frozen=True)
-class Family:
-    """Numbers with their names and meanings.
-
-    ``pattern`` finds them in a line, as the groups ``code`` and ``other``: in hexadecimal with 0x,
-    otherwise in decimal, or by name. Numbers of 32 bits may be negative. The group ``low`` is a
-    hexadecimal number to which DSP_OFFSET has to be added. Each line with a number contains one of
-    ``text`` (ignoring case).
-    """
-
-    source: str
-    text: tuple[str, ...]
-    pattern: re.Pattern[str]
-    numbers: Mapping[int, tuple[str, str]]
-
     def find(self, line: str, codes: Collection[int] = ()) -> Mapping[str, str] | None:
         """Return the texts of the first known number in ``line``: ``code`` and ``other``, each a
         number with its name, and ``meaning``, that of ``code``. Returns None if there is none, or
         none of ``codes``."""
-        for found in self.pattern.finditer(line):
+        for found in re.finditer(self.pattern, line):
             texts = {group: text for group, text in found.groupdict().items() if text}
-            values = {group: self._parse(text) for group, text in texts.items() if group != "low"}
-            code = values.setdefault("code", int(texts.get("low", "0"), 16) + DSP_OFFSET)
-            if self.numbers.keys() >= set(values.values()) and (not codes or code in codes):
-                named = {
-                    group: f"{one:#x} ({self.numbers[one][0]})" for group, one in values.items()
-                }
+            low = texts.pop("low", "")
+            values = {group: self._parse(text) for group, text in texts.items()}
+            code = values.setdefault("code", hex(int(low or "0", 16) + DSP_OFFSET))
+            is_known = self.numbers.keys() >= set(values.values())
+            if is_known and (not codes or int(code, 16) in codes):
+                named = {group: f"{one} ({self.numbers[one][0]})" for group, one in values.items()}
                 return {**named, "meaning": self.numbers[code][1]}
         return None
 
-    def _parse(self, text: str) -> int:
-        """Return the number that ``text`` spells or names, or -1."""
+    def _parse(self, text: str) -> str:
+        """Return the key of the number that ``text`` spells or names, or ""."""
         plain = text.replace(":", "").lower()
         if plain.startswith("0x"):
-            return int(plain, 16)
+            return hex(int(plain, 16))
         if plain.removeprefix("-").isdecimal():
-            return int(plain) % (1 << 32)
-        return next((number for number, (name, _) in self.numbers.items() if name == text), -1)
+            return hex(int(plain) % (1 << 32))
+        return next((key for key, (name, _) in self.numbers.items() if name == text), "")
 
 
 @functools.cache
 def read_families() -> dict[str, Family]:
     """Return the families of manifests/policies/codes.toml by name. Raises ManifestError if the
     file is invalid."""
-    tables = read_policy("codes", dict[str, _Family])
-    return {
-        name: Family(
-            one.source,
-            one.text,
-            re.compile(one.pattern),
-            {int(key, 16): named for key, named in tables[one.like or name].numbers.items()},
-        )
-        for name, one in tables.items()
-    }
+    tables = read_policy("codes", dict[str, Family])
+    found = {}
+    for name, family in tables.items():
+        rows = tables[family.like or name].numbers
+        numbers = {hex(int(key, 16)): named for key, named in rows.items()}
+        found[name] = replace(family, numbers=numbers)
+    return found
 
 
 class Role(Enum):

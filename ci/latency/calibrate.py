@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ci.latency.estimate import PRECISIONS, Line, Lines, parse_lines
-from ci.report.schema import CaseName, Report, Simulation
+from ci.report.schema import Report
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
@@ -36,9 +36,9 @@ class Point:
     hmx_ms: float = 0.0
 
 
-def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, float, float]:
+def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
     """Return base_ms, factor and hmx_factor of the line with the smallest sum of relative errors.
-    Without ``hmx``, hmx_factor is 0.
+    If all ``hmx_ms`` are 0, so is hmx_factor.
 
     The best line passes through as many points as it has coefficients that are not 0. No
     coefficient is negative.
@@ -46,7 +46,7 @@ def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, floa
     x = np.array([(1.0, point.simulated_ms, point.hmx_ms) for point in points])
     y = np.array([point.measured_ms for point in points])
     found = []
-    for used in ([1], [0, 1], [1, 2], [0, 1, 2]) if hmx else ([1], [0, 1]):
+    for used in ([1], [0, 1], [1, 2], [0, 1, 2]):
         chosen = np.array([*combinations(range(len(points)), len(used))], dtype=int)
         chosen = chosen.reshape(-1, len(used))
         equations = x[chosen][:, :, used]
@@ -60,13 +60,11 @@ def fit_line(points: Sequence[Point], *, hmx: bool = False) -> tuple[float, floa
     return float(best[0]), float(best[1]), float(best[2])
 
 
-def predict_left_out(points: Sequence[Point], *, hmx: bool = False) -> list[float]:
+def predict_left_out(points: Sequence[Point]) -> list[float]:
     """Return each point's time, predicted from the points of other groups."""
     predicted = []
-    lines = {
-        group: fit_line([point for point in points if point.group != group], hmx=hmx)
-        for group in {point.group for point in points}
-    }
+    groups = {point.group for point in points}
+    lines = {each: fit_line([one for one in points if one.group != each]) for each in groups}
     for one in points:
         base, factor, more = lines[one.group]
         predicted.append(base + factor * one.simulated_ms + more * one.hmx_ms)
@@ -93,16 +91,14 @@ def count_order(predicted: Sequence[float], measured: Sequence[float]) -> tuple[
     return right, every
 
 
-def make_line(
-    points: Sequence[Point], device: str, precision: str, soc: str, *, hmx: bool = False
-) -> Line:
+def make_line(points: Sequence[Point], device: str, precision: str, soc: str) -> Line:
     """Return the line for at least LEAST_MODELS points, with errors for left-out groups. With only
     one group, each model is left out alone."""
     if len({point.group for point in points}) < 2:
         points = [replace(point, group=point.model) for point in points]
-    base, factor, more = fit_line(points, hmx=hmx)
+    base, factor, more = fit_line(points)
     measured = [point.measured_ms for point in points]
-    predicted = predict_left_out(points, hmx=hmx)
+    predicted = predict_left_out(points)
     ratios = [two / one for one, two in zip(predicted, measured, strict=True)]
     errors = [abs(1 / ratio - 1) for ratio in ratios]
     low, high = find_interval(ratios)
@@ -131,14 +127,23 @@ OWN_LINES = "qnn-latency.json"
 
 def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
     """Return a line for each SoC and precision with enough cases. A case needs an estimate and a
-    time on a device, which may be in different reports.
+    time on a device that is neither emulated nor throttled. They may be in different reports.
 
     Raises UsageError if there are too few.
     """
+    simulations, times = {}, {}
+    for case in (case for report in reports for case in report.cases):
+        simulation, device = case.estimate and case.estimate.simulation, case.device
+        if simulation and not case.fallback_nodes:
+            simulations[case.name] = simulation
+        if device and device.p50_ms and not device.emulated and not device.throttled:
+            times[case.name] = device.p50_ms
     groups: dict[tuple[str, str, str], list[Point]] = {}
-    for case, simulation, ms in pair_cases(reports):
-        key = (case.soc, PRECISIONS.get(case.scheme, ""), simulation.soc)
-        groups.setdefault(key, []).append(Point(case.model, case.model, simulation.ms, ms))
+    for name, simulation in simulations.items():
+        if name in times and not simulation.missing_ops:
+            key = (name.soc, PRECISIONS.get(name.scheme, ""), simulation.soc)
+            point = Point(name.model, name.model, simulation.ms, times[name])
+            groups.setdefault(key, []).append(point)
     lines = tuple(
         make_line(points, soc, precision, simulated)
         for (soc, precision, simulated), points in groups.items()
@@ -153,22 +158,6 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
             fix="pass the report of test_emulator with --estimate and --device",
         )
     return lines
-
-
-def pair_cases(reports: Iterable[Report]) -> Iterator[tuple[CaseName, Simulation, float]]:
-    """Yield each case that has a simulation and a median time on a device, which must be neither
-    emulated nor throttled."""
-    simulations, times = {}, {}
-    for report in reports:
-        for case in report.cases:
-            if case.estimate and (one := case.estimate.simulation) and not case.fallback_nodes:
-                simulations[case.name] = one
-            device = case.device
-            if device and device.p50_ms and not device.emulated and not device.throttled:
-                times[case.name] = device.p50_ms
-    for name, simulation in simulations.items():
-        if name in times and not simulation.missing_ops:
-            yield name, simulation, times[name]
 
 
 def describe_line(line: Line) -> str:

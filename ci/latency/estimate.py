@@ -160,9 +160,9 @@ def find_device(text: str) -> Device:
     exact = [name for name in found if text.lower() == name.lower()]
     if len(exact or found) != 1:
         near = found or difflib.get_close_matches(text, devices, n=1)
+        verb = "is" if len(found) == 1 else "are"
         raise UsageError(
-            f"{count(len(found), 'device')} with published times {'is' * (len(found) == 1)}"
-            f"{'are' * (len(found) != 1)} called {text!r}",
+            f"{count(len(found), 'device')} with published times {verb} called {text!r}",
             why=f"the nearest: {', '.join(near)}" if near else "",
             fix=f"use one of: {', '.join(devices)}",
         )
@@ -186,17 +186,12 @@ def estimate_times(
     """
     if simulation is None:
         return Estimate(unknown=fault or explain_unsimulated(soc))
-    names = [
-        one.device for one in read_devices() if one == device or (not device and one.soc == soc)
-    ]
-    precision = PRECISIONS.get(scheme, "")
-    lines = [
-        one
-        for one in (*(line for line in own if line.device == soc), *read_lines())
-        if one.precision == precision
-        and one.soc == simulation.soc
-        and (one.device in names or one.device == soc)
-    ]
+    names = {soc, *(one.device for one in read_devices() if one == device)}
+    if not device:
+        names |= {one.device for one in read_devices() if one.soc == soc}
+    wanted = (PRECISIONS.get(scheme, ""), simulation.soc)
+    known = (*(line for line in own if line.device == soc), *read_lines())
+    lines = [one for one in known if (one.precision, one.soc) == wanted and one.device in names]
     unknown = find_obstacle(simulation, scheme, soc, cpu_nodes, lines)
     if unknown:
         return Estimate(simulation=simulation, unknown=unknown)
@@ -206,12 +201,9 @@ def estimate_times(
 
 def explain_unsimulated(soc: str) -> str:
     """Return why there is no simulation for programs of ``soc``."""
-    hexagon = read_socs()[soc].hexagon
-    return (
-        "QNN's simulator was not run"
-        if choose_simulated(soc)
-        else f"QNN simulates no SoC with Hexagon V{hexagon}"
-    )
+    if choose_simulated(soc):
+        return "QNN's simulator was not run"
+    return f"QNN simulates no SoC with Hexagon V{read_socs()[soc].hexagon}"
 
 
 def find_obstacle(
@@ -253,16 +245,16 @@ def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
     ms = line.predict(now, simulation.hmx_cycles / simulation.clock_mhz / 1000)
     measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
     known = sorted((one.ms, name) for name, one in measured.items() if name in line.models)
-    below = [MeasuredModel(model=name, ms=own) for own, name in known if own <= ms][-1:]
-    above = [MeasuredModel(model=name, ms=own) for own, name in known if own > ms][:1]
+    models = [MeasuredModel(model=name, ms=own) for own, name in known]
+    place = sum(own <= ms for own, _ in known)
     return PredictedTime(
         device=line.device,
         ms=ms,
         low_ms=ms * line.low,
         high_ms=ms * line.high,
         median_error=line.median_error,
-        below=below[0] if below else None,
-        above=above[0] if above else None,
+        below=models[place - 1] if place else None,
+        above=models[place] if models[place:] else None,
     )
 
 

@@ -48,11 +48,9 @@ MOST_COSTS = 10
 SIMULATED = {73: "QCS9100", 75: "QCS9100", 79: "SA8797", 81: "SA8797"}
 # A flag of an operator in the trace, and the unit of the NPU that executes it.
 UNITS = {
-    "uses_hmx": "hmx",
-    "for_hmx": "hmx",
+    **dict.fromkeys(("uses_hmx", "for_hmx"), "hmx"),
+    **dict.fromkeys(("for_dma", "for_hvx_dma"), "dma"),
     "for_hvx": "hvx",
-    "for_dma": "dma",
-    "for_hvx_dma": "dma",
 }
 NAMES = re.compile(r"^qnn_name_translations = \{\n((?:0x[0-9a-f]+: '.*',\n)*)", re.MULTILINE)
 NAME = re.compile(r"^0x([0-9a-f]+): '(.*)',$", re.MULTILINE)
@@ -127,14 +125,12 @@ def sum_figures(events: Iterable[Event], graphs: int) -> Iterator[tuple[str, int
     or does not occur once for each graph."""
     found: dict[str, list[int]] = {}
     for unit, name, value in events:
-        if name not in FIGURES:
-            continue
-        expected, key = FIGURES[name]
+        expected, _ = FIGURES.get(name, (unit, ""))
         if unit != expected:
             raise FailedError(f"QNN reports {name} in {unit}, not in {expected}")
-        found.setdefault(key, []).append(value)
+        found.setdefault(name, []).append(value)
     for name, (_, key) in FIGURES.items():
-        values = found.get(key, [])
+        values = found.get(name, [])
         if not graphs or len(values) != graphs:
             raise FailedError(f"QNN reports {name!r} {len(values)} times for {graphs} graphs")
         yield key, sum(values)
@@ -199,27 +195,17 @@ def rank_operators(
     named = len(schematics) == len(runs)
     costs = []
     for number, run in enumerate(runs):
-        names, kinds = read_names(schematics[number]) if named else ({}, {})
+        schematic = schematics[number] if named else ""
+        block = NAMES.search(schematic)
+        names = {int(one, 16): name for one, name in NAME.findall(block[1] if block else "")}
+        before = schematic.partition(OPERATORS_END)[0]
+        kinds = {int(one, 16): kind for one, kind in OPERATION.findall(before)}
         for one, cycles in run.operators.items():
             name = TOKEN.sub("", names.get(one, ""))
-            costs.append(
-                OperatorCost(
-                    cycles=cycles,
-                    operator=kinds.get(one, ""),
-                    name=name,
-                    place=str(origins.get(name, "")),
-                    graph=number,
-                )
-            )
+            fields = {"operator": kinds.get(one, ""), "name": name, "graph": number}
+            place = str(origins.get(name, ""))
+            costs.append(OperatorCost(cycles=cycles, place=place, **fields))
     yield from sorted(costs, key=lambda one: -one.cycles)[:MOST_COSTS]
-
-
-def read_names(schematic: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the name and the QNN type of each operator that was added to a graph, by its id."""
-    block = NAMES.search(schematic)
-    names = {int(one, 16): name for one, name in NAME.findall(block[1] if block else "")}
-    before = schematic.partition(OPERATORS_END)[0]
-    return names, {int(one, 16): kind for one, kind in OPERATION.findall(before)}
 
 
 def convert_trace(text: bytes) -> dict[str, Any]:

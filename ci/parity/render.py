@@ -133,18 +133,10 @@ def make_annotations(report: ParityReport) -> list[Annotation]:
 
 
 def annotate(finding: Finding, changed: Changes) -> Annotation:
-    """Return the annotation of one finding. ``changed`` maps each file to its changed lines."""
-    place = choose_place(finding, changed)
-    message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
-    title = f"parity: {finding.kind.value}"
-    return Annotation(Level(finding.level.value), message, title, place.path, place.line)
+    """Return the annotation of one finding. ``changed`` maps each file to its changed lines.
 
-
-def choose_place(finding: Finding, changed: Changes) -> Place:
-    """Return the changed line that is nearest to the finding's lines, because reviewers see changed
-    lines.
-
-    If none of its files has changed lines, return the line to look at first.
+    It is at the changed line that is nearest to the finding's lines, because reviewers see changed
+    lines. If none of its files has changed lines, it is at the line to look at first.
     """
     places = [place for place in (finding.buck_place, finding.cmake_place) if place]
     lines = (
@@ -153,4 +145,6 @@ def choose_place(finding: Finding, changed: Changes) -> Place:
         for number in sorted(changed.get(place.path, ()))
     )
     _, nearest = min(lines, key=lambda pair: pair[0], default=(0, finding.place))
-    return nearest
+    message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
+    title = f"parity: {finding.kind.value}"
+    return Annotation(Level(finding.level.value), message, title, nearest.path, nearest.line)

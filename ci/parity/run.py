@@ -341,6 +341,7 @@ class Renames:
 
 
 def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Compared) -> Renames:
+    """Return what a change from ``base`` to ``tree`` renamed, from the comparisons of both."""
     files = find_moves(base, tree)
     folders: dict[str, str] = {}
     left = {directory_of(path) for path in tree.files}

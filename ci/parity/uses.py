@@ -90,9 +90,11 @@ def group_includes(text: str) -> dict[str, set[str]]:
     inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard
     for match in DIRECTIVE.finditer(text):
         word, rest = match[1], match[2]
-        if word.startswith("if"):
-            may_guard = word == "ifndef" and not found
-            inside.append("!" + "".join(rest.split()[:1]) if may_guard else macro_of(word, rest))
+        if word == "ifndef" and not found:
+            inside.append("!" + "".join(rest.split()[:1]))
+        elif word.startswith("if"):
+            single = DEFINED.fullmatch(f"{word} {rest}".strip())
+            inside.append((single[1] or single[2]) if single else UNKNOWN)
         elif word == "endif":
             inside = inside[:-1]
         elif word in ("elif", "else"):
@@ -102,14 +104,6 @@ def group_includes(text: str) -> dict[str, set[str]]:
         elif len(inside) < 2 and not "".join(inside).startswith((UNKNOWN, "!")):
             found["".join(inside)].add(rest)
     return found
-
-
-def macro_of(word: str, rest: str) -> str:
-    """Return the macro that alone decides an #if, or UNKNOWN if its condition is not a single
-    macro.
-    """
-    match = DEFINED.fullmatch(f"{word} {rest}".strip())
-    return (match[1] or match[2]) if match else UNKNOWN
 
 
 def read_includes(
@@ -160,9 +154,14 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
     tree.read_all(paths)
     modules: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        modules[path[: -len(".py")].removesuffix("/__init__")].append(path)
-    coded = {name: [path for path in modules[name] if has_code(tree, path)] for name in modules}
-    found = {path: sorted(set(read_imports(tree, path, coded))) for path in paths}
+        name = path[: -len(".py")].removesuffix("/__init__")
+        # Buck makes an __init__.py without code, so no Buck file has to list it.
+        has_code = COMMENT.sub("", tree.read(path) or "").strip()
+        if has_code or not path.endswith("/__init__.py"):
+            modules[name].append(path)
+        else:
+            modules.setdefault(name, [])
+    found = {path: sorted(set(read_imports(tree, path, modules))) for path in paths}
     return {path: tuple(files) for path, files in found.items() if files}
 
 
@@ -198,13 +197,6 @@ def find_statements(text: str) -> Iterator[re.Match[str]]:
         if match:
             yield match
         at = text.find("import", max(at + 1, match.end() if match else 0))
-
-
-def has_code(tree: SourceTree, path: str) -> bool:
-    """Return whether a Python file has to be listed in a Buck file. An __init__.py without code
-    need not be listed, because Buck makes one.
-    """
-    return not path.endswith("/__init__.py") or bool(COMMENT.sub("", tree.read(path) or "").strip())
 
 
 def absolute(module: str, path: str, project: str) -> str:

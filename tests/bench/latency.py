@@ -385,7 +385,8 @@ def find_points(
             program.excluded or program.missing_ops or program.cpu_nodes or program.is_implausible
         )
         if best and not untold and (program.soc, program.precision) == (soc, precision):
-            times = (program.simulated_ms, best.ms, best.job, program.hmx_ms)
+            hmx_ms = program.hmx_ms if (precision, soc) in WITH_HMX else 0.0
+            times = (program.simulated_ms, best.ms, best.job, hmx_ms)
             yield program, Point(program.model, program.family, *times)
 
 
@@ -398,9 +399,7 @@ def fit_lines(
             found = find_points(figures, programs, device, precision)
             points = [point for one, point in found if not one.held_out]
             if len(points) >= LEAST and len({point.group for point in points}) >= LEAST_FAMILIES:
-                soc = SIMULATED[device.hexagon]
-                hmx = (precision, soc) in WITH_HMX
-                yield make_line(points, device.device, precision, soc, hmx=hmx)
+                yield make_line(points, device.device, precision, SIMULATED[device.hexagon])
 
 
 def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
@@ -413,7 +412,7 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
     for line in lines:
         found = list(find_points(figures, programs, devices[line.device], line.precision))
         points = [point for one, point in found if not one.held_out]
-        predicted = predict_left_out(points, hmx=(line.precision, line.soc) in WITH_HMX)
+        predicted = predict_left_out(points)
         right, every = count_order(predicted, [point.measured_ms for point in points])
         before = pairs.get(line.precision, (0, 0))
         pairs[line.precision] = (before[0] + right, before[1] + every)

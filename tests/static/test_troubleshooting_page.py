@@ -55,7 +55,9 @@ def render_codes() -> str:
         page += "| number | decimal | name | meaning |\n|---|---|---|---|\n"
         page += "".join(
             f"| {number:#x} | {_spell(number)} | {_quote(text)} | {meaning} |\n"
-            for number, (text, meaning) in sorted(family.numbers.items())
+            for number, (text, meaning) in sorted(
+                (int(key, 16), named) for key, named in family.numbers.items()
+            )
         ).removesuffix("\n")
     return f"{page}\n"
 
@@ -97,7 +99,7 @@ def _describe_line(rule: Rule) -> str:
     decimal, *others = spell_code(rule.code) if rule.code else ("",)
     code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
     known = read_families()[rule.family].numbers if rule.family else {}
-    named = [text for one in rule.codes for text in (f"{one:#x}", known[one][0])]
+    named = [text for one in rule.codes for text in (f"{one:#x}", known[f"{one:#x}"][0])]
     texts = [*code, *named, *rule.names[:1], *rule.text[:SHOWN_TEXTS]]
     texts = texts or [rule.pattern or rule.matches]
     # A pattern matches only some of the lines with these texts. A symptom may be any line.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeAlias
 
 ENDS = {
@@ -110,13 +109,6 @@ class Argument(Item):
     quoted: bool = False
     literal: bool = False
 
-    @cached_property
-    def is_word(self) -> bool:
-        """Whether expanding and splitting the argument results in one word with the same text."""
-        is_split = not self.quoted and (";" in self.text or not self.text)
-        is_expanded = "$" in self.text or "\\" in self.text
-        return not is_split and (self.literal or not is_expanded)
-
 
 @dataclass(frozen=True)
 class Command:
@@ -161,15 +153,13 @@ def parse_commands(text: str) -> list[Command]:
             raise CMakeSyntaxError(f"expected a command, found {head.text[:40]!r}", head.line)
         if next(tokens, ("", head))[0] != "open":
             raise CMakeSyntaxError(f"no '(' after {head.text}", head.line)
-        commands.append(Command(head.text.lower(), tuple(_arguments(tokens, head)), head.line))
+        arguments, depth = [], 1
+        for inner, token in tokens:
+            depth += {"open": 1, "close": -1}.get(inner, 0)
+            if depth == 0:
+                break
+            arguments.append(token)
+        else:
+            raise CMakeSyntaxError(f"no ')' closes {head.text}(", head.line)
+        commands.append(Command(head.text.lower(), tuple(arguments), head.line))
     return commands
-
-
-def _arguments(tokens: Iterator[tuple[str, Argument]], head: Argument) -> Iterator[Argument]:
-    depth = 1
-    for kind, token in tokens:
-        depth += {"open": 1, "close": -1}.get(kind, 0)
-        if depth == 0:
-            return
-        yield token
-    raise CMakeSyntaxError(f"no ')' closes {head.text}(", head.line)

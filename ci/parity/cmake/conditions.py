@@ -143,33 +143,29 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
 
     It is never False. For example, a target that this reader has not seen may come from a package.
     """
-    tests = {
-        "TARGET": scope.has_target,
-        "DEFINED": lambda name: _is_set(name, scope) and not scope.is_open(name),
-        "EXISTS": scope.has_path,
-    }
+
+    def is_set(name: str) -> bool:
+        value = scope.variable(name)
+        is_empty = value is None or (name in PLATFORM_NAMES and value == ("",))
+        return not is_empty and not scope.is_open(name)
+
+    tests = {"TARGET": scope.has_target, "DEFINED": is_set, "EXISTS": scope.has_path}
     return True if word in tests and all(map(tests[word], token.values)) else None
 
 
-def _is_set(name: str, scope: Scope) -> bool:
-    """Return whether a variable has a value. A platform variable that is empty has none."""
-    value = scope.variable(name)
-    return value is not None and not (name in PLATFORM_NAMES and value == ("",))
-
-
 def _compare(left: Operand, word: str, right: Operand, scope: Scope) -> Answer:
-    if word == "IN_LIST":
-        return _in_list(left, right, scope)
     firsts = _values(left, scope)
+    is_open = any(map(scope.is_open, (*left.values, *right.values)))
+    if word == "IN_LIST":
+        lists = scope.variable(right.word) if right.word else None
+        if lists is None or is_open or any(map(is_unknown, lists + firsts)):
+            return None
+        return _agree(first in split_list(value) for value in lists for first in firsts)
     if word == "MATCHES":
         answers = {_match(first, second) for first in firsts for second in right.values}
     else:
         answers = {_order(a, word, b) for a in firsts for b in _values(right, scope)}
-    return None if _is_open(left, scope) or _is_open(right, scope) else _agree(answers)
-
-
-def _is_open(token: Operand, scope: Scope) -> bool:
-    return any(scope.is_open(value) for value in token.values)
+    return None if is_open else _agree(answers)
 
 
 def _values(token: Operand, scope: Scope) -> Value:
@@ -197,12 +193,3 @@ def _match(text: str, pattern: str) -> Answer:
         return search(pattern, text) is not None
     except UnknownMatchError:
         return None
-
-
-def _in_list(left: Operand, right: Operand, scope: Scope) -> Answer:
-    lists, words = scope.variable(right.word) if right.word else None, _values(left, scope)
-    if lists is None or any(map(is_unknown, lists + words)):
-        return None
-    if _is_open(left, scope) or scope.is_open(right.word):
-        return None
-    return _agree(word in split_list(value) for value in lists for word in words)

@@ -130,9 +130,6 @@ class Interpreter:
         """
         found: list[Item] = []
         for argument in arguments:
-            if argument.is_word:
-                found.append(argument)
-                continue
             values = self.expand(argument)
             words = values if argument.quoted else split_values(values)
             found += [Item(word, argument.line) for word in words]

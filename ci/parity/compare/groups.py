@@ -253,7 +253,7 @@ class Groups(Index):
         return lambda label: found.get(self.plain(label), ())
 
     def passed_on(
-        self, target: BuckTarget, *, exported: bool = False, given: Iterable[str] = ()
+        self, target: BuckTarget, given: Iterable[str] = (), *, exported: bool = False
     ) -> Reached:
         """Return the labels from which a Buck target gets headers and macros, including its own,
         and those from which users of the labels ``given`` get them.

@@ -103,7 +103,7 @@ def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:
     """
     owners = find_owners(groups)
     for target in find_judged(groups):
-        reached = find_visible(groups, target)
+        reached = groups.passed_on(target, groups.policy.given)
         needs = find_needs(groups, target)
         copied = set(groups.copied(target))
         sources = {entry.path for entry in groups.resolved(target.srcs)} | copied
@@ -129,7 +129,7 @@ def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
     compiled = closure(groups.buck_uses, lambda path: groups.facts.needed.get(path, ()))
     for target in find_judged(groups):
         label = target.label
-        reached = find_visible(groups, target, exported=not target.srcs)
+        reached = groups.passed_on(target, groups.policy.given, exported=not target.srcs)
         exported = {entry.path for entry in groups.resolved(target.exported_headers)}
         for path in sorted(exported & compiled):
             for header in groups.facts.needed.get(path, ()):
@@ -205,13 +205,6 @@ def find_needs(groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[s
     return needs
 
 
-def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> Reached:
-    """Return the labels of the targets whose headers ``target`` may include: its dependencies, the
-    targets that Meta's macros add to tests, and everything that these export.
-    """
-    return groups.passed_on(target, exported=exported, given=groups.policy.given)
-
-
 def best(labels: set[str]) -> str:
     """Return the shortest label, because the others are usually variants of it."""
     return min(labels, key=lambda label: (len(label), label))
@@ -251,31 +244,26 @@ def find_import_drift(groups: Groups) -> Iterator[Finding]:
     below = closure(users, groups.buck_edges)
     tops = [groups.buck_reach([label]) for label in sorted(above - below)]
     for target in targets:
-        label = target.label
-        reaching = [reached for reached in tops if label in reached]
-        yield from _unreached(groups, target, owners, reaching or [groups.buck_reach([label])])
-
-
-def _unreached(
-    index: Index, target: BuckTarget, owners: dict[str, set[str]], tops: list[Reached]
-) -> Iterator[Finding]:
-    common = Reached(tops[0].places, reduce(and_, (reached.bits for reached in tops)))
-    for entry in index.resolved(target.srcs):
-        for imported in index.facts.imports.get(entry.path, ()):
+        own = target.label
+        reaching = [reached for reached in tops if own in reached] or [groups.buck_reach([own])]
+        common = Reached(reaching[0].places, reduce(and_, (reached.bits for reached in reaching)))
+        is_listed = matches(f"{target.package}/", groups.policy.imports)
+        entries = groups.resolved(target.srcs)
+        pairs = ((e.path, each) for e in entries for each in groups.facts.imports.get(e.path, ()))
+        for path, imported in pairs:
             wanted = owners.get(imported, set())
             if not wanted or not common.isdisjoint(wanted):
                 continue
-            if not any(reached.isdisjoint(wanted) for reached in tops):
+            if not any(reached.isdisjoint(wanted) for reached in reaching):
                 continue
             label = best(wanted)
-            is_listed = matches(f"{target.package}/", index.policy.imports)
             yield Finding(
                 kind=Kind.DEPENDENCY,
-                path=entry.path,
-                **(levels_of(index, entry.path) if is_listed else {"level": Level.NOTE}),
-                message=f"this file imports {imported}, but {target.label} does not depend on "
-                f"{label}, and not all targets that use {target.label} do",
-                detail=f"{target.label} -> {label}",
-                fix=f'add "{label}" to the deps of {target.label} ({target.place})',
+                path=path,
+                **(levels_of(groups, path) if is_listed else {"level": Level.NOTE}),
+                message=f"this file imports {imported}, but {own} does not depend on {label}, and "
+                f"not all targets that use {own} do",
+                detail=f"{own} -> {label}",
+                fix=f'add "{label}" to the deps of {own} ({target.place})',
                 **at(target),
             )

@@ -157,24 +157,20 @@ class Targets:
 
     def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
         # A quoted list is one word of the call, but several sources of the target.
-        for item in items:
-            for part in split_list(item.text):
-                for text in resolve_genex(part, run.configuration):
-                    self._list_one(run, target, text, item.line)
-
-    def _list_one(self, run: Interpreter, target: Builder, text: str, line: int) -> None:
-        if is_unknown(text):
-            target.complete = False
-            name = text.split("\x01")[1]
-            run.note_unread(
-                line, f"the sources of {target.name} depend on {name}, which is unknown"
-            )
-            return
-        if text.startswith("TARGET_OBJECTS:"):
-            target.links.append(Word(text.partition(":")[2], run.place(line)))
-            return
-        if (path := source_path(run, text)) is not None:
-            target.add(ListEntry(path, run.place(line)), run.branch)
+        parts = ((part, item.line) for item in items for part in split_list(item.text))
+        texts = (
+            (text, at) for part, at in parts for text in resolve_genex(part, run.configuration)
+        )
+        for text, line in texts:
+            if is_unknown(text):
+                target.complete = False
+                name = text.split("\x01")[1]
+                why = f"the sources of {target.name} depend on {name}, which is unknown"
+                run.note_unread(line, why)
+            elif text.startswith("TARGET_OBJECTS:"):
+                target.links.append(Word(text.partition(":")[2], run.place(line)))
+            elif (path := source_path(run, text)) is not None:
+                target.add(ListEntry(path, run.place(line)), run.branch)
 
     def add_links(self, run: Interpreter, call: Call) -> None:
         if target := self.find_known(run, call):

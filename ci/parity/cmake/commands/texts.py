@@ -41,9 +41,7 @@ def edit_list(run: Interpreter, call: Call) -> None:
     try:
         if action in LIST_READS:
             *rest, name = rest
-            results = [LIST_READS[action](items, rest) for items in lists]
-        else:
-            results = [";".join(LIST_EDITS[action](items, rest)) for items in lists]
+        results = [";".join(LIST_EDITS[action](items, rest)) for items in lists]
     except (LookupError, ValueError, UnknownMatchError):
         forget(run, f"list({action})", words[1:])
     else:
@@ -57,16 +55,8 @@ def _read_known(items: list[str]) -> list[str]:
     return items
 
 
-def _find(items: list[str], words: list[str]) -> str:
-    return str(items.index(words[0]) if words[0] in _read_known(items) else -1)
-
-
-LIST_READS: dict[str, Callable[[list[str], list[str]], str]] = {
-    "LENGTH": lambda items, _: str(len(_read_known(items))),
-    "GET": lambda items, words: ";".join(items[int(word)] for word in words),
-    "JOIN": lambda items, words: words[0].join(items),
-    "FIND": _find,
-}
+def _find(items: list[str], words: list[str]) -> list[str]:
+    return [str(items.index(words[0]) if words[0] in _read_known(items) else -1)]
 
 
 def _filter(items: list[str], words: list[str]) -> list[str]:
@@ -74,11 +64,6 @@ def _filter(items: list[str], words: list[str]) -> list[str]:
     if kind != "REGEX":
         raise ValueError
     return [i for i in items if (search(pattern, i) is not None) is (mode == "INCLUDE")]
-
-
-def _insert(items: list[str], words: list[str]) -> list[str]:
-    at = int(words[0])
-    return items[:at] + words[1:] + items[at:]
 
 
 def _sort(items: list[str], words: list[str]) -> list[str]:
@@ -93,14 +78,20 @@ def _transform(items: list[str], words: list[str]) -> list[str]:
     return [before + item + after for item in items]
 
 
+# Sub-commands whose last word is the variable for the result.
+LIST_READS = {"LENGTH", "GET", "JOIN", "FIND"}
 # A LookupError or ValueError means that the sub-command is not supported in this form.
 LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
+    "LENGTH": lambda items, _: [str(len(_read_known(items)))],
+    "GET": lambda items, words: [items[int(word)] for word in words],
+    "JOIN": lambda items, words: [words[0].join(items)],
+    "FIND": _find,
     "APPEND": lambda items, words: items + words,
     "PREPEND": lambda items, words: words + items,
     "REMOVE_ITEM": lambda items, words: [item for item in items if item not in words],
     "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
     "SORT": _sort,
-    "INSERT": _insert,
+    "INSERT": lambda items, words: items[: int(words[0])] + words[1:] + items[int(words[0]) :],
     "FILTER": _filter,
     "TRANSFORM": _transform,
 }
