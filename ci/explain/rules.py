@@ -233,15 +233,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return text.format_map(values) if self.family else text
 
 
-class _File(Struct, forbid_unknown_fields=True):
-    rule: tuple[Rule, ...]
-
-
 @functools.cache
 def read_rules() -> tuple[Rule, ...]:
     """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError if
     the file is invalid."""
-    rules = read_policy("errors", _File).rule
+    rules = read_policy("errors", dict[str, tuple[Rule, ...]])["rule"]
     known = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
     unknown = ", ".join(sorted(named - known))
@@ -271,11 +267,10 @@ _CONTEXT = (
 
 @functools.cache
 def _code_expression(code: int, names: tuple[str, ...]) -> re.Pattern[str]:
-    decimal, *others = spell_code(code)
-    digits = f"0x0*{code:x}" if others else decimal
-    signed = "".join(f"|{other}" for other in others[1:])
+    decimal, _, *signed = spell_code(code)
+    number = "|".join([decimal, f"0x0*{code:x}", *signed])
     exact = "".join(rf"|\b{re.escape(name)}\b" for name in names)
-    return re.compile(rf"{_CONTEXT}(?<![\w.-])(?:{decimal}|{digits}{signed})(?!\w|\.\d){exact}")
+    return re.compile(rf"{_CONTEXT}(?<![\w.-])(?:{number})(?!\w|\.\d){exact}")
 
 
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")

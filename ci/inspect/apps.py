@@ -23,7 +23,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
 
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
@@ -339,15 +338,6 @@ ASSET = re.compile(
 WANTED = re.compile(rf"{NATIVE.pattern}|{ASSET.pattern}|{MANIFEST}|/.*|(?:.*/)?\.\./.*", re.DOTALL)
 
 
-class _Contents(NamedTuple):
-    """The contents of an archive that matter for QNN."""
-
-    libraries: tuple[PackedFile, ...]
-    assets: tuple[PackedFile, ...]
-    manifest: AppManifest | None
-    is_apk: bool = True
-
-
 class ArchiveReader:
     """Reads the archives of one app, with one size limit for all of them together."""
 
@@ -382,14 +372,14 @@ class ArchiveReader:
             inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
             if MANIFEST not in names and inner:
                 return self.read_set(path.name, self._take(source, choose_splits(inner)))
-            contents = self._read_members(source, members, path.name)
-            if MANIFEST not in names and not contents.libraries:
+            unit = self._read_members(source, members, path.name)
+            if MANIFEST not in names and not unit.libraries:
                 raise UsageError(
                     f"{path} is a ZIP archive, but not an Android app",
                     why=f"it has no {MANIFEST} and no libraries in lib/ABI or jni/ABI",
                     fix="pass an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
                 )
-        return self._combine(path.name, [contents])
+        return self._combine(path.name, [unit])
 
     def _take(self, source: FileSource, members: Sequence[Member]) -> list[Path]:
         """Extract the members into a new directory in the scratch directory, and return their
@@ -400,7 +390,8 @@ class ArchiveReader:
         extract_members(source, root, [(member.name, member) for member in members])
         return [root / member.name for member in members]
 
-    def _read_members(self, source: FileSource, members: Sequence[Member], shown: str) -> _Contents:
+    def _read_members(self, source: FileSource, members: Sequence[Member], shown: str) -> AppUnit:
+        """Return the contents of an archive that matter for QNN."""
         wanted = [
             member for member in members if member.kind == "file" and WANTED.fullmatch(member.name)
         ]
@@ -418,10 +409,9 @@ class ArchiveReader:
                 *(native[1] if native else "", member.compressed, offset),
             )
             (libraries if native else assets).append(file)
-        is_apk = not any(
-            member.name.startswith("jni/") or member.name == "R.txt" for member in members
-        )
-        return _Contents(tuple(libraries), tuple(assets), manifest, is_apk)
+        is_aar = any(one.name.startswith("jni/") or one.name == "R.txt" for one in members)
+        kind = Kind.AAR if is_aar else Kind.APK
+        return AppUnit(shown, kind, manifest, tuple(libraries), assets=tuple(assets))
 
     def read_set(self, name: str, paths: Sequence[Path]) -> AppUnit:
         """Return the app that several APKs form together."""
@@ -431,7 +421,7 @@ class ArchiveReader:
                 parts.append(self._read_members(source, read_directory(source), path.name))
         return self._combine(name, parts)
 
-    def _combine(self, name: str, parts: Sequence[_Contents]) -> AppUnit:
+    def _combine(self, name: str, parts: Sequence[AppUnit]) -> AppUnit:
         manifests = [part.manifest for part in parts if part.manifest]
         manifest = merge_manifests(sorted(manifests, key=lambda one: bool(one.split)))
         found: dict[tuple[str, str], list[PackedFile]] = {}
@@ -439,7 +429,7 @@ class ArchiveReader:
             found.setdefault((file.abi, file.name), []).append(file)
         return AppUnit(
             name,
-            Kind.APK if parts[0].is_apk else Kind.AAR,
+            parts[0].kind,
             manifest,
             libraries=tuple(files[0] for _, files in sorted(found.items())),
             duplicates=tuple(tuple(files) for files in found.values() if len(files) > 1),

@@ -175,6 +175,7 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         return Inspected(name, "onnx", size, f"{damage} ({error.fix})" if error.fix else damage)
     found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
     nodes = [node for node in model.graph.node if node.op_type != "EPContext"]
+    operators = Counter(f"{node.domain}::{node.op_type}".removeprefix("::") for node in nodes)
     constants = Counter[str]()
     for initializer in model.graph.initializer:
         constants[DTYPES.get(initializer.data_type, f"type {initializer.data_type}")] += (
@@ -185,14 +186,10 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         tuple(map(_describe_port, model.graph.input)),
         tuple(map(_describe_port, model.graph.output)),
         tuple(Partition(context.source, 0) for _ in context.partitions),
-        dict(sorted(Counter(_name_operator(node) for node in nodes).items())),
+        dict(sorted(operators.items())),
     )
     program = replace(found, methods=(method,), constant_bytes=dict(constants))
     return Inspected(name, "onnx", size, program.damage, program)
-
-
-def _name_operator(node: Any) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
 
 
 def _describe_port(port: Any) -> TensorSpec:

@@ -69,8 +69,8 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
             by_macro = group_includes(tree.read(path) or "") if own else {}
             kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
             needed[path] = kept.pop("", ())
-            if any(kept.values()):
-                guarded[path] = {macro: kept[macro] for macro in kept if kept[macro]}
+            if found := {macro: files for macro, files in kept.items() if files}:
+                guarded[path] = found
     return {
         "includes": tuple(includes),
         "headers": headers,

@@ -66,12 +66,8 @@ def root_variables(
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
     fixed = {
-        "CMAKE_SOURCE_DIR": source,
-        "CMAKE_BINARY_DIR": build,
-        "PROJECT_SOURCE_DIR": source,
-        "PROJECT_BINARY_DIR": build,
-        "CMAKE_CURRENT_SOURCE_DIR": source,
-        "CMAKE_CURRENT_BINARY_DIR": build,
+        **{f"{owner}_SOURCE_DIR": source for owner in ("CMAKE", "PROJECT", "CMAKE_CURRENT")},
+        **{f"{owner}_BINARY_DIR": build for owner in ("CMAKE", "PROJECT", "CMAKE_CURRENT")},
         "CMAKE_CURRENT_LIST_DIR": source,
         root_variable: ROOT,
         "CMAKE_INSTALL_PREFIX": "/install",

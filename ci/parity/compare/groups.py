@@ -78,16 +78,13 @@ class Graph:
         the first one are enough.
         """
         first, rows = len(self.places), list[list[str]]()
-        path: list[Iterator[str]] = [iter([root])]
-        while path:
-            name = next((name for name in path[-1] if name not in self.places), None)
-            if name is None:
-                path.pop()
-                continue
-            self.reached.append(1 << len(self.places))
-            self.places[name] = len(self.places)
-            rows.append([*self.edges(name)])
-            path.append(iter(rows[-1]))
+        names = [root]
+        for name in names:  # more are added below
+            if name not in self.places:
+                self.reached.append(1 << len(self.places))
+                self.places[name] = len(self.places)
+                rows.append([*self.edges(name)])
+                names += rows[-1]
         others = [{self.places[name] for name in row} for row in rows]
         before: list[int] = []
         while self.reached[first:] != before:
@@ -291,11 +288,10 @@ class Groups(Index):
         """Return the names by which a side depends on a library outside the tree."""
         key = f"{side} {library.name}"
         if key not in self._library_names:
-            graph, start = self._buck, [*self.labelled]
+            patterns, reached = library.buck, self._buck.reach(self.labelled)
             if side == "cmake":
-                graph, start = self._cmake, [*self.cmake]
-            patterns = library.cmake if side == "cmake" else library.buck
-            every = {*patterns, *graph.reach(start)}
+                patterns, reached = library.cmake, self._cmake.reach(self.cmake)
+            every = {*patterns, *reached}
             self._library_names[key] = {name for name in every if matches(name, patterns)}
         return self._library_names[key]
 
@@ -309,18 +305,15 @@ class Groups(Index):
         """The names of the CMake targets with defines that also apply to their users."""
         return {t.name for t in self.cmake_any if any(word.exported for word in t.defines)}
 
-    def links(self, name: str, wanted: set[str]) -> bool:
-        """Return whether the CMake target ``name`` links one of ``wanted``, directly or not."""
-        return not self.cmake_reach(name).isdisjoint(wanted)
-
     def is_completed(self, name: str, wanted: set[str]) -> bool:
         """Return whether all executables and shared libraries that link the CMake target ``name``
         also link one of ``wanted``.
 
         A static library need not list its dependencies if everything that links it does.
         """
-        finals = {one for one in self.finals - {name} if name in self.cmake_reach(one)}
-        return bool(finals) and all(self.links(final, wanted) for final in finals)
+        reached = [self.cmake_reach(final) for final in self.finals - {name}]
+        finals = [names for names in reached if name in names]
+        return bool(finals) and not any(names.isdisjoint(wanted) for names in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
         """Return the links or defines (``attribute``) that a CMake target has whenever it exists.

@@ -253,7 +253,7 @@ def _buck_only_dependency(groups: Groups, target: BuckTarget) -> Iterator[Findin
         linkable = {name for name in wanted if not groups.is_program(name)}
         if word.condition or wanted & names or not linkable:
             continue
-        lacking = {name for name in names if not groups.links(name, wanted)}
+        lacking = {name for name in names if groups.cmake_reach(name).isdisjoint(wanted)}
         late = {name for name in lacking if groups.is_completed(name, wanted)}
         used = {name for name in lacking if is_used(groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:

@@ -112,17 +112,13 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
         path = run.relative(pattern)
         if path is None or is_unknown(pattern):
             continue
-        found.extend(f"{ROOT}/{match}" for match in match_files(run, path, recursive=recursive))
+        folder, _, last = path.rpartition("/")
+        test = compile_pattern(f"{folder}/**/{last}".lstrip("/") if recursive else path)
+        start = folder.partition("*")[0].rpartition("/")[0] if "*" in folder else folder
+        for name, files in run.sources.folders.items():
+            if is_inside(name, [start]):
+                found.extend(f"{ROOT}/{file}" for file in files if test.fullmatch(file))
     return [posixpath.relpath(path, base) if base else path for path in found]
-
-
-def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]:
-    folder, _, last = pattern.rpartition("/")
-    test = compile_pattern(f"{folder}/**/{last}".lstrip("/") if recursive else pattern)
-    start = folder.partition("*")[0].rpartition("/")[0] if "*" in folder else folder
-    folders = run.sources.folders
-    near = [name for name in folders if not start or f"{name}/".startswith(f"{start}/")]
-    return [path for name in near for path in folders[name] if test.fullmatch(path)]
 
 
 def _split_name(run: Interpreter, words: list[str]) -> None:
@@ -152,19 +148,14 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
     """
     # The three keyword lists may be empty strings, which splitting would drop.
     values = [run.expand(argument)[0] for argument in call.command.arguments]
-    start = 0
-    if values[:1] == ["PARSE_ARGV"]:
-        start = 2
-    if len(values) < start + 4:
-        return
-    prefix = values[start]
-    options, ones, multis = (split_list(text) for text in values[start + 1 : start + 4])
-    given = call.command.arguments[start + 4 :]
-    words = [item.text for item in run.items(given)]
-    if start:
-        given_words = split_list(run.get("ARGV"))
+    words = [item.text for item in run.items(call.command.arguments[4:])]
+    if values[:1] == ["PARSE_ARGV"] and len(values) > 1:
         skip = int(values[1]) if values[1].isdigit() else 0
-        words = given_words[skip:]
+        words = split_list(run.get("ARGV"))[skip:]
+        values = values[2:]
+    if len(values) < 4:
+        return
+    prefix, (options, ones, multis) = values[0], map(split_list, values[1:4])
     for name in options:
         run.set(f"{prefix}_{name}", ("TRUE" if name in words else "FALSE",))
     table = group_arguments(words, set(options), set(ones), set(multis))
@@ -223,12 +214,10 @@ def begin_project(run: Interpreter, call: Call) -> None:
     """Evaluate project(): set PROJECT_NAME, and set PROJECT_SOURCE_DIR and the like to the current
     directories.
     """
-    name = call.words[0]
-    source = run.get("CMAKE_CURRENT_SOURCE_DIR")
-    run.set("PROJECT_SOURCE_DIR", (source,))
+    run.set("PROJECT_NAME", (call.words[0],))
     run.set("PROJECT_BINARY_DIR", (run.get("CMAKE_CURRENT_BINARY_DIR"),))
-    run.set("PROJECT_NAME", (name,))
-    run.set(f"{name}_SOURCE_DIR", (source,))
+    for name in ("PROJECT", call.words[0]):
+        run.set(f"{name}_SOURCE_DIR", (run.get("CMAKE_CURRENT_SOURCE_DIR"),))
 
 
 FILE_LIST_LIMIT_S = 5.0
