@@ -169,17 +169,12 @@ class Expectations:
         self.qnn = str(parse_version(qnn))  # QNN's libraries add a build number
         self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
 
-    def find(self, test: str) -> list[Known]:
-        """Return the rows of the policy that apply to a test."""
-        return [
-            known for known in self.known if known.row.covers(self.suite, self.soc, self.qnn, test)
-        ]
-
     def check(self, judged: Judged) -> Checked:
         """Compare the result of a test with the rows that apply to it. If a flaky test passed, its
         result becomes the row's outcome. A test that passes upstream because it expects an error
         needs no row."""
-        found = self.find(judged.test)
+        run = (self.suite, self.soc, self.qnn)
+        found = [known for known in self.known if known.row.covers(*run, judged.test)]
         if judged.outcome is Ending.PASSED:
             flaky = next((known for known in found if known.row.flaky), None)
             if flaky:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -70,14 +70,13 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
     """Return the comparisons of a test, in the order in which the test made them. Raises OSError or
     ValueError if a file is missing or damaged."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
-    return [(read_json(place, Comparison), _read_arrays(place)) for place in places]
-
-
-def _read_arrays(place: Path) -> Arrays:
-    found: dict[Member, list[Array]] = {}
-    with np.load(place.with_suffix(ARRAYS), allow_pickle=False) as data:
-        for name in data.files:  # in the order in which they were written
-            found.setdefault(Member(name.rpartition("_")[0]), []).append(data[name])
+    found: list[tuple[Comparison, Arrays]] = []
+    for place in places:
+        arrays: dict[Member, list[Array]] = {}
+        with np.load(place.with_suffix(ARRAYS), allow_pickle=False) as data:
+            for name in data.files:  # in the order in which they were written
+                arrays.setdefault(Member(name.rpartition("_")[0]), []).append(data[name])
+        found.append((read_json(place, Comparison), arrays))
     return found
 
 
@@ -132,28 +131,23 @@ class Header(Struct, frozen=True, kw_only=True):
         return set(self.every) == set(self.tests)
 
 
-class Journal:
-    """A journal that is locked and open for appending."""
-
-    def __init__(self, file: int) -> None:
-        self.file = file
-
-    def add(self, entry: Entry) -> None:
-        """Append an entry. When this returns, the entry is on the disk."""
-        _append(self.file, msgspec.json.encode(entry))
-
-
 @contextmanager
 def open_journal(
     directory: Path, header: Header, *, resume: bool
-) -> Iterator[tuple[Journal, list[Entry]]]:
-    """Open the journal in ``directory``, and yield it with its entries.
+) -> Iterator[tuple[Callable[[Struct], None], list[Entry]]]:
+    """Open the journal in ``directory``. Yield a function that appends an entry and returns when it
+    is on the disk, and the journal's entries.
 
     Without ``resume``, old entries are removed. Raises UsageError if another run uses the journal,
     or if ``resume`` is true and the header of the journal differs from ``header``.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = os.open(directory / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(line: Struct) -> None:
+        os.write(file, msgspec.json.encode(line) + b"\n")
+        os.fsync(file)
+
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,8 +170,8 @@ def open_journal(
             os.ftruncate(file, size_whole(directory))  # drops an incomplete last line
         else:
             os.ftruncate(file, 0)
-            _append(file, msgspec.json.encode(header))
-        yield Journal(file), entries
+            add(header)
+        yield add, entries
     finally:
         os.close(file)
 
@@ -203,11 +197,6 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
 def size_whole(directory: Path) -> int:
     """Return the size of a journal in bytes, up to the end of its last complete line."""
     return read_bytes(directory / JOURNAL).rfind(b"\n") + 1
-
-
-def _append(file: int, line: bytes) -> None:
-    os.write(file, line + b"\n")
-    os.fsync(file)
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:

@@ -114,13 +114,12 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
     bounds = (stack(one, infos) for one in (wanted, low, high))
     best = [Expected(*one) for one in zip(*bounds, strict=True)]
+    disturbed = arrays.get(Member.NOISE) or [np.empty(0)] * len(best)
     noise = [
         Prediction(one.values, finite(runs.reshape(-1, *one.values.shape)), info)
         if len(runs)
         else None
-        for one, runs, info in zip(
-            best, arrays.get(Member.NOISE) or [np.empty(0)] * len(best), infos, strict=True
-        )
+        for one, runs, info in zip(best, disturbed, infos, strict=True)
     ]
     if own is Member.FLOAT:
         return References(best, None, noise)
@@ -154,24 +153,21 @@ def judge_test(
     """Return the result of one run of a test, from its journal entry and its comparisons."""
     with np.errstate(all="ignore"):
         ours = tuple(judge_comparison(*comparison, limits, wrong) for comparison in comparisons)
-    judged = Judged(entry.test, Ending.PASSED, ours=ours, entry=entry)
     rejected = [our for our in ours if our.findings]
-    if ending := find_ending(entry, accepted=bool(ours) and not rejected):
-        outcome, reason = ending
-        return replace(judged, outcome=outcome, reason=reason)
-    if not ours:
-        nothing = INCONCLUSIVE.find("upstream compares no outputs: the test proves nothing")
-        return replace(judged, outcome=Ending.ONE_SIDED, findings=(nothing,))
-    if rejected:
-        place = f"comparison {ours.index(rejected[0])}" if len(ours) > 1 else ""
-        own = rejected[0].findings
-        return replace(judged, outcome=Ending.ONE_SIDED, reason=place, findings=own)
-    return judged
+    ending, reason = find_ending(entry, accepted=bool(ours) and not rejected)
+    findings: tuple[Finding, ...] = ()
+    if ending is Ending.PASSED and not ours:
+        ending = Ending.ONE_SIDED
+        findings = (INCONCLUSIVE.find("upstream compares no outputs: the test proves nothing"),)
+    elif ending is Ending.PASSED and rejected:
+        ending, findings = Ending.ONE_SIDED, rejected[0].findings
+        reason = f"comparison {ours.index(rejected[0])}" if len(ours) > 1 else ""
+    return Judged(entry.test, ending, reason, findings, ours, entry)
 
 
-def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str] | None:
-    """Return the result of a test that did not pass upstream, and upstream's message. ``accepted``
-    states whether this project's gate accepts the outputs. Return None if it passed."""
+def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str]:
+    """Return the result of a test according to upstream, and upstream's message if it did not pass.
+    ``accepted`` states whether this project's gate accepts the outputs."""
     message = entry.message.strip() or "no reason was given"
     if entry.ran is Ran.LATE:
         return Ending.LATE, message
@@ -180,7 +176,7 @@ def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str] | None:
     if entry.ran is Ran.LACKING:
         return Ending.UNSUPPORTED, message
     if entry.ran is Ran.PASSED:
-        return None
+        return Ending.PASSED, ""
     if entry.ran is Ran.DIED:
         return Ending.FAILED, " ".join(message.split())
     return Ending.FAILED, f"our gate accepts the outputs; {message}" if accepted else message

@@ -26,9 +26,9 @@ WORK = "work"  # a test's working directory, removed after the test
 def list_collected() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the suite's tests, and the errors that pytest reported during collection.
     This runs in a worker."""
-    from ci.upstream.worker import collected
+    from ci.upstream.worker import collected, listener
 
-    return tuple(collected.items), collected.errors
+    return tuple(collected), tuple(listener.errors)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class SuiteRun:
     def run(self, pool: Pool, progress: Progress) -> list[Entry]:
         """Run all tests that are not in the journal yet. Return all entries of the journal. After
         an interrupt, return the entries so far, or raise KeyboardInterrupt if there are none."""
-        with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
+        with open_journal(self.directory, self.header, resume=self.resume) as (add, entries):
             if not self.resume:
                 shutil.rmtree(self.directory / KEPT, ignore_errors=True)
             done = {(one.test, one.repeat) for one in entries}
@@ -77,7 +77,7 @@ class SuiteRun:
             with progress.bar("tests", len(left), "") as bar:
 
                 def show(entry: Entry) -> None:
-                    journal.add(entry)
+                    add(entry)
                     entries.append(entry)
                     bar.advance(1)
                     progress.step(describe(entry, len(entries), len(wanted)))

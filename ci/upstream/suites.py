@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ci.executorch.toolchain import list_places
 from ci.models.suite import DEFAULT_SOC
 from provisioning.errors import UnfitError, UsageError
 
@@ -87,8 +88,7 @@ def _fits(test: str, glob: str) -> bool:
 def find_executorch() -> Path:
     """Return the directory of the installed executorch package. Raises UnfitError if it is not
     installed."""
-    spec = importlib.util.find_spec("executorch")
-    places = list(spec.submodule_search_locations or ()) if spec else []
+    places = list_places()
     if not places:
         raise UnfitError("this Python has no executorch", fix="pip install executorch")
     return Path(places[0])

@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,12 @@ def serve_programs(keep: Path) -> Iterator[None]:
     pid = os.fork()
     if pid == 0:
         end_with_parent(parent)
-        _answer_calls(listener, keep)
+        for number in range(sys.maxsize):
+            line, _ = listener.accept()
+            with line, line.makefile("rw") as stream:
+                place, *words = json.loads(stream.read())
+                answer = answer_call(Path(place), words, keep / f"{number}.pte")
+                json.dump(answer, stream)
     listener.close()
     os.environ[ADDRESS] = address
     try:
@@ -97,15 +101,6 @@ def serve_programs(keep: Path) -> Iterator[None]:
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-
-
-def _answer_calls(listener: socket.socket, keep: Path) -> None:
-    for number in range(sys.maxsize):
-        line, _ = listener.accept()
-        with line, line.makefile("rw") as stream:
-            place, *words = json.loads(stream.read())
-            answer = answer_call(Path(place), words, keep / f"{number}.pte")
-            json.dump(answer, stream)
 
 
 def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
@@ -148,23 +143,17 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
                 f"sample {number} has the wrong number of inputs:"
                 f" {len(files)} instead of {len(metas)}"
             )
-        given = [convert_input(_read(*pair), pair[1]) for pair in zip(files, metas, strict=True)]
+        given = []
+        for file, meta in zip(files, metas, strict=True):
+            dtype = str(SCALAR_TYPES[int(meta.dtype())]).removeprefix("torch.")
+            given.append(convert_input(np.fromfile(file, dtype), meta))
         made = [one for one in method(given) if isinstance(one, torch.Tensor)]
         for index, tensor in enumerate(made):
+            # The bytes in their order in memory, as the C++ runner writes them.
+            flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
             path = args.output_folder_path / f"output_{number}_{index}.raw"
-            path.write_bytes(_dump(tensor))
+            path.write_bytes(flat.contiguous().view(torch.uint8).numpy().tobytes())
     return f"{len(lines)} samples were run"
-
-
-def _read(path: Path, meta: Any) -> Any:
-    return np.fromfile(path, str(SCALAR_TYPES[int(meta.dtype())]).removeprefix("torch."))
-
-
-def _dump(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's bytes in their order in memory, as the C++ runner writes them."""
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-    data: bytes = flat.contiguous().view(torch.uint8).numpy().tobytes()
-    return data
 
 
 SEED = 1126  # the seed that upstream uses in tests/rework
@@ -189,17 +178,8 @@ STEPS = {
 LOWERING = ("quantize", "lower")
 
 
-@dataclass
-class Collected:
-    """The tests that the fork server collected, with pytest's configuration and the errors of the
-    collection. ``items`` maps the tests' names to pytest's items."""
-
-    config: Any = None
-    items: dict[str, Any] = field(default_factory=dict)
-    errors: tuple[str, ...] = ()
-
-
-collected = Collected()
+# The tests that the fork server collected: pytest's items by the tests' names.
+collected: dict[str, Any] = {}
 
 
 class Listener:
@@ -247,16 +227,12 @@ def before_forks() -> None:
     config.hook.pytest_sessionstart(session=session)
     session.perform_collect()
     warm_up(plain=False)
-    collected.config = config
-    collected.items = {
-        item.nodeid.rpartition("/")[2].partition("::")[2]
-        if len(suite.places) == 1 and suite.places[0].endswith(".py")
-        else item.nodeid: item
-        for item in session.items
-    }
-    collected.errors = tuple(listener.errors)
-    if os.environ[SUITE] in WATCHES:
-        WATCHES[os.environ[SUITE]]()
+    is_file = len(suite.places) == 1 and suite.places[0].endswith(".py")
+    for item in session.items:
+        name = item.nodeid.rpartition("/")[2].partition("::")[2] if is_file else item.nodeid
+        collected[name] = item
+    if suite.name in WATCHES:
+        WATCHES[suite.name]()
 
 
 def run_test(name: str, directory: Path) -> Entry:
@@ -275,7 +251,7 @@ def run_here(name: str, directory: Path) -> Entry:
     os.environ["QNN_EXECUTOR_RUNNER"] = str(work / RUNNER)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(SEED)
-    item = collected.items[name]
+    item = collected[name]
     refusal = find_refusal(item)  # before the test removes it from its parameters
     with serve_programs(directory):
         began = time.monotonic()

@@ -26,9 +26,9 @@ FIRST = Entry(test="a", ran=Ran.PASSED, wall_s=1.5, comparisons=1)
 
 def write(directory: Path, *entries: Entry, resume: bool = False) -> list[Entry]:
     """Append entries, and return those that were there before."""
-    with open_journal(directory, HEADER, resume=resume) as (journal, known):
+    with open_journal(directory, HEADER, resume=resume) as (add, known):
         for entry in entries:
-            journal.add(entry)
+            add(entry)
         return known
 
 
