@@ -47,7 +47,7 @@ from ci.images.engine import add_file, explain_error, is_full, normalize_image, 
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.documents import decode_json, open_regular, read_text
-from provisioning.errors import DownloadError, ToolError, UnfitError
+from provisioning.errors import DownloadError, QnnCiError, ToolError, UnfitError
 from provisioning.files import write_whole
 from provisioning.store.store import store_home
 
@@ -250,12 +250,18 @@ def _build_one(
             raw_id = follow_build(answer, plan.name, progress)
         context.unlink()
         progress.step(f"{plan.name}: removing times and machine names from the layers")
-        image_id = _load_normalized(client, raw_id, plan, base, Path(directory))
+        saved, target = Path(directory, "saved.tar"), Path(directory, "image.tar")
+        save_image(client, raw_id, saved)
+        keep = len(client.images.get(base).attrs["RootFS"]["Layers"])
+        normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=plan.labels())
+        saved.unlink()
+        with open_regular(target) as file:
+            (image,) = client.images.load(file)
     repository, _, tag = plan.reference().partition(":")
     for name in (tag, "latest"):
-        client.api.tag(image_id, repository, name)
-    size_bytes = int(client.images.get(image_id).attrs["Size"])
-    return Built(plan.reference(), image_id, size_bytes, fresh=True)
+        client.api.tag(str(image.id), repository, name)
+    size_bytes = int(client.images.get(str(image.id)).attrs["Size"])
+    return Built(plan.reference(), str(image.id), size_bytes, fresh=True)
 
 
 def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
@@ -288,7 +294,8 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
     Raises ToolError with the last lines of the step that failed, or StoreError if the disk is full.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    step, image_id, failure = "", "", None
+    step, image_id = "", ""
+    failure: QnnCiError | None = None
     for event in events:
         for line in str(event.get("stream", "")).splitlines():
             if found := STEP.match(line):
@@ -299,7 +306,14 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
                 tail.append(line.rstrip())
         image_id = str((event.get("aux") or {}).get("ID", image_id))
         if "error" in event:
-            failure = _explain_step(name, step, str(event["error"]), list(tail))
+            error = str(event["error"])
+            failure = ToolError(
+                f"image {name} was not built: {step or 'the build did not start'}",
+                why="\n".join([*tail, error]),
+                fix="read the last lines of that step above; the image was not tagged",
+            )
+            if is_full(" ".join([error, *tail])):
+                failure = explain_error(OSError("no space left on device: " + step))
     if failure:
         raise failure
     if not image_id:
@@ -309,43 +323,13 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
     return image_id
 
 
-def _explain_step(name: str, step: str, error: str, tail: list[str]) -> Exception:
-    if is_full(" ".join([error, *tail])):
-        return explain_error(OSError("no space left on device: " + step))
-    return ToolError(
-        f"image {name} was not built: {step or 'the build did not start'}",
-        why="\n".join([*tail, error]),
-        fix="read the last lines of that step above; the image was not tagged",
-    )
-
-
-def _load_normalized(
-    client: DockerClient,
-    raw_id: str,
-    plan: ImagePlan,
-    base: str,
-    directory: Path,
-) -> str:
-    saved, target = directory / "saved.tar", directory / "image.tar"
-    save_image(client, raw_id, saved)
-    keep = len(client.images.get(base).attrs["RootFS"]["Layers"])
-    normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=plan.labels())
-    saved.unlink()
-    with open_regular(target) as file:
-        (image,) = client.images.load(file)
-    return str(image.id)
-
-
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
     """Write the build context: a tar with files of this project and ``wheels``.
 
     ``wheels`` is empty for an image with a parent, because it inherits the parent's packages.
     """
-    docker = plan.checkout / "docker"
-    members = {f"docker/{name}": docker / name for name in SCRIPTS}
-    name = f"packages/{plan.name}.txt"
-    members[f"docker/{name}"] = docker / name
-    members.update({name: plan.checkout / name for name in BUILD_FILES})
+    names = [f"docker/{name}" for name in (*SCRIPTS, f"packages/{plan.name}.txt")]
+    members = {name: plan.checkout / name for name in (*names, *BUILD_FILES)}
     members.update({f"wheels/{path.name}": path for path in wheels})
     if plan.apt_lock.is_file():
         members["locks/apt.lock"] = plan.apt_lock

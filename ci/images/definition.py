@@ -8,7 +8,6 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,8 @@ REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
 BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
-SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", "manifests/locks/images")
+LOCKS = "locks/images"  # the directory with the package locks of all images
+SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", f"manifests/{LOCKS}")
 REMEMBERED = ".nox/image-base"
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
@@ -87,23 +87,18 @@ class ImagePlan:
     checkout: Path
 
     @property
-    def locks(self) -> Path:
-        """The directory that contains the package locks of all images."""
-        return manifests_root() / "locks" / "images"
-
-    @property
     def apt_lock(self) -> Path:
         """The lock of apt packages, one name=version per line. Only a base without a snapshot needs
         it.
         """
-        return self.locks / f"{self.base_name}-{self.name}.apt.txt"
+        return manifests_root() / LOCKS / f"{self.base_name}-{self.name}.apt.txt"
 
     @property
     def python_lock(self) -> Path:
         """The lock of Python packages for the base's Python version, with a hash for each package
         except torch.
         """
-        return self.locks / f"python-{self.base.python}.txt"
+        return manifests_root() / LOCKS / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
         """Map the name of each input that determines the image to the input's SHA-256, or to the
@@ -143,16 +138,14 @@ def wanted_requirements(checkout: Path) -> list[str]:
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", read_text(checkout / "nox"))
     if nox_version is None:
         raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
-    found = {one for name in GROUPS for one in _expand(groups, name)}
-    return sorted(found | {f"nox=={nox_version[1]}"})
-
-
-def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
-    for row in groups[name]:
-        if isinstance(row, dict):
-            yield from _expand(groups, str(row["include-group"]))
-        else:
-            yield str(row)
+    found, waiting = {f"nox=={nox_version[1]}"}, list(GROUPS)
+    for name in waiting:
+        for row in groups[name]:
+            if not isinstance(row, dict):
+                found.add(row)
+            elif row["include-group"] not in waiting:
+                waiting.append(row["include-group"])
+    return sorted(found)
 
 
 def describe_environments(checkout: Path) -> str:
@@ -239,22 +232,16 @@ def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
     if base_name in images.bases:
         row = images.bases[base_name]
         return ImagePlan(name, image, base_name, row, row.image, find_checkout())
-    found = _find_local(client, base_name)
-    python = _read_python(client, base_name, found)
-    own = Base(image=base_name, python=python)
-    return ImagePlan(name, image, name_base(base_name), own, found, find_checkout())
-
-
-def _find_local(client: DockerClient, reference: str) -> str:
     try:
-        return str(client.images.get(reference).id)
+        found = str(client.images.get(base_name).id)
     except ImageNotFound as error:
-        known = ", ".join(read_images().bases)
         raise UsageError(
-            f"there is no base {reference!r}",
+            f"there is no base {base_name!r}",
             why="manifests/images.toml does not list it, and the engine has no image of that name",
-            fix=f"run `docker pull {reference}`, or use one of: {known}",
+            fix=f"run `docker pull {base_name}`, or use one of: {', '.join(images.bases)}",
         ) from error
+    own = Base(image=base_name, python=_read_python(client, base_name, found))
+    return ImagePlan(name, image, name_base(base_name), own, found, find_checkout())
 
 
 def _read_python(client: DockerClient, reference: str, image_id: str) -> str:

@@ -119,8 +119,8 @@ KEPT_PAX = ("SCHILY.xattr.",)
 
 def normalize_image(
     saved: Path, target: Path, *, keep_layers: int, time_s: int, labels: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Rewrite the saved image ``saved`` as ``target``, and return the digests of its layers.
+) -> None:
+    """Rewrite the saved image ``saved`` as ``target``.
 
     The lowest ``keep_layers`` layers stay unchanged, so that images share the layers of their base.
     The files in all other layers get the time ``time_s``, in seconds since the epoch.
@@ -141,7 +141,6 @@ def normalize_image(
         add_text(out, name, text)
         rows = [{"Config": name, "RepoTags": None, "Layers": names}]
         add_text(out, "manifest.json", json.dumps(rows))
-    return tuple(digests)
 
 
 def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:

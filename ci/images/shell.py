@@ -22,7 +22,7 @@ import termios
 import threading
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -157,11 +157,8 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
         code = _Waiter(client, container_id)
         client.api.start(container_id)
         try:
-            if terminal:
-                with raw_terminal(client, container_id):
-                    copy_streams(stream, terminal=True)
-            else:
-                copy_streams(stream, terminal=False)
+            with raw_terminal(client, container_id) if terminal else nullcontext():
+                copy_streams(stream, terminal=terminal)
         except KeyboardInterrupt:
             _end(client, container_id, code, terminal=terminal)
             raise
@@ -272,13 +269,11 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
     """Return the mounts: the checkout, its git directory if that is outside, the store, the
     volumes, and the pipe.
     """
-    checkout = request.plan.checkout
-    home = store_home()
+    checkout, home = request.plan.checkout, store_home()
     (home / "store").mkdir(parents=True, exist_ok=True)
-    places = [checkout, *_outer_git(checkout), home]
     frozen = [home / "store"] if request.read_only_store else []
     return [
-        *(bind_mount(path, path) for path in places),
+        *(bind_mount(path, path) for path in (checkout, *_outer_git(checkout), home)),
         *(bind_mount(path, path, read_only=True) for path in frozen),
         *(Mount(inside, name, type="volume") for name, inside in volumes.items()),
         bind_mount(pipe, Path(CALLER)),
@@ -337,10 +332,7 @@ def _name_user(client: DockerClient, container_id: str) -> None:
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
         return
-    lines = {
-        "passwd": f"dev:x:{uid}:{gid}:dev:{HOME}:/bin/bash\n",
-        "group": f"dev:x:{gid}:\n",
-    }
+    lines = {"passwd": f"dev:x:{uid}:{gid}:dev:{HOME}:/bin/bash\n", "group": f"dev:x:{gid}:\n"}
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name, line in lines.items():
