@@ -312,18 +312,14 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
             f"  proof     lowered a model with the adaptor in {proof['wall_s']:.1f} s{when}"
         )
     where = result.plan.place.artifacts if result.published else "not published"
-    return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
-
-
-def _render_head(result: Result) -> str:
-    name = result.plan.target.name
-    if result.up_to_date:
-        return f"{name}: up to date ({result.wall_s:.2f} s)"
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.stage_s.items())
-    cache = ""
-    if result.cache:
-        hits, misses = count(result.cache.hits, "hit"), count(result.cache.misses, "miss", "misses")
-        cache = f"; {result.cache.name}: {hits}, {misses}"
-    verdict = "" if result.published else ", but VIOLATES its policy"
-    files = f"{count(result.changed_files, 'file')} changed"
-    return f"{name}: built in {result.wall_s:.1f} s{verdict} ({stages}; {files}{cache})"
+    head = f"{result.plan.target.name}: up to date ({result.wall_s:.2f} s)"
+    if not result.up_to_date:
+        verdict = "" if result.published else ", but VIOLATES its policy"
+        head = f"{result.plan.target.name}: built in {result.wall_s:.1f} s{verdict} ("
+        head += ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.stage_s.items())
+        head += f"; {count(result.changed_files, 'file')} changed"
+        if cache := result.cache:
+            hits, misses = count(cache.hits, "hit"), count(cache.misses, "miss", "misses")
+            head += f"; {cache.name}: {hits}, {misses}"
+        head += ")"
+    return "\n".join([head, *lines, f"  in        {where}"]) + "\n"

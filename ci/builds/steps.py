@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,16 @@ def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
         if unused and (stage is plan.stages[-1] or not unused & _read_words(plan)):
             raise refuse_options(plan, unused)
         (stage.build / CONFIGURED).touch()
-        _build(plan, stage, progress)
+        present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
+        more = tuple(target for target in stage.if_present if target in present)
+        label, command = (
+            f"{plan.target.name}: compile {stage.name}",
+            plan.compile_command(stage, more),
+        )
+        _run_step(plan, label, command, progress)
+        if stage.install:
+            label = f"{plan.target.name}: install {stage.name}"
+            _run_step(plan, label, plan.install_command(stage), progress)
         times[stage.name] = time.monotonic() - started
     return times
 
@@ -63,15 +73,6 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
     label = f"{name}: configure {stage.name}"
     output = _run_step(plan, label, plan.configure_command(stage), progress)
     return output.unused if is_fresh else frozenset()
-
-
-def _build(plan: BuildPlan, stage: StagePlan, progress: Progress) -> None:
-    name = plan.target.name
-    present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
-    more = tuple(target for target in stage.if_present if target in present)
-    _run_step(plan, f"{name}: compile {stage.name}", plan.compile_command(stage, more), progress)
-    if stage.install:
-        _run_step(plan, f"{name}: install {stage.name}", plan.install_command(stage), progress)
 
 
 def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
@@ -101,7 +102,7 @@ def _read_words(plan: BuildPlan) -> frozenset[str]:
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> Output:
     provider = Provider()
     log = plan.place.root / "step.log"
-    name_sources = PathMap(plan)
+    name_sources = map_paths(plan)
     with group(provider, progress, label), progress.bar(label, unit="") as bar:
         output = Output(bar, progress, echo=provider.is_github)
         try:
@@ -124,27 +125,22 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
     return output
 
 
-class PathMap:
-    """Replaces paths in the copy, and names from ``-ffile-prefix-map``, with paths in the checkout.
-
-    Messages then show the path of the file to edit.
+def map_paths(plan: BuildPlan) -> Callable[[str], str]:
+    """Return a function that replaces paths in the copy, and names from ``-ffile-prefix-map``, with
+    paths in the checkout. Messages then show the path of the file to edit.
     """
+    aliases = plan.aliases
+    roots = "|".join(map(re.escape, {str(plan.place.root), *aliases}))
+    pattern = re.compile(rf"(?<![\w./-])({roots})(/[\w.+@/-]+)")
 
-    def __init__(self, plan: BuildPlan) -> None:
-        self.plan = plan
-        self.aliases = plan.aliases
-        roots = "|".join(map(re.escape, {str(plan.place.root), *self.aliases}))
-        self.pattern = re.compile(rf"(?<![\w./-])({roots})(/[\w.+@/-]+)")
-
-    def __call__(self, text: str) -> str:
-        return self.pattern.sub(self._replace, text)
-
-    def _replace(self, match: re.Match[str]) -> str:
-        path = Path(self.aliases.get(match[1], match[1]) + match[2])
-        if path.is_relative_to(self.plan.overlay):
-            source = self.plan.source / path.relative_to(self.plan.overlay)
+    def replace(match: re.Match[str]) -> str:
+        path = Path(aliases.get(match[1], match[1]) + match[2])
+        if path.is_relative_to(plan.overlay):
+            source = plan.source / path.relative_to(plan.overlay)
             return str(source if source.exists() else path)
         return str(path) if path.exists() else match[0]
+
+    return partial(pattern.sub, replace)
 
 
 def explain_failure(

@@ -93,37 +93,22 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
     }
 
 
-def read_record(directory: Path) -> SigningRecord:
-    """Read signing.json from ``directory``.
-
-    Raises ValueError if the file cannot be read or decoded, or has a different schema version.
-    """
-    path = directory / RECORD_NAME
-    try:
-        record = read_json(path, SigningRecord)
-    except DocumentError as error:
-        raise ValueError(f"{RECORD_NAME} cannot be read: {error}") from error
-    if record.schema_version != SCHEMA_VERSION:
-        raise ValueError(
-            f"{RECORD_NAME} has schema version {record.schema_version}, not {SCHEMA_VERSION}"
-        )
-    return record
-
-
 def check_record(directory: Path) -> tuple[str, ...]:
     """Return the differences between ``directory`` and its record. Each text starts with the name
     of the file.
 
     These are differences:
 
-    - a record or a statement that cannot be read
+    - a record or a statement that cannot be read, or a record with another schema version
     - a library that is missing, changed or not in the record
     - a statement that contradicts the record
     """
     try:
-        record = read_record(directory)
-    except ValueError as error:
-        return (str(error),)
+        record = read_json(directory / RECORD_NAME, SigningRecord)
+    except DocumentError as error:
+        return (f"{RECORD_NAME} cannot be read: {error}",)
+    if (version := record.schema_version) != SCHEMA_VERSION:
+        return (f"{RECORD_NAME} has schema version {version}, not {SCHEMA_VERSION}",)
     ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
     present = {Masker()(path.name): path for path in directory.iterdir() if path.name not in ours}
     recorded = {library.name: library for library in record.libraries}

@@ -18,7 +18,7 @@ import msgspec
 from ci.signing.mbn import MalformedError, parse_image
 from provisioning.artifacts.installations import read_sdk_yaml
 from provisioning.documents import read_user_file
-from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError
+from provisioning.elf.facts import EM_QDSP6, ElfError, name_machine
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.elf.reader import parse_checksum, read_elf
 from provisioning.errors import UnfitError, UsageError
@@ -268,8 +268,7 @@ def _read_input(wanted: Wanted) -> tuple[Input | None, list[str]]:
             return None, [better.what]
         return None, [str(error)]
     if image.headers.machine != EM_QDSP6:
-        name = MACHINE_NAMES.get(image.headers.machine, f"e_machine {image.headers.machine}")
-        return None, [f"built for {name}, not for Hexagon"]
+        return None, [f"built for {name_machine(image.headers.machine)}, not for Hexagon"]
     faults, version = [], f"v{image.hexagon_version:x}"
     if wanted.hexagon and version != wanted.hexagon:
         faults.append(f"built for Hexagon {version}, not for {wanted.hexagon}")

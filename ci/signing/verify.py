@@ -19,9 +19,9 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -66,13 +66,12 @@ HASHES: dict[str, hashes.HashAlgorithm] = {
 TELLING_BYTES = 8
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The scheme of a signature. If the signature is wrong, ``scheme`` is UNKNOWN and ``fault``
     states why.
     """
 
-    scheme: Scheme
+    scheme: Scheme = Scheme.UNKNOWN
     fault: str = ""
 
 
@@ -80,18 +79,14 @@ def judge_signature(leaf: Certificate, signature: bytes, signed: bytes) -> Judge
     """Judge whether ``signature`` was made over ``signed`` with the key of ``leaf``."""
     if is_padding(signature):
         filler = f"filled with {signature[0]:#04x}" if any(signature) else "empty"
-        return _wrong(f"the signature is {filler}")
+        return Judgement(fault=f"the signature is {filler}")
     key = leaf.parsed.public_key()
     digests = list(list_digests(leaf.subject, signed))
     if isinstance(key, rsa.RSAPublicKey):
         return _judge_rsa(key, signature, digests)
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _judge_ecdsa(key, signature, digests)
-    return Judgement(Scheme.UNKNOWN)
-
-
-def _wrong(fault: str) -> Judgement:
-    return Judgement(Scheme.UNKNOWN, fault)
+    return Judgement()
 
 
 def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
@@ -115,12 +110,11 @@ def _judge_rsa(
     size = (key.key_size + 7) // 8
     value = signature[:size]
     if len(value) < size or not is_padding(signature[size:]):
-        return _wrong(
-            f"a signature by a key of {key.key_size} bits cannot be {len(signature)} bytes long"
-        )
+        bits, length = key.key_size, len(signature)
+        return Judgement(fault=f"a signature by a key of {bits} bits cannot be {length} bytes long")
     numbers, number = key.public_numbers(), int.from_bytes(value, "big")
     if number >= numbers.n:
-        return _wrong("the signature is larger than the modulus of the leaf's key")
+        return Judgement(fault="the signature is larger than the modulus of the leaf's key")
     payload = b""
     with suppress(InvalidSignature, ValueError):
         payload = key.recover_data_from_signature(value, padding.PKCS1v15(), None)
@@ -134,11 +128,11 @@ def _judge_rsa(
             return Judgement(Scheme.PSS)
     block = pow(number, numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
-        return _wrong(
-            "the signature was made with the leaf's key, but over a different digest: it belongs "
-            "to another file, or the header or the hash table was changed afterwards"
+        return Judgement(
+            fault="the signature was made with the leaf's key, but over a different digest: it "
+            "belongs to another file, or the header or the hash table was changed afterwards"
         )
-    return _wrong("the signature does not verify with the leaf's key")
+    return Judgement(fault="the signature does not verify with the leaf's key")
 
 
 def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
@@ -164,14 +158,16 @@ def _judge_ecdsa(
         size = measure_der(signature)
         utils.decode_dss_signature(signature[:size])
     except (MalformedError, ValueError):
-        return _wrong("the leaf's key is for ECDSA, but the signature is not an ECDSA signature")
+        return Judgement(
+            fault="the leaf's key is for ECDSA, but the signature is not an ECDSA signature"
+        )
     if not is_padding(signature[size:]):
-        return _wrong("the bytes after the signature are not padding")
+        return Judgement(fault="the bytes after the signature are not padding")
     for name, digest in digests:
         with suppress(InvalidSignature, ValueError):
             key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))
             return Judgement(Scheme.ECDSA)
-    return _wrong("the signature does not verify with the leaf's key")
+    return Judgement(fault="the signature does not verify with the leaf's key")
 
 
 # Machines of images that Qualcomm and device makers signed: none (mcfg_hw.mbn, modem settings),
@@ -300,33 +296,29 @@ def _judge_hashes(
         )
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
+        fault = f"the hash of {segment.describe()} does not match"
         if segment.header.is_hashes:
             # The hash segment cannot contain its own hash: its entry is zero, or a test signature's
             # serial number.
             wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
+            fault = (
+                "the hash segment's own entry in the hash table is neither zero nor the serial "
+                "number in the file name"
+            )
         elif not segment.header.filesz and not any(entry):
             continue
         else:
             wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             report.hashed_segments += 1
+            if segment.is_header_placeholder:
+                fault = "the hash of the ELF header and the program headers does not match"
         if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
             report.notes.append(
                 f"the hash of {segment.describe()} does not match its encrypted bytes"
             )
         elif entry != wanted:
-            report.add(Kind.HASH, _name_mismatch(segment))
-
-
-def _name_mismatch(segment: Segment) -> str:
-    if segment.is_header_placeholder:
-        return "the hash of the ELF header and the program headers does not match"
-    if segment.header.is_hashes:
-        return (
-            "the hash segment's own entry in the hash table is neither zero nor the serial number "
-            "in the file name"
-        )
-    return f"the hash of {segment.describe()} does not match"
+            report.add(Kind.HASH, fault)
 
 
 def _judge_signers(

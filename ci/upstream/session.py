@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ci.cases.forked import run_forked
 from ci.cases.pool import LATE, Pool
 from ci.facts.finding import shorten
 from ci.upstream.expectations import Ratchet
@@ -40,9 +41,9 @@ class RunTest:
 
     def __call__(self) -> Entry:
         """Return the test's result. Raises FailedError if the test's process crashes."""
-        from ci.upstream.worker import run_test
+        from ci.upstream.worker import run_here
 
-        return run_test(self.name, self.directory)
+        return run_forked(lambda: run_here(self.name, self.directory), self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

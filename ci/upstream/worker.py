@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,12 @@ def serve_programs(keep: Path) -> Iterator[None]:
             line, _ = listener.accept()
             with line, line.makefile("rw") as stream:
                 place, *words = json.loads(stream.read())
-                answer = answer_call(Path(place), words, keep / f"{number}.pte")
+                call = partial(run_call, Path(place), words, keep / f"{number}.pte")
+                try:
+                    answer = 0, run_forked(call, "running the program")
+                except QnnCiError as error:
+                    died = "without a result" in str(error)
+                    answer = DEAD if died else FAILED, f"E {error}"
                 json.dump(answer, stream)
     listener.close()
     os.environ[ADDRESS] = address
@@ -103,21 +109,11 @@ def serve_programs(keep: Path) -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
-def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
-    """Run a program in a fork, because the executable was called with the arguments ``words`` in
-    the directory ``place``. Return the exit code and the output for the executable. ``keep`` is the
-    path for a copy of the program."""
-    try:
-        return 0, run_forked(lambda: run_call(place, words, keep), "running the program")
-    except QnnCiError as error:
-        died = "without a result" in str(error)
-        return DEAD if died else FAILED, f"E {error}"
-
-
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
-    """Run a program as qnn_executor_runner would with the arguments ``words``, and return a
-    message. Raises FailedError for a sample with the wrong number of inputs, or for an unknown
-    argument. The file LACKING next to ``keep`` names such arguments."""
+    """Run a program as qnn_executor_runner would with the arguments ``words`` in the directory
+    ``place``, and return a message. ``keep`` is the path for a copy of the program. Raises
+    FailedError for a sample with the wrong number of inputs, or for an unknown argument. The file
+    LACKING next to ``keep`` names such arguments."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)
@@ -233,12 +229,6 @@ def before_forks() -> None:
         collected[name] = item
     if suite.name in WATCHES:
         WATCHES[suite.name]()
-
-
-def run_test(name: str, directory: Path) -> Entry:
-    """Run a test in a fork of this process, and return its result. Raises FailedError if the fork
-    dies."""
-    return run_forked(lambda: run_here(name, directory), name)
 
 
 def run_here(name: str, directory: Path) -> Entry:
