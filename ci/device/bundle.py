@@ -16,6 +16,7 @@ import msgspec
 
 from ci.device import provenance
 from ci.device.connection import require_plain
+from ci.device.provenance import BundleFile
 from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file, read_runtime
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
@@ -61,15 +62,6 @@ class Target(str, Enum):
     def machine(self) -> str:
         """The output of ``uname -m`` on this system."""
         return self.value.partition("-")[0]
-
-
-class BundleFile(msgspec.Struct, frozen=True):
-    """A file of a bundle. ``qnn`` is the QNN build recorded in the file, or empty."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    qnn: str = ""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,14 +297,10 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
     return Bundle(target=target, socs=socs, runner=runner, qnn=qnn, files=tuple(rows))
 
 
-def list_parts(bundle: Bundle, directory: Path) -> list[provenance.Part]:
-    """Return a bundle's files, each with the names of the libraries that it needs."""
-    parts = []
-    for file in bundle.files:
-        elf = read_library(directory / file.name)
-        needs = elf.needed if elf else ()
-        parts.append(provenance.Part(file.name, file.sha256, file.qnn, needs))
-    return parts
+def list_parts(bundle: Bundle, directory: Path) -> dict[BundleFile, tuple[str, ...]]:
+    """Return the names of the libraries that each file of a bundle needs."""
+    found = {file: read_library(directory / file.name) for file in bundle.files}
+    return {file: elf.needed if elf else () for file, elf in found.items()}
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:

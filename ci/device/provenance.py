@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -186,15 +185,13 @@ PACKAGE = "cyclonedx"
 NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 
 
-@dataclass(frozen=True)
-class Part:
-    """A file of a bundle, as an SBOM lists it. ``needs`` lists the names of the libraries that it
-    links to."""
+class BundleFile(msgspec.Struct, frozen=True):
+    """A file of a bundle. ``qnn`` is the QNN build recorded in the file, or empty."""
 
     name: str
     sha256: str
-    version: str = ""
-    needs: tuple[str, ...] = ()
+    size_bytes: int
+    qnn: str = ""
 
 
 def has_sbom_library() -> bool:
@@ -202,9 +199,12 @@ def has_sbom_library() -> bool:
     return importlib.util.find_spec(PACKAGE) is not None
 
 
-def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
-    """Write a CycloneDX 1.6 document that lists a bundle's files and their dependencies, but not
-    their licences. The document's serial number is computed from ``digest``.
+def write_sbom(
+    target: Path, name: str, digest: str, parts: Mapping[BundleFile, Sequence[str]]
+) -> None:
+    """Write a CycloneDX 1.6 document that lists a bundle's files, and for each the names of the
+    libraries that it needs, but not their licences. The serial number of the document is computed
+    from ``digest``.
 
     Needs cyclonedx-python-lib. Raises UsageError if SOURCE_DATE_EPOCH is not a valid time.
     """
@@ -224,14 +224,14 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
             kind = ComponentType.MACHINE_LEARNING_MODEL
         made[part.name] = Component(
             name=part.name,
-            version=part.version or None,
+            version=part.qnn or None,
             type=kind,
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)],
             bom_ref=part.name,
         )
-    for part in parts:
+    for part, needs in parts.items():
         bom.components.add(made[part.name])
-        needed = [made[need] for need in part.needs if need in made and need != part.name]
+        needed = [made[need] for need in needs if need in made and need != part.name]
         bom.register_dependency(made[part.name], needed)
     bom.register_dependency(root, made.values())
     target.write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n", encoding="utf-8")

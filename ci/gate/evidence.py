@@ -212,12 +212,10 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     """Yield details of a case that contradict a pass. No limits are checked if ``rule`` is None or
     has limits for single outputs."""
-    for what, value in (
-        ("a missing library", case.lacks),
-        ("a reason to fail", case.findings),
-    ):
-        if value:
-            yield what
+    if case.lacks:
+        yield "a missing library"
+    if case.findings:
+        yield "a reason to fail"
     if not case.inputs or (case.max_abs, case.equal) == (None, None):
         yield "no outputs"
     if rule is None or rule.outputs:

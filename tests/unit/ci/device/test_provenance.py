@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.device.provenance import Part, find_evidence, list_signed, write_sbom
+from ci.device.provenance import BundleFile, find_evidence, list_signed, write_sbom
 from ci.report.schema import Status
 from ci.signing.record import (
     LOG_NAME,
@@ -28,12 +28,12 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     pytest.importorskip("cyclonedx", reason="another session installs it")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abcd"]
-    parts = [
-        Part("runner", digests[0], needs=("libc.so", "libQnnHtp.so", "runner", "liba.so")),
-        Part("libQnnHtp.so", digests[1], "v2.49.40.260810104044"),
-        Part("model.pte", digests[2]),
-        Part("liba.so", digests[3], needs=("libQnnHtp.so",)),
-    ]
+    parts = {
+        BundleFile("runner", digests[0], 1): ("libc.so", "libQnnHtp.so", "runner", "liba.so"),
+        BundleFile("libQnnHtp.so", digests[1], 1, "v2.49.40.260810104044"): (),
+        BundleFile("model.pte", digests[2], 1): (),
+        BundleFile("liba.so", digests[3], 1): ("libQnnHtp.so",),
+    }
     for path in (tmp_path / "one.json", tmp_path / "two.json"):
         write_sbom(path, "bundle", "d" * 64, parts)
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
