@@ -328,7 +328,11 @@ class Needs:
             cases = choose_cases(path, self.difference, self.rules.cases)
             self.cases.update(cases or ())
             if cases:
-                self.note(planned, path, describe_cases(cases, self.difference))
+                models = ", ".join(dict.fromkeys(case.model for case in cases))
+                why = f"{count(len(cases), 'case depends', 'cases depend')} on it: {models}"
+                if set(cases) >= set(list_cases(self.difference.head.suite)):
+                    why = "every case depends on it"
+                self.note(planned, path, why)
             found = found or cases is not None
         return self._note_neighbours(path) or found
 
@@ -382,10 +386,3 @@ class Needs:
         suite = list_cases(self.difference.head.suite)
         chosen = {*self.cases, *(suite if self.everything else ())}
         return (*(case for case in suite if case in chosen), *sorted(chosen - set(suite)))
-
-
-def describe_cases(cases: tuple[CaseName, ...], difference: Difference) -> str:
-    if set(cases) >= set(list_cases(difference.head.suite)):
-        return "every case depends on it"
-    models = ", ".join(dict.fromkeys(case.model for case in cases))
-    return f"{count(len(cases), 'case depends', 'cases depend')} on it: {models}"

@@ -12,6 +12,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,20 +101,17 @@ class Repository:
     def require_history(self, base: str = "", head: str = "") -> None:
         """Raise UsageError for a shallow clone, in which merge bases may be wrong. A ``base`` from
         which ``head`` descends is its own merge base, so it is accepted."""
-        shallow = self.ask("rev-parse", "--is-shallow-repository").strip() == "true"
-        if shallow and not (base and self._descends(head or "HEAD", base)):
-            raise UsageError(
-                f"{self.source} is a shallow clone",
-                why="the commit to compare with may be missing",
-                fix=FETCH,
-            )
-
-    def _descends(self, head: str, base: str) -> bool:
-        try:
-            commits = self.resolve(base), f"^{self.resolve(head)}"
-        except UsageError:
-            return False
-        return not self.ask("rev-list", "--max-count=1", *commits)
+        if self.ask("rev-parse", "--is-shallow-repository").strip() != "true":
+            return
+        with suppress(UsageError):  # a commit is missing
+            commits = (self.resolve(base), f"^{self.resolve(head or 'HEAD')}") if base else ()
+            if commits and not self.ask("rev-list", "--max-count=1", *commits):
+                return
+        raise UsageError(
+            f"{self.source} is a shallow clone",
+            why="the commit to compare with may be missing",
+            fix=FETCH,
+        )
 
     def ask(self, *words: str) -> str:
         """Return git's output."""

@@ -69,36 +69,26 @@ def find_roots(
         for name, variable in VARIABLES.items()
     }
     missing = {name for name in needed if not named[name]}
-    if missing:
-        named |= locate_roots(missing, named["hexagon_sdk"], progress)
-    return Roots(**named, build=build)
-
-
-def locate_roots(
-    missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
-) -> dict[str, Path | None]:
-    """Return the roots in ``missing`` that the store has for profile lpai. A root that it does not
-    have is None or left out.
-
-    The Hexagon tools are a sub-directory of ``hexagon_sdk`` or, if that is None, of the Hexagon SDK
-    in the store.
-    """
+    if not missing:
+        return Roots(**named, build=build)
     from provisioning.artifacts.environment import profile_requests
     from provisioning.artifacts.provision import locate_artifact
     from provisioning.artifacts.sources import Options
     from provisioning.manifest.reader import read_profile
     from provisioning.store.store import Store
 
-    found: dict[str, Path | None] = {"hexagon_sdk": hexagon_sdk}
+    found = {"hexagon_sdk": named["hexagon_sdk"]}
     for request in profile_requests(read_profile(PROFILE), Options(offline=True)):
         name = request.toolchain.name.replace("-", "_")
-        if name in missing or (name == "hexagon_sdk" and not hexagon_sdk):
+        if name in missing or (name == "hexagon_sdk" and not found[name]):
             located = locate_artifact(request, Store(), progress)
             found[name] = located.root if located else None
     if "hexagon_tools" in missing and found["hexagon_sdk"]:
+        # The tools are a sub-directory of the Hexagon SDK.
         place = read_profile(TOOLS_PROFILE).variables[VARIABLES["hexagon_tools"]]
         found["hexagon_tools"] = Path(place.format_map({"hexagon-sdk": found["hexagon_sdk"]}))
-    return {name: path for name, path in found.items() if name in missing}
+    named |= {name: path for name, path in found.items() if name in missing}
+    return Roots(**named, build=build)
 
 
 @dataclass(frozen=True)

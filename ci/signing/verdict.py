@@ -125,31 +125,30 @@ class Verification:
             "mbn_header_version": self.header_version,
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
-            "signers": [_signer_data(signer) for signer in self.signers],
+            "signers": [
+                {
+                    "authority": signer.authority,
+                    "scheme": signer.scheme.value,
+                    "signature_bytes": signer.signature_bytes,
+                    "certificates": [
+                        {
+                            "subject": one.subject,
+                            "issuer": one.issuer,
+                            "not_before": one.not_before.isoformat(),
+                            "not_after": one.not_after.isoformat(),
+                            "key": one.key,
+                            "key_bits": one.key_bits,
+                            "sha256": one.fingerprint,
+                        }
+                        for one in signer.chain
+                    ],
+                }
+                for signer in self.signers
+            ],
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
         }
-
-
-def _signer_data(signer: SignedBy) -> dict[str, Any]:
-    return {
-        "authority": signer.authority,
-        "scheme": signer.scheme.value,
-        "signature_bytes": signer.signature_bytes,
-        "certificates": [
-            {
-                "subject": certificate.subject,
-                "issuer": certificate.issuer,
-                "not_before": certificate.not_before.isoformat(),
-                "not_after": certificate.not_after.isoformat(),
-                "key": certificate.key,
-                "key_bits": certificate.key_bits,
-                "sha256": certificate.fingerprint,
-            }
-            for certificate in signer.chain
-        ],
-    }
 
 
 def render_reports(reports: Mapping[Path, Verification]) -> str:

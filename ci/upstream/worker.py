@@ -4,7 +4,7 @@ collects a suite once for all workers.
 Each test runs in a fork of a worker of ci.cases.pool, so it cannot affect other tests.
 
 Programs run on the emulator with ExecuTorch's Python runtime instead of qnn_executor_runner.
-Upstream's tests start an executable for each program. The executable that ``write_client`` writes
+Upstream's tests start an executable for each program. The executable that ``run_here`` writes
 passes its arguments to a process that was forked before the test began. That process has loaded
 torch but not QNN's compiler, and forks again for each program. The executable prints the output or
 the error to stdout, and exits with 0, FAILED or, if the fork dies, DEAD.
@@ -68,13 +68,6 @@ code, output = json.load(line.makefile())
 print(output)
 sys.exit(code)
 """
-
-
-def write_client(path: Path) -> None:
-    """Write to ``path`` the executable that upstream's tests start for each program."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(CLIENT.format(python=sys.executable, address=ADDRESS), encoding="utf-8")
-    path.chmod(0o755)
 
 
 @contextmanager
@@ -237,8 +230,11 @@ def run_here(name: str, directory: Path) -> Entry:
     work = directory / "work"
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
-    write_client(work / RUNNER)
-    os.environ["QNN_EXECUTOR_RUNNER"] = str(work / RUNNER)
+    client = work / RUNNER
+    client.parent.mkdir(parents=True, exist_ok=True)
+    client.write_text(CLIENT.format(python=sys.executable, address=ADDRESS), encoding="utf-8")
+    client.chmod(0o755)
+    os.environ["QNN_EXECUTOR_RUNNER"] = str(client)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(SEED)
     item = collected[name]
