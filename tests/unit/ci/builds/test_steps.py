@@ -123,7 +123,7 @@ FAILURES = {
 
 
 def read(text: str) -> Output:
-    output = Output(Bar("build", 0, "", None, live=False), Progress(None), echo=False)
+    output = Output(Bar("build", 0, "", Progress(None)), Progress(None), echo=False)
     for line in text.splitlines():
         output.read_line(line)
     return output
