@@ -177,7 +177,7 @@ def judge_case(
         operators=list_operators(found, scheme, soc, policy),
         partitions=found.partitions,
         border_bytes=sum_bytes(
-            size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
+            size for part in found.partitions for size in (part.input_bytes, part.output_bytes)
         ),
         io_bytes=found.io_bytes,
         written_back=found.written_back,
@@ -256,7 +256,7 @@ def make_document(audit: Audit) -> Document:
         Row(
             (
                 *(names[case.model], case.scheme, case.soc, case.status.value),
-                f"{case.count(taken=True)}/{sum(one.count for one in case.operators)}",
+                f"{case.count(taken=True)}/{sum(row.count for row in case.operators)}",
                 str(len(case.partitions)),
                 show_bytes(case.border_bytes if case.partitions else None),
                 show_bytes(measure_extra(case)),
@@ -277,7 +277,7 @@ def make_document(audit: Audit) -> Document:
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
         where = [("", f"{where}: {reason}") for reason, where in _group_reasons(found)]
         advice = [(WORDS[cause.certainty], cause.text) for _, row in found for cause in row.causes]
-        advice += [(WORDS[one.proof], one.text) for _, row in found for one in row.remedies]
+        advice += [(WORDS[fix.proof], fix.text) for _, row in found for fix in row.remedies]
         cards.append(Card("on the CPU", title, (*where, *dict.fromkeys(advice))))
     cards += [
         Card("known fault", f"{names[model]}: {fault}", (("", where), ("fix", fault.fix)))

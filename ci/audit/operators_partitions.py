@@ -173,7 +173,7 @@ def measure(graph: Any, names: Sequence[Any]) -> int | None:
 
 def measure_value(value: Any) -> int | None:
     """Return the size in bytes of the tensors in a node's value; None if a shape varies."""
-    tensors = [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
     if any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape):
         return None
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

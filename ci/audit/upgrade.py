@@ -69,7 +69,7 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         """Return whether a run or a case is missing, or whether the status of a case became
         worse."""
         grave = {"run", "status"}
-        return any(one.verdict == "worse" and one.what in grave for one in self.differences)
+        return any(row.verdict == "worse" and row.what in grave for row in self.differences)
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
@@ -113,7 +113,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
     subject, found = str(before.name), compare_case(before, now, same_host=True)
     if found.now is not found.before:
-        old, new = (f"{one.status.value} {one.headline}".rstrip() for one in (before, now))
+        old, new = (f"{case.status.value} {case.headline}".rstrip() for case in (before, now))
         worse = RANKS[found.now] > RANKS[found.before]
         yield Difference(subject, "status", old, new, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
@@ -129,10 +129,10 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
             apart = own - was if isfinite(own - was) else None
             yield Difference(subject, what, old, new, "worse" if own < was else "better", apart)
     if found.metric:
-        old, new = (f"{one.metric:.4g}" for one in (before, now))
+        old, new = (f"{case.metric:.4g}" for case in (before, now))
         yield Difference(subject, "metric", old, new, "worse" if found.metric < 0 else "better")
     if (apart := found.cycles) is not None:
-        old, new = (_show_cycles(one) for one in (before, now))
+        old, new = (_show_cycles(case) for case in (before, now))
         yield Difference(subject, "cycles", old, new, "worse" if apart > 0 else "better", apart)
     yield from _compare_figures(subject, before.footprint, now.footprint)
 
@@ -182,7 +182,7 @@ def _compare_figures(
         if name in MEASURED and change is not None and abs(change) < MEASURED_SHARE:
             continue
         worse = own < was if name == LEAST else own > was
-        old, new = (f"{one:,}{unit}" for one in (was, own))
+        old, new = (f"{value:,}{unit}" for value in (was, own))
         yield Difference(subject, name, old, new, "worse" if worse else "better", change)
 
 

@@ -62,8 +62,8 @@ def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str
     """Return the name of a toolchain's baselines file. It consists of the names and versions of
     ExecuTorch or ONNX Runtime and of QNN, followed by the backend unless that is HTP."""
     engines = ("executorch", "onnxruntime")
-    named = (one for one in tools if one.name in engines or one.name.startswith("qnn-"))
-    parts = sorted(f"{one.name}-{one.version}" for one in named)
+    named = (tool for tool in tools if tool.name in engines or tool.name.startswith("qnn-"))
+    parts = sorted(f"{tool.name}-{tool.version}" for tool in named)
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
 

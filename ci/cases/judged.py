@@ -342,7 +342,7 @@ class CaseJudge:
         causes the error in its headline, if one of them is known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        if fault := next((one for one in self.list_faults() if not one.is_scheme), None):
+        if fault := next((known for known in self.list_faults() if not known.is_scheme), None):
             names = (fault.label, *(cause.name for cause in fault.advice.causes))
             return finding.renamed(*(f"known fault {name}" for name in names))
         return finding.renamed(self.evidence.culprit) if self.evidence.culprit else finding
@@ -529,7 +529,7 @@ REASONS = (
 
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
-    alike = {(one.label, str(one.origin) or one.reason): one for one in left[::-1]}
+    alike = {(node.label, str(node.origin) or node.reason): node for node in left[::-1]}
     every = [f"{one.label}: {one.text}" for one in alike.values()][::-1]  # each line once
     more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
@@ -709,7 +709,7 @@ def describe_program(artifact: Artifact) -> dict[str, Any]:
         "lower_s": artifact.lower_s,
         "pte_bytes": compiled.size_bytes,
         "fallback_ops": tuple(
-            FallbackOp(op=one.label, reason=one.text) for one in delegation.fallback_ops
+            FallbackOp(op=node.label, reason=node.text) for node in delegation.fallback_ops
         ),
         "inputs": compiled.sets,
         "made_inputs": compiled.made_inputs,
@@ -732,7 +732,7 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
     folder = f"{first.rpartition('/')[0]}/"
     names = [name for name in artifact.files if name.startswith(folder)]
     every = [name for name in dict.fromkeys([first, *sorted(names)]) if name in artifact.files]
-    return tuple(ProgramFile(name=Path(one).name, sha256=artifact.files[one]) for one in every)
+    return tuple(ProgramFile(name=Path(file).name, sha256=artifact.files[file]) for file in every)
 
 
 def describe_loss(loss: Loss) -> str:

@@ -173,7 +173,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
-            _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
+            _threshold(row.scheme, row.limits, row.model, row.reason) for row in self.override
         ]
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:

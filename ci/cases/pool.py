@@ -462,7 +462,7 @@ def read_tail(log: Path) -> str:
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
         lines = [one for one in text.splitlines() if one.strip() and not EMPTY_BAR.match(one)]
-        lines = [one for one in lines if not one.lstrip().startswith(CHATTER)]
+        lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
         lines = [line for line in lines if not any(one in line for one in CHATTING)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""

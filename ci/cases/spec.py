@@ -163,7 +163,7 @@ def choose_schemes(
             )
     names = match_all("scheme", words, every)
     asked = {
-        model: [entry.find_scheme(one) for one in names if one in (*own[model], *lane.schemes)]
+        model: [entry.find_scheme(name) for name in names if name in (*own[model], *lane.schemes)]
         for model, entry in chosen.items()
     }
     if words and not any(asked.values()):

@@ -211,7 +211,7 @@ def block_sizes(
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
     candidates = list_candidates(graph_module.graph)
-    own = {one.name for one in candidates if any(map(one.belongs, others))}
+    own = {node.name for node in candidates if any(map(node.belongs, others))}
     shapes = {
         node.name: node.args[1].meta["val"].shape
         for node in graph_module.graph.nodes
@@ -343,8 +343,8 @@ def select_parts(quantizer: Any, choices: Choices) -> None:
         return transformed
 
     quantizer.transform_for_annotation = transform_and_assign
-    configs = [ModuleQConfig(**configure(one.scheme, choices.observer)) for one in choices.parts]
-    owns = [lambda node, part=one: owners.get(node.name) is part for one in choices.parts]
+    configs = [ModuleQConfig(**configure(part.scheme, choices.observer)) for part in choices.parts]
+    owns = [lambda node, part=part: owners.get(node.name) is part for part in choices.parts]
     quantizer.set_submodule_qconfig_list([*zip(owns, configs, strict=True)])
 
 
@@ -396,7 +396,7 @@ def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     ranges = []
     for inputs in sets:
         run_eager(prepared, [inputs])
-        ranges.append([(one.min_val.clone(), one.max_val.clone()) for one in observers])
+        ranges.append([(seen.min_val.clone(), seen.max_val.clone()) for seen in observers])
     for one, observer, seen in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
         observer.min_val.copy_(torch.stack([low for low, _ in seen]).amin(0))
         observer.max_val.copy_(torch.stack([high for _, high in seen]).amax(0))

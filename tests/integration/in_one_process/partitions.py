@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
     def fail(*given: Any) -> None:
         raise ValueError(f"no {given[1].value} for {given[2]}")
 
-    monkeypatch.setattr(audit.Lowering, "quantize", fail)
+    monkeypatch.setattr("ci.executorch.lower.quantize_model", fail)
     found = partition(tmp_path, monkeypatch, None, scheme=Scheme.A8W8)
     assert found.failure
     assert found.failure.headline.startswith("refused: ValueError: no 8a8w for SM8650")
