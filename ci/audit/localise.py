@@ -148,9 +148,8 @@ class TorchParts:
     def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
         """Write what a reproducer needs next to ``file``, or the whole reproducer. Return the
         Python code of the part's ``forward`` method, or "" if no more has to be written."""
-        from ci.audit.localise_reproducer import write_tensors
-
-        return write_tensors(self.hold(spec), cut, file.with_suffix(".pt"))
+        code: str = self.hold(spec).write(cut, file.with_suffix(".pt"))
+        return code
 
 
 @dataclass(frozen=True)

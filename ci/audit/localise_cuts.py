@@ -4,9 +4,11 @@ differ from the graph, and changes the graph so that the difference disappears."
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from provisioning.errors import UsageError
 Range = tuple[float, float]
 ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
 LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+RELEASED = re.compile(r";  .* = None$", re.MULTILINE)  # in the code that torch generates
 WIDER = 1.01  # an additional factor, because values may grow when other ranges change
 
 
@@ -293,6 +296,27 @@ class Graphs:
             )
         recorded = record(self.module, self.sets, names)
         return part, [tuple(values[name] for name in names) for values in recorded]
+
+    def write(self, cut: Cut, file: Path) -> str:
+        """Write the weights and inputs of a part to ``file``, and return the Python code of the
+        part's ``forward`` method."""
+        module, sets = self.cut(cut)
+        weights: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        graph, made = Graph(), dict[Node, Node]()
+        for node in module.graph.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            if node.op == "get_attr":
+                name = names.setdefault(str(node.target), f"weight_{len(names)}")
+                weights[name] = _read(module, node).detach().clone()
+                made[node].target = name
+            if node.op == "output":
+                graph.lint()
+        text = RELEASED.sub("", graph.python_code("self").src)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        kept = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
+        torch.save({"weights": weights, "inputs": kept}, file)
+        return "\n".join(f"    {line}".rstrip() for line in text.strip().splitlines())
 
 
 def _find_absorbed(node: Node, operators: Collection[str]) -> str:

@@ -4,20 +4,14 @@ the .pt file next to it, with weights and inputs, and the variables of ``qnn-ci 
 
 from __future__ import annotations
 
-import re
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
 
-from ci.audit.localise_search import Cut, Located
+from ci.audit.localise_search import Located
 from ci.cases.spec import CaseSpec
 from provisioning.files import write_whole
 
-if TYPE_CHECKING:
-    from ci.audit.localise_cuts import Graphs
-
-RELEASED = re.compile(r";  .* = None$", re.MULTILINE)
 TEMPLATE = Template('''\
 """$title
 
@@ -94,37 +88,9 @@ if __name__ == "__main__":
 MARGIN_DB = 6.0
 
 
-def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
-    """Write the weights and inputs of a part to ``file``, and return the Python code of the part's
-    ``forward`` method."""
-    import torch
-    from torch.fx import Graph
-
-    module, sets = graphs.cut(cut)
-    weights: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    graph = Graph()
-    made: dict[Any, Any] = {}
-    for node in module.graph.nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
-        if node.op == "get_attr":
-            place = str(node.target)
-            name = names.setdefault(place, f"weight_{len(names)}")
-            owner, _, last = place.rpartition(".")
-            weights[name] = getattr(module.get_submodule(owner), last).detach().clone()
-            made[node].target = name
-        if node.op == "output":
-            graph.lint()
-    text = graph.python_code("self").src
-    file.parent.mkdir(parents=True, exist_ok=True)
-    kept = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
-    torch.save({"weights": weights, "inputs": kept}, file)
-    return "\n".join(f"    {line}".rstrip() for line in RELEASED.sub("", text).strip().splitlines())
-
-
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
-    ``forward`` method, as returned by write_tensors."""
+    ``forward`` method, as returned by Graphs.write."""
     worst = max(found.part_outputs, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(

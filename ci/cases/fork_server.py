@@ -21,9 +21,7 @@ from ci.cases.forked import redirected
 from ci.cases.pool import IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
 
-if (
-    STARTER not in os.environ
-):  # multiprocessing started it, because the pool's server had just ended
+if STARTER not in os.environ:  # started by multiprocessing, as the pool's server had just ended
     os._exit(1)
 # A model's factory runs in the user's directory; modules there must not be imported by accident.
 sys.path[:] = [place for place in sys.path if place]

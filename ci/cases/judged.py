@@ -553,7 +553,7 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
     found = RETYPED.find(
         f"{first.node} was requested in {first.asked}, but its {compiled}{more}",
         evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
-        places=[place for one in retyped[:1] for place in one.origin.places],
+        places=first.origin.places,
         advice=ISLAND
         if first.asked == name_type(FLOAT_BITS)
         else advise(
