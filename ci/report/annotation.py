@@ -112,18 +112,13 @@ def render_log(
     """
     described = [{"id": rule, "shortDescription": {"text": rules[rule]}} for rule in rules]
     driver = {"name": name, "version": version, "rules": described}
-    return {
-        "$schema": SCHEMA_URI,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {"driver": driver},
-                "originalUriBaseIds": {TREE: {"description": {"text": root}}},
-                "columnKind": "utf16CodeUnits",
-                "results": results[:MAX_RESULTS],
-            }
-        ],
+    run = {
+        "tool": {"driver": driver},
+        "originalUriBaseIds": {TREE: {"description": {"text": root}}},
+        "columnKind": "utf16CodeUnits",
+        "results": results[:MAX_RESULTS],
     }
+    return {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
 
 
 def render_annotations(

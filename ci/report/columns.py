@@ -370,17 +370,13 @@ def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> li
     names = names or name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
-    if cases and all(case.runner.startswith("onnxruntime") for case in cases):
+    if not cases:
+        return columns
+    if all(case.runner.startswith("onnxruntime") for case in cases):
         # With ONNX Runtime, the program is a context binary.
-        columns = [
-            column if column.name != ".pte" else replace(column, title="context size")
-            for column in columns
-        ]
-    return [
-        column
-        for column in columns
-        if not column.number or not cases or any(map(column.is_had, cases))
-    ]
+        place = [column.name for column in columns].index(".pte")
+        columns[place] = replace(columns[place], title="context size")
+    return [one for one in columns if not one.number or any(map(one.is_had, cases))]
 
 
 def name_report(report: Report) -> dict[str, str]:

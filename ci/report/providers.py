@@ -100,19 +100,17 @@ def _escape_data(text: str) -> str:
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
     """Fold the output of the block in GitHub's log, under ``label``. Elsewhere, do nothing."""
-    begin = f"::group::{_escape_data(label)}\n"
-    begin, end = (begin, "::endgroup::\n") if provider.is_github else ("", "")
-    _write(progress, begin)
+
+    def write(command: str) -> None:
+        if progress.stream and provider.is_github:
+            with progress.lock:
+                write_through(progress.stream, command)
+
+    write(f"::group::{_escape_data(label)}\n")
     try:
         yield
     finally:
-        _write(progress, end)
-
-
-def _write(progress: Progress, text: str) -> None:
-    if progress.stream and text:
-        with progress.lock:
-            write_through(progress.stream, text)
+        write("::endgroup::\n")
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:

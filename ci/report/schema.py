@@ -442,10 +442,9 @@ class Digests(Record, frozen=True, kw_only=True):
 
     def differing(self, base: Digests) -> tuple[str, ...]:
         """Return the names of the digests that are known in both cases and differ."""
-        pairs = {
-            name: (getattr(base, name), getattr(self, name)) for name in self.__struct_fields__
-        }
-        return tuple(name for name, (was, now) in pairs.items() if was and now and was != now)
+        was, now = msgspec.structs.asdict(base), msgspec.structs.asdict(self)
+        known = (name for name in was if was[name] and now[name])
+        return tuple(name for name in known if was[name] != now[name])
 
 
 class Heat(Record, frozen=True, kw_only=True):

@@ -146,10 +146,8 @@ def show_share(delegated: int | None, fallback: int | None) -> str:
 
 def show_counts(summary: Summary) -> str:
     """Return text such as ``38 passed, 1 failed, 1 unsupported, 12 cached``."""
-    return (
-        f"{summary.passed} passed, {summary.failed} failed, "
-        f"{summary.unsupported} unsupported, {summary.cached} cached"
-    )
+    counts = ("passed", "failed", "unsupported", "cached")
+    return ", ".join(f"{getattr(summary, name)} {name}" for name in counts)
 
 
 def show_work(report: Report) -> str:

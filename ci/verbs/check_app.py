@@ -69,25 +69,21 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
     """Return a description of each unit with the sizes of its components and its verdict."""
     lines = []
     for one in checked:
-        verdict = render_verdict(one.verdict, strict=strict, width=width)
-        lines += [*_describe(one.unit), "", verdict]
+        unit = one.unit
+        extraction = {True: "yes", False: "no", None: "unknown"}[find_extraction(unit)]
+        level = unit.min_sdk if unit.min_sdk is not None else "not stated"
+        qnn = ", ".join(_builds(unit)) or "unknown"
+        lines += [
+            f"{unit.name} ({unit.kind.value}), minSdk {level}, libraries extracted: {extraction}",
+            f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {qnn}",
+        ]
+        for name, (count, size, packed) in measure(unit).items():
+            is_packed = packed and unit.kind is not Kind.DIRECTORY
+            within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
+            files = f"{count:>4} file{'s' if count > 1 else ' '}"
+            lines.append(f"  {name:<24} {files} {size / 1e6:>8.1f} MB{within}")
+        lines += ["", render_verdict(one.verdict, strict=strict, width=width)]
     return "\n".join(lines)
-
-
-def _describe(unit: AppUnit) -> list[str]:
-    extraction = {True: "yes", False: "no", None: "unknown"}[find_extraction(unit)]
-    level = unit.min_sdk if unit.min_sdk is not None else "not stated"
-    rows = [
-        f"{unit.name} ({unit.kind.value}), minSdk {level}, libraries extracted: {extraction}",
-        f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {', '.join(_builds(unit)) or 'unknown'}",
-    ]
-    for name, (count, size, packed) in measure(unit).items():
-        is_packed = packed and unit.kind is not Kind.DIRECTORY
-        within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
-        rows.append(
-            f"  {name:<24} {count:>4} file{'s' if count > 1 else ' '} {size / 1e6:>8.1f} MB{within}"
-        )
-    return rows
 
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:

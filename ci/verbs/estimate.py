@@ -121,7 +121,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.calibrate:
-        return fit_own(args, progress)
+        lines = calibrate([read_report(path) for path in args.calibrate])
+        progress.step(f"wrote {shown_path(write_own(lines, args.policy))}")
+        told = "".join(f"{describe_line(line)}\n" for line in lines)
+        return Outcome(told, msgspec.to_builtins(lines))
     if not args.model:
         raise UsageError("there is no model to estimate", fix="pass --model")
     device = find_device(args.device) if args.device else None
@@ -199,12 +202,3 @@ def simulate(
             ended = setup.pool.run(job, job.log, options.timeout_s)
             yield spec, as_compiled(ended)
     progress.step("4/4 report")
-
-
-def fit_own(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Fit lines to the times in reports, and write them next to the policy."""
-    lines = calibrate([read_report(path) for path in args.calibrate])
-    target = write_own(lines, args.policy)
-    progress.step(f"wrote {shown_path(target)}")
-    text = "".join(f"{describe_line(line)}\n" for line in lines)
-    return Outcome(text, msgspec.to_builtins(lines))

@@ -57,11 +57,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     lines += [f"  case: {case.name}"] * (not faults)
     lines += [f"  {fault}" for fault in faults]
     lines += [f"  warning: {' '.join(warning.split())}" for warning in case.warnings if not faults]
-    return Outcome(
-        "".join(f"{line}\n" for line in lines),
-        {"fits": not faults, "faults": faults, "case": described},
-        ExitCode.FAILED if faults else ExitCode.OK,
-    )
+    found = {"fits": not faults, "faults": faults, "case": described}
+    code = ExitCode.FAILED if faults else ExitCode.OK
+    return Outcome("".join(f"{line}\n" for line in lines), found, code)
 
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:

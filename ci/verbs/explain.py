@@ -52,9 +52,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         entries = [find_entry(name, rules) for name in args.files]
         found: dict[str, Any] = {"logs": [], "findings": [], "kinds": []}
         for entry in entries:
-            found["kinds" if isinstance(entry, Kind) else "findings"].append(
-                msgspec.to_builtins(entry)
-            )
+            place = "kinds" if isinstance(entry, Kind) else "findings"
+            found[place].append(msgspec.to_builtins(entry))
         return Outcome("\n".join(map(render_entry, entries)), found)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
@@ -65,12 +64,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = Provider({"GITHUB_ACTIONS": "true"}).annotate(list(annotate(explanations)))
     else:
         text = "\n".join(map(render, explanations))
-    return Outcome(
-        text,
-        {"logs": [msgspec.to_builtins(explanation) for explanation in explanations]},
-        ExitCode.FAILED if failed else ExitCode.OK,
-        exact=args.github,
-    )
+    data = {"logs": msgspec.to_builtins(explanations)}
+    code = ExitCode.FAILED if failed else ExitCode.OK
+    return Outcome(text, data, code, exact=args.github)
 
 
 def find_entry(name: str, rules: tuple[Rule, ...]) -> Rule | Kind:

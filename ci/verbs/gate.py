@@ -30,11 +30,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     verdict = reach_verdict(args.plan, args.needs, args.results)
     document = make_document(verdict)
     text = render_markdown(document) if args.markdown else show_document(document)
-    data = {
-        "green": verdict.is_green,
-        "jobs": [asdict(job) for job in verdict.jobs],
-        "notes": list(verdict.notes),
-    }
+    jobs = [asdict(job) for job in verdict.jobs]
+    data = {"green": verdict.is_green, "jobs": jobs, "notes": list(verdict.notes)}
     # DOWNLOAD asks for another run, if only infrastructure failed; FAILED asks for a fix.
     bad = ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
     return Outcome(text, data, ExitCode.OK if verdict.is_green else bad, exact=True)

@@ -48,10 +48,9 @@ class Localisation(Struct, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
 
 
-def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
+def data_of(cases: Sequence[Localised]) -> Any:
     """Return the data for the JSON output."""
-    data: dict[str, Any] = msgspec.to_builtins(Localisation(cases=tuple(cases)))
-    return data
+    return msgspec.to_builtins(Localisation(cases=tuple(cases)))
 
 
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:

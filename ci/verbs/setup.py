@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ci.report.annotation import Annotation, Level
@@ -14,7 +14,6 @@ from ci.report.providers import Provider, group, mask_secrets
 from ci.report.text import name_some
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
-    Environment,
     provision_profile,
     render_shell,
 )
@@ -70,7 +69,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         "repaired": json.dumps(any(note.level is Level.WARNING for note in notes)),
     }
     if verdict.fit:
-        return Outcome(hand_over(provider, environment, outputs), verdict.data(), exact=True)
+        stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
+        variables = {**dict.fromkeys(stale, ""), **environment.variables}
+        program = Path(sys.argv[0])
+        programs = [program.absolute().parent] if program.name == "qnn-ci" else []
+        # If the CI system cannot export the environment, a shell can evaluate what is printed.
+        exported = provider.export(variables, programs, outputs)
+        roots = (f"{one.name} {one.version}  {one.root}\n" for one in artifacts)
+        text = "".join(roots) if exported else render_shell(environment)
+        return Outcome(text, verdict.data(), exact=True)
     provider.export({}, [], outputs)
     write_message(render_verdict(verdict))  # a shell may evaluate stdout
     return Outcome("", verdict.data(), ExitCode.ENVIRONMENT)
@@ -84,18 +91,6 @@ def identify(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return state.st_ino, state.st_mtime_ns
-
-
-def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str, str]) -> str:
-    """Export the environment and return the artifacts' roots. If the CI system cannot export it,
-    return shell code that sets the environment."""
-    stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
-    variables = {**dict.fromkeys(stale, ""), **environment.variables}
-    program = Path(sys.argv[0])
-    programs = [program.absolute().parent] if program.name == "qnn-ci" else []
-    if not provider.export(variables, programs, outputs):
-        return render_shell(environment)
-    return "".join(f"{one.name} {one.version}  {one.root}\n" for one in environment.artifacts)
 
 
 def describe_repairs(

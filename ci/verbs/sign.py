@@ -22,7 +22,7 @@ from ci.signing.masking import (
 from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, SigningPolicy
-from ci.signing.sign import Signed, sign
+from ci.signing.sign import sign
 from ci.signing.verdict import render_reports
 from provisioning.console.command import (
     DIR,
@@ -71,9 +71,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for note in plan.notes:
         progress.step(f"note: {note}")
     if args.dry_run:
-        return _render_plan(plan, _describe_signer(plan))
+        return _render_plan(plan)
     signed = sign(plan, resolve_signer(plan), progress)
-    return _render_signed(signed, request.target)
+    text = render_reports({Path(name): one for name, one in signed.reports.items()})
+    files = count(len(signed.reports), "file")
+    text += f"\n{files} signed and verified in {request.target};"
+    text += f" recorded in {RECORD_NAME} and {STATEMENT_NAME}\n"
+    data = {
+        "dry_run": False,
+        "out": str(request.target),
+        "record": msgspec.to_builtins(signed.record),
+        "reports": {name: one.as_data() for name, one in signed.reports.items()},
+    }
+    return Outcome(text, data)
 
 
 def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
@@ -104,16 +114,13 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
     )
 
 
-def _describe_signer(plan: SignPlan) -> str:
-    """Return the signer's command, or the reason why there is none. (A dry run works without a
-    signer.)"""
+def _render_plan(plan: SignPlan) -> Outcome:
+    """Return what would be signed, with the signer's command or the reason why there is none. (A
+    dry run works without a signer.)"""
     try:
-        return shlex.join(mask_arguments(resolve_signer(plan).words))
+        signer = shlex.join(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:
-        return f"none found: {error.what}"
-
-
-def _render_plan(plan: SignPlan, signer: str) -> Outcome:
+        signer = f"none found: {error.what}"
     rows, lines = [], []
     for one in plan.inputs:
         wanted, version = one.wanted, f"V{one.hexagon_version:X}"
@@ -136,18 +143,3 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
         "notes": list(plan.notes),
     }
     return Outcome("".join(f"{line}\n" for line in lines), data)
-
-
-def _render_signed(signed: Signed, target: Path) -> Outcome:
-    text = render_reports({Path(name): one for name, one in signed.reports.items()})
-    text += (
-        f"\n{count(len(signed.reports), 'file')} signed and verified in {target}; recorded in"
-        f" {RECORD_NAME} and {STATEMENT_NAME}\n"
-    )
-    data = {
-        "dry_run": False,
-        "out": str(target),
-        "record": msgspec.to_builtins(signed.record),
-        "reports": {name: one.as_data() for name, one in signed.reports.items()},
-    }
-    return Outcome(text, data)
