@@ -15,7 +15,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.verbs import onnx, steps
-from provisioning.documents import LIMIT_BYTES
+from provisioning.documents import CONTENT_BYTES
 from provisioning.errors import ExitCode, UnfitError
 
 RANDOM = np.random.default_rng(4)
@@ -46,12 +46,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "bomb.npz", a=sets, b=sets)
     data = bytearray((tmp_path / "bomb.npz").read_bytes())
     for at in (data.find(b"PK\1\2"), data.rfind(b"PK\1\2")):  # each claims half of the limit
-        data[at + 24 : at + 28] = struct.pack("<I", LIMIT_BYTES // 2 + 1)
+        data[at + 24 : at + 28] = struct.pack("<I", CONTENT_BYTES // 2 + 1)
     (tmp_path / "bomb.npz").write_bytes(data)
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("a.txt", "no array")
     np.save(tmp_path / "sparse.npy", sets)
-    os.truncate(tmp_path / "sparse.npy", LIMIT_BYTES + 1)
+    os.truncate(tmp_path / "sparse.npy", CONTENT_BYTES + 1)
     return tmp_path
 
 
