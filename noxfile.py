@@ -72,7 +72,7 @@ class Failure:
     cause: str
 
 
-started: list[str] = []
+started: set[str] = set()
 finished: list[str] = []
 failures: list[Failure] = []
 
@@ -84,7 +84,6 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
     stderr is kept separate from the output of --json, and an interrupted verb gets time to end its
     processes. A failure is recorded for ``end_run``.
     """
-    started.append(session.name)
     python = make_environment(session, group, executorch)
     # ExecuTorch 1.2 looks for its flatc there.
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -180,7 +179,7 @@ def end_run() -> None:
     if not failures:
         return
     first = failures[0]
-    if len(set(started)) > 1:
+    if len(started) > 1:
         sys.stderr.write(f"nox > {first.session} failed first, with exit code {first.code}\n")
         sys.stderr.write(f"{first.cause}\n" if first.cause else "")
     sys.stdout.flush()
@@ -222,6 +221,7 @@ def digest_group(group: str, executorch: str = "") -> str:
 def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
     """Create or update a group's environment if needed, and return the path of its Python. Fail
     the session if this machine cannot run it."""
+    started.add(session.name)
     require_host(session, group)
     environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"
@@ -519,7 +519,6 @@ def test_trained(session: nox.Session) -> None:
     Options: ``--model 'pnet*'``, ``--lane onnx``.
     """
     fetch_library(session, "test")
-    started.append(session.name)
     python = make_environment(session, "test")
     session.run(str(python), "-m", "tests.trained", *session.posargs)
 
@@ -553,7 +552,6 @@ def unit(session: nox.Session) -> None:
 def run_tests(session: nox.Session, group: str, *folders: str) -> None:
     """Run pytest with the programs of an environment first on PATH. ``folders`` are left out if the
     user's arguments name files or folders of tests, from the root or from the user's directory."""
-    started.append(session.name)
     python = make_environment(session, group)
     words = [*(session.posargs or PARALLEL)]
     caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
@@ -571,7 +569,6 @@ def run_tests(session: nox.Session, group: str, *folders: str) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Run ruff, mypy and import-linter; check workflows, scripts and pages."""
-    started.append(session.name)
     programs = make_environment(session, "lint").parent
     env = {"PYTHONPATH": str(ROOT)}
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -646,7 +643,6 @@ def build_direct(session: nox.Session) -> None:
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
     """Build the sdist, the wheel and the SBOM in dist/, and the documentation in build/site."""
-    started.append(session.name)
     python = make_environment(session, "release")
     core = make_environment(session, "core")
     when = session.run("git", "log", "-1", "--format=%ct", silent=True, external=True)

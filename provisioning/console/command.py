@@ -504,15 +504,10 @@ def list_together(sessions: Mapping[str, str], own: str) -> list[str]:
     maps verbs to nox sessions; a name that ends in ``_`` is the prefix of several sessions.
     """
     names = os.environ.get(SESSIONS_VARIABLE, "").split()
+    known = {*names, *(name[: name.find("_") + 1] for name in names)}  # build_ of build_android
     return [
-        verb
-        for verb, session in sessions.items()
-        if verb != own and session and any(_is_session(name, session) for name in names)
+        verb for verb, session in sessions.items() if verb != own and session and session in known
     ]
-
-
-def _is_session(name: str, session: str) -> bool:
-    return name.startswith(session) if session.endswith("_") else name == session
 
 
 def keep_own(

@@ -244,7 +244,7 @@ def test_a_session_runs_its_module_in_its_environment(
     assert ran.options["stderr"] is None
     assert (ran.options["interrupt_timeout"], ran.options["terminate_timeout"]) == (3, 10)
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
-    assert linux.started == [name]
+    assert linux.started == {name}
     assert linux.failures == []
 
 
@@ -318,7 +318,7 @@ def test_a_session_knows_which_sessions_of_the_call_are_done(
             run(session)
         done.append(session.ran[0].options["env"]["QNN_CI_FINISHED"])
     assert done == ["", "plan", "plan"]
-    assert linux.started == ["plan", "parity", "provision"]
+    assert linux.started == {"plan", "parity", "provision"}
 
 
 def test_no_session_runs_by_default(noxfile: ModuleType) -> None:
@@ -438,7 +438,7 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     linux.failures += [
         linux.Failure(f"s{code}", code, "" if code == 5 else f"cause {code}") for code in codes
     ]
-    linux.started += started
+    linux.started.update(started)
     with pytest.raises(ExitedError) if codes else nullcontext():
         linux.end_run()
     assert ended == ([] if ends is None else [ends])
