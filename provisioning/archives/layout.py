@@ -189,10 +189,10 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         if clash != path and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and {path!r} differ only in case")
     for parent in census.directories:
-        if (kind := seen.get(parent.rstrip("/"), "dir")) != "dir":
-            held = next(path for path in seen if path.startswith(parent))
-            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} but contains {held!r}")
         name = parent.rstrip("/")
+        if (kind := seen.get(name, "dir")) != "dir":
+            held = next(path for path in seen if path.startswith(parent))
+            raise unsafe(archive, f"{name!r} is a {kind} but contains {held!r}")
         clash = folded.get(name.casefold(), name)
         if clash != name and seen[clash] != "dir" and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and the directory {name!r} differ only in case")

@@ -86,9 +86,9 @@ def count_columns(stream: TextIO) -> int | None:
         if not stream.isatty():
             return None
         asked = os.environ.get("COLUMNS", "")
-        return (
-            int(asked) if asked.isdigit() else os.get_terminal_size(stream.fileno()).columns or None
-        )
+        if asked.isdigit():
+            return int(asked)
+        return os.get_terminal_size(stream.fileno()).columns or None
     return None
 
 

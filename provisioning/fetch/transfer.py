@@ -238,18 +238,17 @@ def check_bundle() -> None:
     if not name:
         return
     path = Path(os.environ[name])
-    if not path.exists():
-        raise PermanentError(f"{name} points to {path}, which does not exist")
-    if not path.is_dir():
-        try:
+    try:
+        if not path.is_dir():
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-        except ssl.SSLError as error:
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            why = "does not exist"
+        elif isinstance(error, ssl.SSLError):
             empty = error.reason == "NO_CERTIFICATE_OR_CRL_FOUND"
-            has = "contains no certificates" if empty else "contains a damaged certificate"
-            raise PermanentError(f"{name} points to {path}, which {has}") from error
-        except OSError as error:
-            why = error.strerror
-            raise PermanentError(f"{name} points to {path}, which cannot be read: {why}") from error
+            why = "contains no certificates" if empty else "contains a damaged certificate"
+        raise PermanentError(f"{name} points to {path}, which {why}") from error
 
 
 @contextmanager
