@@ -130,7 +130,7 @@ _ON_GITHUB = re.compile(r".*github\.com[/:](.+?)(?:\.git)?/?")
 
 
 @dataclass(frozen=True)
-class Origin:
+class DirectUrl:
     """The content of direct_url.json: the URL that pip installed this copy from, '' if that was a
     package index, and what it knows of a checkout or a directory.
     """
@@ -140,18 +140,18 @@ class Origin:
     dir_info: Any = None
 
 
-def read_origin() -> Origin:
+def read_direct_url() -> DirectUrl:
     """Return where this copy came from. Of a damaged record, nothing is known."""
     with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
-        return decode_json(text, Origin)
-    return Origin()
+        return decode_json(text, DirectUrl)
+    return DirectUrl()
 
 
 def find_origin() -> str:
     """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub, otherwise
     ""."""
-    origin = read_origin()
+    origin = read_direct_url()
     owner, commit = _ON_GITHUB.fullmatch(origin.url), origin.vcs_info.get("commit_id")
     return f"{owner[1]}@{commit}" if owner and commit else ""
 
@@ -159,7 +159,7 @@ def find_origin() -> str:
 def install_command(extra: str) -> str:
     """Return the command that installs this project with an extra from where this copy came: a
     commit on GitHub, a directory, a wheel or a package index."""
-    origin, has_checkout = read_origin(), (CHECKOUT / "pyproject.toml").is_file()
+    origin, has_checkout = read_direct_url(), (CHECKOUT / "pyproject.toml").is_file()
     path = Path(unquote(urlsplit(origin.url).path)) if origin.url.startswith("file:") else None
     if repository := find_origin():
         target = f"{DISTRIBUTION}[{extra}] @ git+https://github.com/{repository}"
