@@ -190,9 +190,7 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN856")
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     """Yield a finding for the arm64-v8a libraries that are for the DSP, or named like a skel."""
-    named = {
-        file.name for file in unit.tree.files if file.qnn_name and file.qnn_name.part == "Skel"
-    }
+    named = {file.name for file in unit.tree.files if file.qnn_name.part == "Skel"}
     dsp = _find_dsp_names(unit) | named
     skels = [file for file in unit.qnn_libraries if file.name in dsp]
     if skels and find_extraction(unit) is False:

@@ -265,6 +265,6 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
 def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
     """Return the Hexagon versions of the HTP stubs or HTP skels in ``files``. ``part`` is ``Stub``
     or ``Skel``."""
-    names = filter(None, (file.qnn_name for file in files))
+    names = [file.qnn_name for file in files]
     found = {name.hexagon for name in names if (name.backend, name.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))

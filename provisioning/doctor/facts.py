@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from provisioning.elf.facts import Defect, ElfFacts
+from provisioning.elf.facts import EM_QDSP6, Defect, ElfFacts
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 
@@ -38,11 +38,15 @@ class QnnName(NamedTuple):
         """Whether it is a stub or a skel, which need each other."""
         return self.part in {"Stub", "Skel"}
 
+    @property
+    def is_htp_skel(self) -> bool:
+        return (self.backend, self.part) == ("Htp", "Skel")
 
-def parse_qnn_name(name: str) -> QnnName | None:
-    """Parse a name such as ``libQnnHtpV75Skel.so``; return None for other libraries."""
+
+def parse_qnn_name(name: str) -> QnnName:
+    """Parse a name such as ``libQnnHtpV75Skel.so``; for other libraries, all parts are ''."""
     found = QNN_NAME.fullmatch(name)
-    return QnnName(*(part or "" for part in found.groups())) if found else None
+    return QnnName(*(found.groups("") if found else ("", "", "")))
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,22 @@ class FileFacts:
         return self.path.name
 
     @property
-    def qnn_name(self) -> QnnName | None:
+    def qnn_name(self) -> QnnName:
         return parse_qnn_name(self.name)
+
+    @property
+    def machine(self) -> int | None:
+        return self.elf.machine if self.elf else None
+
+    @property
+    def version(self) -> str:
+        """The QNN version that it contains, '' if there is none."""
+        return (self.build.version if self.build else None) or ""
+
+    @property
+    def is_cpu_library(self) -> bool:
+        """Whether it is a QNN library for a CPU."""
+        return self.name.startswith("libQnn") and self.machine not in {None, EM_QDSP6}
 
     @property
     def directory(self) -> str:

@@ -59,7 +59,7 @@ def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
     A file in another directory, such as a skel, belongs to the set whose directory is nearest to
     it, or to several if they are equally near. Without CPU libraries, all files are one set.
     """
-    places = sorted({file.directory for file in files if _is_cpu_library(file)})
+    places = sorted({file.directory for file in files if file.is_cpu_library})
     sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
     for file in files:
         near = {place: _shared_parts(place, file.directory) for place in sets}
@@ -67,11 +67,6 @@ def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
             if near[place] == max(near.values()):
                 members.append(file)
     return [tuple(members) for members in sets.values() if members]
-
-
-def _is_cpu_library(file: FileFacts) -> bool:
-    is_elsewhere = file.elf is None or file.elf.machine == EM_QDSP6
-    return file.name.startswith("libQnn") and not is_elsewhere
 
 
 def _shared_parts(place: str, directory: str) -> tuple[bool, int]:
@@ -141,9 +136,7 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
-        versions = sorted(
-            {file.build.version for file in named if file.build and file.build.version}
-        )
+        versions = sorted({file.version for file in named} - {""})
         partly = f", only the version {', '.join(versions)}" if versions else ""
         yield seen("QNN libraries", named[0].path.parent, partly=partly)
 
@@ -162,8 +155,8 @@ def _names_a_build(file: FileFacts) -> bool:
     (2.20, 2.37 and 2.47 to 2.51). The LPAI skel, for example, does not.
     """
     found = file.qnn_name
-    is_htp = found and found.backend == "Htp" and bool(found.hexagon) == found.is_half
-    return bool(is_htp) or file.name == "libHtpPrepare.so"
+    is_htp = found.backend == "Htp" and bool(found.hexagon) == found.is_half
+    return is_htp or file.name == "libHtpPrepare.so"
 
 
 @FAMILIES.check("QNN317")
@@ -188,7 +181,7 @@ def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:
     skels = {file.qnn_name for file in family.files}
     for file in family.files:
         stub = file.qnn_name
-        if not stub or stub.part != "Stub" or stub.backend not in family.backends:
+        if stub.part != "Stub" or stub.backend not in family.backends:
             continue
         counts = stub.backend != "Htp" or family.hexagon in {"", stub.hexagon}
         if counts and stub._replace(part="Skel") not in skels:
@@ -197,7 +190,7 @@ def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:
 
 def _backends_with_skels(family: Family) -> set[str]:
     names = [file.qnn_name for file in family.files]
-    return {name.backend for name in names if name and name.part == "Skel"}
+    return {name.backend for name in names if name.part == "Skel"}
 
 
 def _name_skel(stub: QnnName) -> dict[str, str]:
@@ -230,10 +223,9 @@ def see_misnamed_skel(family: Family) -> Iterator[Seen]:
         if not directory and flags != version:
             yield seen(file.name, file.path, machine=f"Hexagon V{flags}", version=version)
     for file in family.files if family.is_staged else ():
-        name, elf = file.qnn_name, file.elf
-        is_skel = name and (name.backend, name.part) == ("Htp", "Skel")
-        if name and is_skel and elf and elf.machine != EM_QDSP6:
-            yield seen(file.name, file.path, machine=elf.machine_name, version=name.hexagon)
+        name = file.qnn_name
+        if file.elf and name.is_htp_skel and file.machine != EM_QDSP6:
+            yield seen(file.name, file.path, machine=file.elf.machine_name, version=name.hexagon)
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
@@ -242,8 +234,8 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
     """
     for file in family.files if "Htp" in family.backends else ():
         found = file.qnn_name
-        is_skel = found and found.backend == "Htp" and found.hexagon and found.part in ("Skel", "")
-        if found and is_skel and file.elf and file.elf.machine == EM_QDSP6:
+        is_skel = found.backend == "Htp" and found.hexagon and found.part in ("Skel", "")
+        if is_skel and file.elf and file.machine == EM_QDSP6:
             directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
             flags = f"{file.elf.hexagon_version:x}"
             yield file, found.hexagon, flags, directory[1] if directory else ""

@@ -34,8 +34,8 @@ class Device(NamedTuple):
         """The smallest alignment of the SDK's libraries for the device, in bytes; 0 if there are
         none.
         """
-        elves = (file.elf for file in self.case.sdk_files)
-        aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
+        files = (file for file in self.case.sdk_files if file.machine == EM_AARCH64)
+        aligns = [file.elf.load_align for file in files if file.elf]
         return min(aligns, default=0)
 
     def seen(self, at: str = "", **values: object) -> Seen:
@@ -139,7 +139,7 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     found = [
         file
         for file in staging.tree.files
-        if file.elf and file.elf.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
+        if file.elf and file.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
     ]
     if found and versioned and RPC not in names:
         users = ", ".join(sorted({file.name for file in found}))
@@ -153,7 +153,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     compare them with the ones in the names of the staged stubs and skels.
     """
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
-    staged = {name.hexagon for name in names if name and name.backend == "Htp" and name.hexagon}
+    staged = {name.hexagon for name in names if name.backend == "Htp"} - {""}
     versions = {str(soc[1])} if soc else staged
     wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
     for file in staging.tree.lowered:
@@ -190,11 +190,11 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN311")
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    parts = [qnn_name for qnn_name in map(parse_qnn_name, staging.names) if qnn_name]
+    parts = [*map(parse_qnn_name, staging.names)]
     if "libQnnHtp.so" not in staging.names or staging.case.soc:
         return
     if not any(part.part == "Stub" for part in parts):
-        skels = {part.hexagon for part in parts if (part.backend, part.part) == ("Htp", "Skel")}
+        skels = {part.hexagon for part in parts if part.is_htp_skel}
         stubs = ", ".join(f"libQnnHtpV{skel}Stub.so" for skel in sorted(skels))
         more = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
         yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
@@ -214,22 +214,18 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check("QNN313")
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
-        compiler = file.build.version if file.build else None
         near = (one for one in split_sets((*staging.tree.files, file)) if file in one)
         for files in near:
             usual = most_common_build(one for one in files if one is not file)
             runtime = usual.version if usual else None
-            if compiler and runtime and not is_loadable(compiler, runtime):
-                yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
+            if file.version and runtime and not is_loadable(file.version, runtime):
+                yield seen(file.name, file.path, compiler=file.version, runtime=runtime)
 
 
 @STAGINGS.check("QNN315")
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
     """Check programs that are staged without libraries. QNN313 checks those with libraries."""
-    runtime = staging.case.sdk_version or staging.case.pin
-    if staging.tree.files or not runtime:
-        return
-    for file in staging.tree.lowered:
-        compiler = file.build.version if file.build else None
-        if compiler and not is_loadable(compiler, runtime):
-            yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
+    runtime = staging.case.sdk_version or staging.case.pin or ""
+    for file in staging.tree.lowered if runtime and not staging.tree.files else ():
+        if file.version and not is_loadable(file.version, runtime):
+            yield seen(file.name, file.path, compiler=file.version, runtime=runtime)

@@ -70,7 +70,8 @@ class Placed(NamedTuple):
     def version_without_checksum(self) -> str:
         """The QNN version of an unsigned HTP skel without a checksum, '' for other files."""
         signed = any(head.is_hashes for head in self.elf.program_headers)
-        is_skel = _is_skel(self.elf.path.name) and self.elf.machine == EM_QDSP6
+        name = parse_qnn_name(self.elf.path.name)
+        is_skel = name.is_htp_skel and self.elf.machine == EM_QDSP6
         version = self.build.version if self.build else None
         return version if version and is_skel and not (signed or self.elf.checksum) else ""
 
@@ -147,7 +148,7 @@ def see_other_soname(file: Placed) -> Iterator[Seen]:
     # libc++.so.1.0 is the target of the link libc++.so.1.
     if soname is None or soname == wanted or name.startswith(f"{soname}."):
         return
-    if _is_skel(name) and file.elf.machine != EM_QDSP6:  # QNN306 reports it
+    if parse_qnn_name(name).is_htp_skel and file.elf.machine != EM_QDSP6:  # QNN306 reports it
         return
     if file.wanted is None or soname in file.wanted or _are_two_qnn_libraries(name, soname):
         yield file.seen(soname=soname)
@@ -157,9 +158,10 @@ def _are_two_qnn_libraries(name: str, soname: str) -> bool:
     """Return whether ``name`` and ``soname`` belong to two different QNN libraries. A difference in
     the Hexagon version alone does not count, because QNN306 checks it.
     """
-    if (one := parse_qnn_name(name)) and (other := parse_qnn_name(soname)):
+    one, other = parse_qnn_name(name), parse_qnn_name(soname)
+    if one.backend and other.backend:
         return one._replace(hexagon="") != other._replace(hexagon="")
-    known = [parse_qnn_name(each) or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
+    known = [parse_qnn_name(each).backend or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
     return all(known)
 
 
@@ -218,8 +220,3 @@ CONTENT.when(
     ),
     QNN228=lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # see QNN236
 )
-
-
-def _is_skel(name: str) -> bool:
-    found = parse_qnn_name(name)
-    return found is not None and (found.backend, found.part) == ("Htp", "Skel")

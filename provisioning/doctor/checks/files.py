@@ -44,7 +44,7 @@ def find_groups(case: Case) -> Iterator[Group]:
         brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
         entries = facts.variables.library_path if facts.variables else ()
         found = [file for entry in entries for file in entry.libraries]
-        nearby = {file.name for file in found if file.elf and file.elf.machine == EM_X86_64}
+        nearby = {file.name for file in found if file.machine == EM_X86_64}
         yield from group_tree(tree.files, kinds, brings, nearby | tree.link_names)
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
@@ -87,15 +87,11 @@ def _group_staging(
     DSP: one group for ``target``, and one for each Hexagon version.
     """
     groups: dict[str, list[FileFacts]] = {}
-    hosts = {
-        file.directory
-        for file in tree.files
-        if file.elf and file.elf.machine != EM_QDSP6 and file.name.startswith("libQnn")
-    }
+    hosts = {file.directory for file in tree.files if file.is_cpu_library}
     for file in tree.files:
         # Next to libraries for the CPU, a library with such a name for the DSP is out of place.
         is_misplaced = file.directory in hosts and OF_CPU.fullmatch(file.name)
-        is_dsp = file.elf and file.elf.machine == EM_QDSP6 and not is_misplaced
+        is_dsp = file.machine == EM_QDSP6 and not is_misplaced
         kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
         groups.setdefault(kind, []).append(file)
     for kind, group in sorted(groups.items()):

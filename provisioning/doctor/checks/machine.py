@@ -53,7 +53,7 @@ def see_missing_library(case: Case) -> Iterator[Seen]:
     needed = {
         name: file.name
         for file in reversed(case.sdk_files)
-        if file.elf and file.elf.machine == EM_X86_64
+        if file.elf and file.machine == EM_X86_64
         for name in file.elf.needed
         if name in system
     }

@@ -23,6 +23,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAME
 from provisioning.versions import is_older
 
 LIBCXX = ("libc++", "libunwind")
+OF_DEVICES = (EM_AARCH64, EM_QDSP6)
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 LIBSTDCXX = "libstdc++.so.6"
 FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
@@ -91,7 +92,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
     own = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
     for entry in before:
-        host = [file.name for file in entry.libraries if not _is_for_device(file)]
+        host = [file.name for file in entry.libraries if file.machine not in OF_DEVICES]
         if names := [name for name in host if name in own or not name.startswith(LIBCXX)]:
             where = entry.directory or EMPTY_ENTRY
             yield seen(
@@ -104,13 +105,9 @@ def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
         if variables.facts.is_same(entry.directory, variables.wanted):
             continue  # a foreign library in the SDK is reported by QNN212
-        if names := [file.name for file in entry.libraries if _is_for_device(file)]:
+        if names := [file.name for file in entry.libraries if file.machine in OF_DEVICES]:
             where = entry.directory or EMPTY_ENTRY
             yield seen("LD_LIBRARY_PATH", where, names=", ".join(names[:3]))
-
-
-def _is_for_device(file: FileFacts) -> bool:
-    return file.elf is not None and file.elf.machine in (EM_AARCH64, EM_QDSP6)
 
 
 @VARIABLES.check("QNN410")
@@ -151,17 +148,15 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
     facts = case.facts
     adaptor = facts.python.adaptor if facts.python else None
     users = [*case.sdk_files, *([adaptor] if adaptor else [])]
-    elves = [(file.elf, file.name) for file in users if file.elf]
+    elves = [(file.elf, file.name) for file in users if file.elf and file.machine == EM_X86_64]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
     for family in FAMILIES:
-        own = [(elf.highest_need(family), name) for elf, name in elves if elf.machine == EM_X86_64]
-        if found := [(need, name) for need, name in own if need]:
+        if found := [(need, name) for elf, name in elves if (need := elf.highest_need(family))]:
             needs[family] = max(found, key=itemgetter(0))
     taken: set[str] = set()
     for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
         for file in entry.runtimes:
-            is_skipped = file.elf is not None and file.elf.machine != EM_X86_64
-            if file.name not in taken and not is_skipped:
+            if file.name not in taken and file.machine in {None, EM_X86_64}:
                 taken.add(file.name)
                 yield Runtime(entry.directory or EMPTY_ENTRY, file, needs)
 

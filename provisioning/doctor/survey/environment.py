@@ -154,12 +154,12 @@ def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
     The adaptor must be for x86-64, and must not lack a library. Its headers must not be newer than
     the SDK. An overlay must have been built from the version of the installed executorch.
     """
-    elf = python.adaptor.elf if python.adaptor else None
+    machine = python.adaptor.machine if python.adaptor else None
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
         return False
     installed = python.distributions.get("executorch") or ""
     is_own = not python.checkout or is_same(python.checkout, installed)
-    return bool(elf and elf.machine == EM_X86_64 and is_own and not python.lacking)
+    return machine == EM_X86_64 and is_own and not python.lacking
 
 
 def _survey_backend(

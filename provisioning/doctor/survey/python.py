@@ -86,7 +86,7 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
     """Yield needed libraries that the loader does not find through the file's RPATH or RUNPATH, on
     the job's search path or in the system.
     """
-    if file.elf is None or file.elf.machine != EM_X86_64:
+    if file.elf is None or file.machine != EM_X86_64:
         return
     origin, listed = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
     own = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in file.elf.search_path]
