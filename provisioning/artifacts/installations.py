@@ -29,8 +29,11 @@ def find_installation(
     if not named:
         return None
     root = caller_path(Path(named).expanduser())
-    missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]
-    if missing:
+    # Of a component's glob, the path without a wildcard must exist, or the directory DIR of DIR/*.
+    fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
+    heads = [head for head, *rest in fixed if not rest or head.endswith("/")]
+    expected = dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)])
+    if missing := [path for path in expected if not (root / path).exists()]:
         raise UnfitError(
             f"{variable}={named} is not a usable {request.name}",
             why=f"it has no {' and no '.join(missing)}",
@@ -39,15 +42,6 @@ def find_installation(
     version = read_version(root, adoption)
     check_minimum(request, variable, version)
     return root.resolve(), version
-
-
-def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
-    """Return the paths that an installation must contain: the marker files and, for each glob of
-    the wanted components, the path without a wildcard or the directory ``DIR`` of ``DIR/*``.
-    """
-    fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
-    heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]
-    return list(dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)]))
 
 
 def read_version(root: Path, adoption: Adoption) -> str:

@@ -352,28 +352,20 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     unpacked = f"at most {mib(most)} unpacked; " if most else ""
     progress.step(f"artifacts to fetch: {len(requests)}; {unpacked}{room}")
     for request in requests:
-        licence, place = request.toolchain.licence, request.release.place
-        host = urlsplit(place).hostname or place
-        progress.step(f"{request.label}: {_describe_size(request)} from {host}")
-        progress.step(f"  checked: {_describe_check(request)}")
+        release, licence = request.release, request.toolchain.licence
+        host, size = urlsplit(release.place).hostname or release.place, "a git checkout"
+        if isinstance(release, FileRelease):
+            size = mib(release.size_bytes) if release.size_bytes else "an archive of unknown size"
+        check = "no hash is published, so you have to trust the first download"
+        if request.lock and request.lock.files:
+            check = f"SHA-256 of each of its {len(request.lock.files)} locked files"
+        elif release.pin:
+            check = f"pinned, {release.pin[:16]}"
+        progress.step(f"{request.label}: {size} from {host}")
+        progress.step(f"  checked: {check}")
         progress.step(f"  licence: {licence.name}")
         progress.step(f"  to read: {licence.text}")
     _require_yes(requests, store, progress)
-
-
-def _describe_size(request: ArtifactRequest) -> str:
-    release = request.release
-    if not isinstance(release, FileRelease):
-        return "a git checkout"
-    return mib(release.size_bytes) if release.size_bytes else "an archive of unknown size"
-
-
-def _describe_check(request: ArtifactRequest) -> str:
-    if request.lock and request.lock.files:
-        return f"SHA-256 of each of its {len(request.lock.files)} locked files"
-    if request.release.pin:
-        return f"pinned, {request.release.pin[:16]}"
-    return "no hash is published, so you have to trust the first download"
 
 
 def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:

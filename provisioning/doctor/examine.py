@@ -44,7 +44,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.registry import ENVIRONMENT, Case, Check, Finding, Severity, Subjects
+from provisioning.doctor.registry import ENVIRONMENT, Case, Finding, Severity, Subjects
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
@@ -258,11 +258,6 @@ SUBJECTS: tuple[Subjects[Any], ...] = (
     *(ENVIRONMENT, TOOLS, INSTALLATIONS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),
     *(VARIABLES, RUNTIMES, PYTHON, NDKS, CHECKOUTS, DEVICES, ADAPTOR),
 )
-
-
-def list_checks() -> list[Check[Any]]:
-    """Return all checks, sorted by id."""
-    return sorted((row for one in SUBJECTS for row in one.checks), key=lambda row: row.id)
 
 
 def judge_environment(case: Case, subjects: Iterable[Subjects[Any]] = SUBJECTS) -> list[Finding]:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from ci.inspect.app_checks import APPS, PAIRINGS
-from provisioning.doctor.examine import list_checks
+from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.registry import Check, read_rows
 
 DROPPED = {"QNN224", "QNN318", "QNN319", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
 OF_APPS = sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
-CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
+OF_DOCTOR = [check for subjects in SUBJECTS for check in subjects.checks]
+CHECKS = sorted([*OF_DOCTOR, *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
 HEAD = "| id | severity | what is wrong | what happens otherwise | fix |\n|---|---|---|---|---|\n"
@@ -39,7 +40,7 @@ def _table(first: str) -> list[Check[Any]]:
     """The checks of apps, or those of the doctor with the same first digit."""
     if first in {check.id for check in OF_APPS}:
         return OF_APPS
-    return [check for check in list_checks() if check.id.startswith(first[:4])]
+    return [check for check in CHECKS if check in OF_DOCTOR and check.id.startswith(first[:4])]
 
 
 def _row(check: Check[Any]) -> str:

@@ -15,7 +15,7 @@ from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
 from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts, TreeFacts
 from provisioning.doctor.fitness import ElfPolicy, choose_policy, hexagon_policy
 from provisioning.doctor.registry import Case, Finding, Seen, Subjects, seen
-from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
+from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError
 
 
 @dataclass(frozen=True)
@@ -171,27 +171,22 @@ def find_needs(
     be installed on the machine to their path, or to None if they are not.
     """
     elves = {file.name: file.elf for file in files if file.elf}
-    for name, users in sorted(_users(elves).items()):
-        if name not in provided and not host_brings.get(name):
-            where = elves[users[0]].path
-            yield Need(name, users, where, _chain(elves, users[0]), name in host_brings)
-
-
-def _users(elves: Mapping[str, ElfFacts]) -> dict[str, list[str]]:
-    users: dict[str, list[str]] = {}
+    users_of: dict[str, list[str]] = {}
     for name in sorted(elves):
         for needed in elves[name].needed:
-            users.setdefault(needed, []).append(name)
-    return users
+            users_of.setdefault(needed, []).append(name)
+    for name, users in sorted(users_of.items()):
+        if name not in provided and not host_brings.get(name):
+            where = elves[users[0]].path
+            yield Need(name, users, where, _chain(users_of, users[0]), name in host_brings)
 
 
-def _chain(elves: Mapping[str, ElfFacts], name: str) -> str:
+def _chain(users_of: Mapping[str, list[str]], name: str) -> str:
     """Return a chain such as ``libA.so (which libB.so needs)``, from ``name`` up to a file that
-    nothing needs.
+    nothing needs. ``users_of`` maps names to the files that need them.
     """
-    users, words, seen_names = _users(elves), [name], {name}
-    while above := [user for user in users.get(words[-1], []) if user not in seen_names]:
+    words = [name]
+    while above := [user for user in users_of.get(words[-1], []) if user not in words]:
         words.append(above[0])
-        seen_names.add(above[0])
     users_above = ", ".join(f"which {user} needs" for user in words[1:])
     return f"{name} ({users_above})" if users_above else name

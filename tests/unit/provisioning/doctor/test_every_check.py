@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from provisioning.doctor.checks.files import NEEDS, find_needs
-from provisioning.doctor.examine import list_checks
+from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.registry import Finding, read_rows
 from provisioning.elf.facts import EM_X86_64, ElfFacts
@@ -27,7 +27,7 @@ def judge(code: str, subject: object) -> list[Finding]:
 
 
 def test_every_check_has_a_faulty_and_a_good_example() -> None:
-    assert PAIRS.keys() == {check.id for check in list_checks()}
+    assert PAIRS.keys() == {check.id for subjects in SUBJECTS for check in subjects.checks}
 
 
 @pytest.mark.parametrize("code", PAIRS)
