@@ -127,7 +127,12 @@ def compare_trees(
             for path in orphans
             if in_scope(path, request.scope)
         ]
-        changed = find_changes(found, tree, base)
+        places = (place for f in found for place in (f.buck_place, f.cmake_place) if place)
+        lines = {
+            path: changed_lines(base.read(path) or "", tree.read(path) or "")
+            for path in {place.path for place in places}
+        }
+        changed = {path: numbers for path, numbers in lines.items() if numbers}
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
@@ -143,16 +148,6 @@ def compare_trees(
         counts=compared.counts,
         changed=changed,
     )
-
-
-def find_changes(
-    findings: Sequence[Finding], tree: SourceTree, base: SourceTree
-) -> dict[str, frozenset[int]]:
-    """Return the changed lines of each file that a finding points to."""
-    places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
-    paths = {place.path for place in places}
-    lines = {path: changed_lines(base.read(path) or "", tree.read(path) or "") for path in paths}
-    return {path: numbers for path, numbers in lines.items() if numbers}
 
 
 def changed_lines(before: str, after: str) -> frozenset[int]:
@@ -289,19 +284,21 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
     listed = tree.read("CMakeLists.txt")
     declared = PROJECT.search(listed or "")
     if project and (not declared or declared[1].lower() != project):
-        call = f"calls project({declared[1]})" if declared else f"does not call project({project})"
+        why = "it has no CMakeLists.txt at its root"
+        if listed is not None:
+            call = (
+                f"calls project({declared[1]})" if declared else f"does not call project({project})"
+            )
+            why = f"its CMakeLists.txt {call}"
         raise UsageError(
             f"{tree.name} is not a tree of {project}, so parity cannot read it",
-            why="it has no CMakeLists.txt at its root"
-            if listed is None
-            else f"its CMakeLists.txt {call}",
+            why=why,
             fix=f"pass the root of a tree of {project}, or --policy with this project's layout",
         )
     for folder in scope:
         if not any(path.startswith(folder.rstrip("/") + "/") for path in tree.files):
-            raise UsageError(
-                f"{tree.name} has no folder {folder}", fix="correct the folder in --scope"
-            )
+            what = f"{tree.name} has no folder {folder}"
+            raise UsageError(what, fix="correct the folder in --scope")
     if scope and not any(is_read(path) for path in tree.files if in_scope(path, scope)):
         raise UsageError(
             f"there is nothing to compare in {', '.join(scope)}",
@@ -311,10 +308,8 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
     names = {path.rpartition("/")[2] for path in tree.files}
     for wanted in (("BUCK", "TARGETS"), ("CMakeLists.txt",)):
         if names.isdisjoint(wanted):
-            raise UsageError(
-                f"{tree.name} has no {' or '.join(wanted)} file",
-                fix="pass the root of an ExecuTorch tree",
-            )
+            what = f"{tree.name} has no {' or '.join(wanted)} file"
+            raise UsageError(what, fix="pass the root of an ExecuTorch tree")
 
 
 PROJECT = re.compile(r"(?im)^[^\S\n]*project\s*\(\s*([^\s)]+)")

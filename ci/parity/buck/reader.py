@@ -123,8 +123,10 @@ class Merger:
         The file is not evaluated again in a variant that it cannot distinguish from the first one.
         """
         try:
-            package = self.first.get(path)
-            if package is None or self.tells(package, VARIANTS[evaluator.variant]):
+            package, names = self.first.get(path), VARIANTS[evaluator.variant]
+            read = self.literals.tree.read
+            texts = [read(file) or "" for file in package.files] if package else []
+            if package is None or any(name in text for name in names for text in texts):
                 package = evaluator.evaluate(path)
             if evaluator.variant == FIRST:
                 self.first[path] = package
@@ -133,11 +135,6 @@ class Merger:
             place, folder = Place(error.path, error.line), path.rpartition("/")[0]
             reason = f"{path}: {error.reason}"
             self.unread[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
-
-    def tells(self, package: Package, names: Iterable[str]) -> bool:
-        """Return whether a file that was read for ``package`` contains one of ``names``."""
-        texts = [self.literals.tree.read(file) or "" for file in package.files]
-        return any(name in text for name in names for text in texts)
 
     def add(self, package: Package, variant: str) -> None:
         """Add the rules and globs of one build file in one variant."""

@@ -114,26 +114,23 @@ class Groups(Index):
         self._buck = Graph(self.buck_edges)
         self._cmake = Graph(self.cmake_edges)
 
-    def is_mapped(self, target: CMakeTarget) -> bool:
-        """Return whether Buck compiles more than half of a CMake target's sources, and at least one
-        of them is in the target's folder.
-
-        An example program that compiles one file of a library is therefore not mapped to that
-        library.
-        """
-        paths = set(filter(is_source, target.sources))
-        shared = paths & self.shared_files
-        folder = f"{target.directory}/".lstrip("/")
-        at_home = any(path.startswith(folder) for path in shared)
-        return at_home and len(shared) * 2 > len(paths)
-
     @cached_property
     def buck_of(self) -> dict[str, set[str]]:
         """Maps the name of each CMake target to the labels of the Buck targets that compile its
         files.
+
+        Buck has to compile more than half of the CMake target's sources, and at least one of them
+        has to be in the target's folder. An example program that compiles one file of a library is
+        therefore not mapped to that library.
         """
         found: dict[str, set[str]] = defaultdict(set)
-        mapped = {(t.name, t.place) for t in self.cmake_any if self.is_mapped(t)}
+        mapped = set()
+        for target in self.cmake_any:
+            paths = set(filter(is_source, target.sources))
+            shared, folder = paths & self.shared_files, f"{target.directory}/".lstrip("/")
+            at_home = any(path.startswith(folder) for path in shared)
+            if at_home and len(shared) * 2 > len(paths):
+                mapped.add((target.name, target.place))
         for path in self.shared_files:
             uses = [use.target for use in self.buck_uses[path]]
             own = [target for target in uses if not self.policy.is_twin(target.name)]
