@@ -23,6 +23,7 @@ from ci.parity.cmake.state import (
     LimitError,
     Routine,
     Sources,
+    Targets,
     Variables,
     root_variables,
 )
@@ -61,12 +62,11 @@ class Interpreter:
         sources: Sources,
         configuration: Configuration,
         commands: dict[str, Callable[[Interpreter, Call], Flow | None]],
-        has_target: Callable[[str], bool],
     ) -> None:
         self.sources = sources
         self.configuration = configuration
         self.commands = commands
-        self.has_target = has_target
+        self.targets = Targets()
         self.routines: dict[str, Routine] = {}
         self.open_names = set(PLATFORM_NAMES)
         self.read: set[str] = set()
@@ -276,7 +276,7 @@ class Interpreter:
             raise LimitError(f"{call.command.name}() is nested more than {MOST_DEPTH} levels deep")
         bound = bind_parameters(routine, call.words)
         stack = (*self.stack, f"{call.command.name}()")
-        if not routine.is_macro:
+        if routine.block.head.name == "function":  # a macro runs in its caller's scope
             scope = self.scope.new_child(bound)
             with self._within(scope=scope, hidden={}, path=routine.path, stack=stack):
                 self.run(routine.block.body)
@@ -356,7 +356,7 @@ class Interpreter:
             # A macro's parameters are text, not variables.
             variable=Variables(self.hidden, *self.scope.maps).get,
             is_open=self._is_open,
-            has_target=self.has_target,
+            has_target=self.targets.has,
             has_path=lambda path: self.relative(path) in self.sources.tree.files,
         )
         return decide(operands, scope)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import posixpath
 from functools import cached_property
 
-from ci.parity.cmake.commands.targets import Targets
+from ci.parity.cmake.commands.targets import TARGET_COMMANDS
 from ci.parity.cmake.commands.variables import COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Sources
@@ -92,10 +92,8 @@ class Run(Interpreter):
     """One run of a top-level CMakeLists.txt in one configuration."""
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
+        super().__init__(sources, configuration, {**COMMANDS, **TARGET_COMMANDS})
         self.root = root
-        self.targets = Targets()
-        commands = {**COMMANDS, **self.targets.commands()}
-        super().__init__(sources, configuration, commands, self.targets.has)
         self.run_root(root)
 
 

@@ -1,12 +1,12 @@
-"""The parts of a static run: its variables and their scopes, the calls, functions and macros, and
-the tree that it reads.
+"""The parts of a static run: its variables and their scopes, the calls, functions and macros, the
+tree that it reads, and the targets that it creates.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,16 @@ from ci.parity.cmake.blocks import (
     parse_commands,
 )
 from ci.parity.cmake.values import Value, unknown
-from ci.parity.facts import Configuration, group
+from ci.parity.facts import (
+    CMakeTarget,
+    Configuration,
+    ListEntry,
+    Place,
+    Word,
+    group,
+    is_header,
+    is_inside,
+)
 from ci.parity.trees import SourceTree
 
 ROOT = "/tree"
@@ -131,11 +140,6 @@ class Routine:
     parameters: list[str]
     path: str
 
-    @property
-    def is_macro(self) -> bool:
-        """Whether the routine is a macro, which runs in its caller's scope."""
-        return self.block.head.name == "macro"
-
 
 class Sources:
     """The tree from which list files are read. All runs share the parsed files."""
@@ -159,3 +163,83 @@ class Sources:
             except CMakeSyntaxError as error:
                 self.parsed[path] = error
         return self.parsed[path]
+
+
+@dataclass
+class Builder:
+    """A target that commands may still extend while list files are run."""
+
+    name: str
+    kind: str
+    place: Place
+    directory: str
+    branch: tuple[int, ...]
+    conditions: frozenset[str] = frozenset()
+    files: list[ListEntry] = field(default_factory=list)
+    branches: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)  # of each file
+    links: list[Word] = field(default_factory=list)
+    defines: list[Word] = field(default_factory=list)
+    directory_defines: tuple[Word, ...] = ()
+    complete: bool = True
+
+    def add(self, entry: ListEntry, branch: tuple[int, ...]) -> None:
+        """Add a file. It is listed once, or twice if two of its branches are certainly taken."""
+        known = self.branches.setdefault(entry.path, [])
+        if not known or (len(known) == 1 and is_certain(known[0], branch)):
+            self.files.append(entry)
+        known.append(branch)
+
+    def build(self) -> CMakeTarget:
+        return CMakeTarget(
+            name=self.name,
+            kind=self.kind,
+            place=self.place,
+            directory=self.directory,
+            srcs=tuple(e for e in self.files if not is_header(e.path)),
+            headers=tuple(e for e in self.files if is_header(e.path)),
+            links=tuple(dict.fromkeys(self.links)),
+            defines=tuple(dict.fromkeys(self.defines)),
+            directory_defines=self.directory_defines,
+            complete=self.complete,
+        )
+
+
+class Targets:
+    """The targets of one run.
+
+    Mutually exclusive directories may each have a target of the same name.
+    """
+
+    def __init__(self) -> None:
+        self.table: dict[str, list[Builder]] = {}
+        self.aliases: dict[str, str] = {}
+        self.imported: set[str] = set()
+        self.repeated: list[Builder] = []
+        self.mentioned: set[str] = set()
+        self.include_directories: set[str] = set()
+        self.directory_defines: list[tuple[str, Word]] = []
+
+    def has(self, name: str) -> bool:
+        return name in self.table or name in self.aliases
+
+    def find(self, name: str, directory: str) -> Builder | None:
+        """Return the target with a name or alias: the one in ``directory``, otherwise the one that
+        was created last, otherwise None.
+        """
+        known = self.table.get(self.aliases.get(name, name), [])
+        own = [target for target in known if target.directory == directory]
+        fitting = own or known
+        return fitting[-1] if fitting else None
+
+    def finished(self) -> Iterator[Builder]:
+        """Yield all targets, with the defines of their directory and the directories above it."""
+        for target in (target for known in self.table.values() for target in known):
+            words = (w for d, w in self.directory_defines if is_inside(target.directory, [d]))
+            target.directory_defines = tuple(dict.fromkeys(words))
+            yield target
+
+
+def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Return whether two branches are certainly taken together, because one encloses the other."""
+    size = min(len(first), len(second))
+    return first[:size] == second[:size]

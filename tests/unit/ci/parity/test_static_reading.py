@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.parity import reading, run, trees
-from ci.parity.cmake.commands.targets import Targets
+from ci.parity.cmake.commands.targets import TARGET_COMMANDS
 from ci.parity.cmake.commands.variables import COMMANDS
 from ci.parity.cmake.reader import Run, StaticReader
 from ci.parity.cmake.state import Sources
@@ -195,7 +195,7 @@ $<TARGET_OBJECTS:>|$ENV{X}|x $ENV{X}|CTest|$<1:|$<LINK_GROUP:>
 """
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *Targets().commands(), ""])
+@pytest.mark.parametrize("command", [*COMMANDS, *TARGET_COMMANDS, ""])
 def test_a_cmake_call_with_missing_arguments_does_not_end_the_reader(command: str) -> None:
     calls = [one for row in WORDS.split("\n") for one in row.split("|")]
     form = f"{command}({{}})\n" if command else "foreach({0})\nendforeach()\n"
