@@ -4,18 +4,18 @@ from build files and policies into regular expressions for paths."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import date
 from functools import cached_property, lru_cache
+from itertools import repeat
 
 import msgspec
 
 from provisioning.versions import is_older, parse_version
 
-PIECE = re.compile(
-    r"(?P<folders>(?:(?<=/)|^)(?:\*\*/)+)|(?P<all>\*{2,})|(?P<star>\*)|(?P<text>[^*]+)"
-)
+ACROSS = re.compile(r"((?:(?<=/)|^)(?:\*\*/)+|\*{2,})")  # the wildcards that match slashes
+SLASH = re.compile(r"/(?![^\[]*\])")  # outside of brackets
 CLASS = re.compile(r"\[(!?)(\]?[^\]]*)\]|(\?)|(.)", re.DOTALL)
-ANY = {"folders": "(?:[^/]+/)*", "all": ".*"}
 
 
 @lru_cache(maxsize=4096)
@@ -25,37 +25,28 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     The text between two wildcards matches at its first occurrence, and no other one is tried;
     otherwise some patterns would never finish. (fnmatch does the same.)
     """
-    runs: list[tuple[str, list[str]]] = [("", [""])]
-    for piece in PIECE.finditer(pattern):
-        kind = piece.lastgroup or ""
-        if kind in ANY:
-            runs.append((ANY[kind], [""]))
-        elif kind == "star":
-            runs[-1][1].append("")
-        else:
-            runs[-1][1][-1] += piece.group()
-    out, last = "", len(runs) - 1
-    for index, (before, parts) in enumerate(runs):
-        inner = _translate_run(parts, f"s{index}_")
-        middle = 0 < index < last
-        out += _first(f"{before}?{inner}", f"r{index}") if middle else before + inner
-    return re.compile(out, re.DOTALL)
+    parts = ACROSS.split(pattern)
+    runs = []
+    for run, text in enumerate(parts[::2]):
+        names = []
+        for place, name in enumerate(SLASH.split(text)):
+            literals = [_translate_text(literal) for literal in name.split("*")]
+            names.append(_join(literals, repeat("[^/]*"), f"s{run}_{place}"))
+        runs.append("/".join(names))
+    wildcards = ("(?:[^/]+/)*" if part.endswith("/") else ".*" for part in parts[1::2])
+    return re.compile(_join(runs, wildcards, "r"), re.DOTALL)
 
 
-def _translate_run(parts: list[str], name: str) -> str:
-    """Return a regular expression for the glob that joins ``parts`` with ``*``."""
-    out = _translate_text(parts[0])
-    for index, part in enumerate(parts[1:], 1):
-        head, slash, tail = part.partition("/")
-        star = "[^/]*" + _translate_text(head)
-        ends = slash or index == len(parts) - 1
-        out += star if ends else _first("[^/]*?" + _translate_text(head), f"{name}{index}")
-        out += _translate_text(slash + tail)
+def _join(parts: list[str], wildcards: Iterable[str], name: str) -> str:
+    """Return a regular expression for ``parts`` with a wildcard before each of them except the
+    first one. ``name`` starts the names of its groups.
+    """
+    out = parts[0]
+    for index, (wildcard, part) in enumerate(zip(wildcards, parts[1:], strict=False), 2):
+        group = f"{name}_{index}"
+        is_last = index == len(parts)
+        out += wildcard + part if is_last else f"(?=(?P<{group}>{wildcard}?{part}))(?P={group})"
     return out
-
-
-def _first(expression: str, name: str) -> str:
-    return f"(?=(?P<{name}>{expression}))(?P={name})"
 
 
 def _translate_text(text: str) -> str:
