@@ -29,10 +29,9 @@ EXTENSIONS = ("", ".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 def add_library(run: Interpreter, call: Call) -> None:
     """Evaluate add_library(), add_executable() and similar commands that create a target."""
-    words = call.words
-    if is_unknown(words[0]):
+    words, name = call.words, call.words[0]
+    if is_unknown(name):
         return
-    name = words[0]
     if "ALIAS" in words[1:2] and len(words) > 2:
         run.targets.aliases[name] = words[2]
         return
