@@ -60,18 +60,14 @@ def buck_names(groups: Groups, labels: Iterable[str]) -> set[str]:
     return found
 
 
-def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
-    """Return the macros of CMake targets: their own, those of their directories, and those that
-    other targets export to them.
+def cmake_names(groups: Groups, name: str) -> set[str]:
+    """Return the macros of the CMake targets called ``name``: their own, those of their
+    directories, and those that other targets export to them.
     """
-    found: set[str] = set()
-    for name in names:
-        for own in groups.cmake.get(name, ()):
-            found.update(map(name_of, (*own.defines, *own.directory_defines)))
-        for linked in groups.cmake_reach(name) & groups.cmake_exporting:
-            for owner in groups.cmake[linked]:
-                found.update(map(name_of, exported(owner)))
-    return found
+    own = (word for t in groups.cmake.get(name, ()) for word in (*t.defines, *t.directory_defines))
+    linked = groups.cmake_reach(name) & groups.cmake_exporting
+    given = (word for each in linked for owner in groups.cmake[each] for word in exported(owner))
+    return {name_of(word) for word in (*own, *given)}
 
 
 def exported(target: BuildTarget) -> Iterator[Word]:
@@ -157,7 +153,7 @@ def find_lacking(groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
       Otherwise, return an empty set.
     """
     names = groups.cmake_of[reader.label]
-    lacking = {name for name in names if macro not in cmake_names(groups, [name])}
+    lacking = {name for name in names if macro not in cmake_names(groups, name)}
     files = groups.files_that_read(macro) & groups.files_of(reader)
     reading = {name for name in names if not files.isdisjoint(groups.sources_of(name))}
     if is_own:
