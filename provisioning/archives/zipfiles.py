@@ -11,7 +11,6 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -26,6 +25,7 @@ from provisioning.archives.layout import (
     unsafe,
     write_file,
 )
+from provisioning.console.process import run_tasks
 from provisioning.documents import open_regular
 from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
@@ -239,14 +239,7 @@ def extract_members(
             entries[path] = _extract(source, root, path, member, pass_bytes)
 
     threads = max(2, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(work) for _ in range(threads)]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        finally:
-            stop.set()
+    run_tasks([work] * threads, threads, abort=stop.set)
     empty = make_directories(root, [path for path, one in placed if one.kind == "dir"])
     links = {path: read_link(source, one) for path, one in placed if one.kind == "symlink"}
     return [*(entries[path] for path, _ in files), *empty], links
