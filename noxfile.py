@@ -457,6 +457,14 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     run_module(session, group, "ci", verb, *words, executorch=executorch)
 
 
+def run_build(session: nox.Session, verb: str, *words: str) -> None:
+    """Build a target. Before torch is installed, check that no other requirement is missing."""
+    if not is_made(find_environment(session, "lowering"), "lowering"):
+        run_module(session, "core", "ci", verb, *words[:1], "--check", *words[1:])
+    executorch = choose_executorch(session) if words[0] == "aot" else ""
+    run_module(session, "lowering", "ci", verb, *words, executorch=executorch)
+
+
 def ask_ci(*words: str) -> str:
     """Return what ``python -m ci WORDS`` prints. It needs only the standard library."""
     command = [sys.executable, "-m", "ci", *words]
@@ -481,6 +489,11 @@ SESSIONS = {
     "validate": "Check the environment of a profile, and print faults with their fixes.",
     "parity": "Report where ExecuTorch's Buck and CMake files disagree.",
     "plan": "Print which sessions a change needs, and why.",
+    "build_aot": "Build the AOT adaptor, with which ExecuTorch lowers, from a checkout, and "
+    "test it.",
+    "build_android": "Build the runtime and the runner for Android arm64-v8a.",
+    "build_linux": "Build the runtime and the runner for embedded Linux on aarch64.",
+    "build_direct": "Build the QNN backend that runs on the Hexagon DSP of the SoC in ``--soc``.",
     "sign_skel": "Sign the libraries that a device's DSP loads.",
     "stage": "Collect the files that a device needs to run programs.\n\n"
     "For example: ``--soc SM8650 --runner FILE --runtime DIR --out bundle``.",
@@ -492,6 +505,10 @@ SESSIONS = {
 VERBS = {
     "provision": "fetch",
     "validate": "doctor",
+    "build_aot": "build aot",
+    "build_android": "build android",
+    "build_linux": "build linux",
+    "build_direct": "build direct",
     "sign_skel": "sign",
     "docker_build": "image build",
     "docker_shell": "image shell",
@@ -501,8 +518,10 @@ VERBS = {
 def add_session(name: str, verb: str, text: str = "") -> None:
     """Add a session that runs a verb. ``verb`` may contain its first arguments."""
 
+    start = run_build if verb.startswith("build ") else run_verb
+
     def run(session: nox.Session) -> None:
-        run_verb(session, *verb.split(), *session.posargs)
+        start(session, *verb.split(), *session.posargs)
 
     run.__doc__ = text
     nox.session(run, name=name, default=False)
@@ -601,43 +620,10 @@ def mutants(session: nox.Session) -> None:
     run_module(session, "test", "tests.mutants", *session.posargs)
 
 
-def run_build(session: nox.Session, target: str) -> None:
-    """Build a target. Before torch is installed, check that no other requirement is missing."""
-    if not is_made(find_environment(session, "lowering"), "lowering"):
-        run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
-    executorch = choose_executorch(session) if target == "aot" else ""
-    posargs = session.posargs
-    run_module(session, "lowering", "ci", "build", target, *posargs, executorch=executorch)
-
-
 @nox.session(default=False)
 def build_runner(session: nox.Session) -> None:
     """Build the x86-64 runner against the wheel or a checkout."""
     run_module(session, "lowering", "ci", "build", "runner", *session.posargs)
-
-
-@nox.session(default=False)
-def build_aot(session: nox.Session) -> None:
-    """Build the AOT adaptor, with which ExecuTorch lowers, from a checkout, and test it."""
-    run_build(session, "aot")
-
-
-@nox.session(default=False)
-def build_android(session: nox.Session) -> None:
-    """Build the runtime and the runner for Android arm64-v8a."""
-    run_build(session, "android")
-
-
-@nox.session(default=False)
-def build_linux(session: nox.Session) -> None:
-    """Build the runtime and the runner for embedded Linux on aarch64."""
-    run_build(session, "linux")
-
-
-@nox.session(default=False)
-def build_direct(session: nox.Session) -> None:
-    """Build the QNN backend that runs on the Hexagon DSP of the SoC in ``--soc``."""
-    run_build(session, "direct")
 
 
 @nox.session(default=False)

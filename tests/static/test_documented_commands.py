@@ -64,8 +64,6 @@ def read_sessions() -> Mapping[str, list[str]]:
                 found[function.name] = words[1:]
             if runner == "run_verb" and words:
                 found[function.name] = ["ci", *words]
-            if runner == "run_build" and words:
-                found[function.name] = ["ci", "build", *words]
     for name in ("bench", "mutants"):
         found[name].append(name)
     return found
