@@ -28,8 +28,9 @@ from ci.llm.generation import (
     run_free,
 )
 from ci.llm.interface import DECODE, MASKED, PREFILL, Border, Coding, Interface
-from ci.llm.tokenizers import Tokenizer
+from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.llm.verdict import Likeness, compare_float, describe_drop
+from ci.models.numerics import fix_numerics
 from ci.models.tensors import TensorInfo
 from provisioning.errors import UsageError
 
@@ -200,9 +201,6 @@ class ForeignJob:
     def __call__(self) -> tuple[Foreign, str]:
         """Check that program, tokenizer and weights match, and generate text. Return the result and
         the text. Raises UsageError if they do not match, or if the prompt is too long."""
-        from ci.llm.tokenizers import read_tokenizer
-        from ci.models.numerics import fix_numerics
-
         fix_numerics()
         declared = read_declared(self.path)
         with needed("the interface of the program"):

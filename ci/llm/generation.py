@@ -65,11 +65,8 @@ class Loop:
         logits, new = outputs[0], outputs[1:]
         for index, (held, made) in enumerate(zip(self.caches, new, strict=True)):
             axis = one.time_axis(index)
-            span = [slice(None)] * 4
-            span[axis] = slice(self.position, self.position + count)
-            taken = [slice(None)] * 4
-            taken[axis] = slice(count)
-            held[tuple(span)] = np.asarray(made)[tuple(taken)]
+            rows = np.moveaxis(held, axis, 0)  # a view
+            rows[self.position : self.position + count] = np.moveaxis(made, axis, 0)[:count]
         self.position += count
         return np.asarray(logits, np.float32)[0, :count]
 
@@ -97,7 +94,10 @@ class Loop:
             row,
             np.where(attends, 0.0, one.masked).astype(np.float32),
             positions[None].astype(np.int32),
-            *(one.cut_cache(index, held, size) for index, held in enumerate(self.caches)),
+            *(
+                np.take(held, range(one.context - size), one.time_axis(index))
+                for index, held in enumerate(self.caches)
+            ),
         ]
 
 
@@ -121,8 +121,7 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
     while len(tokens) < count and tokens[-1] not in stop:
         rows.append(loop.feed(tokens[-1:])[0])
         tokens.append(int(np.argmax(rows[-1])))
-    fed = (*prompt, *tokens[:-1])
-    return Generated(fed, tuple(tokens), np.stack(rows), loop.read_caches())
+    return collect((*prompt, *tokens[:-1]), rows, loop)
 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:

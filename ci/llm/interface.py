@@ -93,12 +93,6 @@ class Interface(Struct, frozen=True, kw_only=True):
         pairs = zip(shapes, self.empty or [0.0] * len(shapes), strict=True)
         return [np.full((1, self.kv_heads, *shape), fill, np.float32) for shape, fill in pairs]
 
-    def cut_cache(self, index: int, held: Array, size: int) -> Array:
-        """Return the part of a cache that is an input of the method for ``size`` tokens."""
-        span = [slice(None)] * 4
-        span[self.time_axis(index)] = slice(0, self.context - size)
-        return np.ascontiguousarray(held[tuple(span)])
-
 
 def describe_methods(
     config: DecoderConfig, context: int, bos: int, eos: int, border: Border | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ from ci.llm.generation import (
 from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
+from ci.models.lowering_options import NO_CHOICES, Choices
+from ci.models.numerics import NUMERICS, fix_numerics, name_instructions
+from ci.models.rounding import digest_terms, read_terms
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
@@ -94,9 +98,6 @@ class LlmEngine:
         digest_rooms(ROOMS)
 
     def key(self, spec: CaseSpec) -> str:
-        from ci.models.numerics import NUMERICS, name_instructions
-        from ci.models.rounding import digest_terms
-
         recipes = (spec.scheme.recipe, RECIPES[spec.scheme.base])
         return hash_words(
             self.require_subject().digest(),
@@ -115,8 +116,6 @@ class LlmEngine:
         return 0
 
     def warm_up(self, spec: CaseSpec) -> None:
-        import logging
-
         from ci.executorch.patches import warm_up
 
         del spec
@@ -124,8 +123,6 @@ class LlmEngine:
             logging.getLogger(__name__).warning(note)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        from ci.models.numerics import fix_numerics
-
         fix_numerics()
         return DecoderLowering(self.require_subject(), spec, staging).write()
 
@@ -158,7 +155,6 @@ class DecoderLowering:
         from ci.executorch.lower import Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
-        from ci.models.lowering_options import NO_CHOICES
         from ci.models.model import Methods, Model, digest_weights
 
         one = self.subject
@@ -244,7 +240,6 @@ class DecoderLowering:
             return dict.fromkeys(sets, decoder)
         from ci.executorch.internals import annotate_kv_8bit
         from ci.executorch.quantize import make_quantizer, quantize_method
-        from ci.models.lowering_options import Choices
         from ci.models.model import Model
 
         scheme, recipe = self.spec.scheme.base, RECIPES[self.spec.scheme.base]
@@ -276,7 +271,6 @@ class DecoderLowering:
         """
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.noise import Dice, Disturbed, trace_methods
-        from ci.models.rounding import read_terms
 
         one, float16 = self.subject, not self.spec.scheme.quantized
         prompt, eager, float32 = one.prompts[0], eager_step(modules), interface

@@ -69,10 +69,8 @@ def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> P
 def list_weights(config: DecoderConfig) -> Iterator[tuple[int, int]]:
     """Yield the number of output channels and of input channels for each weight of a layer."""
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    yield from ((queries, config.dim), (keys, config.dim), (keys, config.dim))
-    yield config.dim, queries
-    yield from ((config.hidden, config.dim), (config.hidden, config.dim))
-    yield config.dim, config.hidden
+    yield from ((rows, config.dim) for rows in (queries, keys, keys, config.hidden, config.hidden))
+    yield from ((config.dim, columns) for columns in (queries, config.hidden))
 
 
 def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: int) -> Projected:

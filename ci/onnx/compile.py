@@ -63,7 +63,6 @@ from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_ty
 from ci.onnx.preparation import copy_file, find_joined, quantize_file, write_normal_form
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
-    VERBOSE,
     open_reference,
     open_session,
     run_sets,
@@ -406,7 +405,7 @@ def write_context(
         }
     try:
         with output_to(log), measure_peak() as peak:
-            session = open_session(model, options, entries, severity=VERBOSE)
+            session = open_session(model, options, entries, log_level="verbose")
     except Exception:
         with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
             open_reference(model, optimize=True)

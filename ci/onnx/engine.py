@@ -18,8 +18,10 @@ from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
+from ci.models.numerics import NUMERICS, name_extensions
+from ci.models.rounding import digest_terms
 from ci.models.schemes import Mixture
-from ci.onnx.fallback import PROVIDER, read_profile
+from ci.onnx.fallback import PROVIDER, describe_refusal, read_profile
 from ci.onnx.options import (
     SAVER_LIBRARY,
     choose_options,
@@ -72,8 +74,6 @@ class OnnxEngine:
             preload_model(spec.reference, spec.source)
 
     def key(self, spec: CaseSpec) -> str:
-        from ci.models.numerics import NUMERICS, name_extensions
-        from ci.models.rounding import digest_terms
         from ci.onnx.compile import load_source
 
         options = choose_options(spec.scheme.base, spec.soc, self.given)
@@ -121,8 +121,6 @@ class OnnxEngine:
         return compile_source(load_source(spec), spec, staging, options, embed=embed, saver=saver)
 
     def explain(self, error: Exception, log: Path) -> Finding:
-        from ci.onnx.fallback import describe_refusal
-
         return describe_refusal(error, log)
 
 
@@ -146,17 +144,15 @@ def open_program(program: Program, engine: OnnxEngine, level: str) -> Recovering
     the context is for another SoC, because the emulator would run it anyway.
     """
     from ci.onnx.contexts import check_context
-    from ci.onnx.session import NO_FALLBACK, name_severity, open_session
+    from ci.onnx.session import NO_FALLBACK, open_session
 
     if not engine.direct:
         check_context(program.path, program.spec.soc)
     options = engine.options(program.spec)
     options |= profile_options(level, program.directory / PROFILE_CSV)
     entries = {} if program.compiled.delegation.fallback_ops else NO_FALLBACK
-    profile, severity = program.directory / PROFILE, name_severity(engine.log_level)
-    return RecoveringSession(
-        lambda: open_session(program.path, options, entries, profile=profile, severity=severity)
-    )
+    make = partial(open_session, program.path, options, entries, log_level=engine.log_level)
+    return RecoveringSession(partial(make, profile=program.directory / PROFILE))
 
 
 class RecoveringSession:

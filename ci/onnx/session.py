@@ -22,15 +22,9 @@ from ci.onnx.fallback import PROVIDER
 from provisioning.errors import FailedError
 
 CPU = "CPUExecutionProvider"
-VERBOSE, WARNING, FATAL = 0, 2, 4
+FATAL = 4  # ONNX Runtime's severities are QNN's levels, except debug, in reverse order
 NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
-
-
-def name_severity(log_level: str) -> int:
-    """Return the severity of ONNX Runtime's log that makes the provider use this level for QNN's
-    log. If ``log_level`` is empty, return the default severity."""
-    return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
 def open_session(
@@ -39,13 +33,14 @@ def open_session(
     entries: Mapping[str, str],
     *,
     profile: Path | None = None,
-    severity: int = WARNING,
+    log_level: str = "",
 ) -> Any:
-    """Open a session on QNN's provider. Raises onnxruntime's errors, and FailedError if the
-    provider is missing. All sessions of a process must be for the same SoC, because a second
-    session can inherit the device of the first (seen with onnxruntime-qnn 2.5.0)."""
+    """Open a session on QNN's provider, which uses ``log_level`` for QNN's log, by default
+    ``warn``. Raises onnxruntime's errors, and FailedError if the provider is missing. All sessions
+    of a process must be for the same SoC, because a second session can inherit the device of the
+    first (seen with onnxruntime-qnn 2.5.0)."""
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = severity
+    settings.log_severity_level = max(FATAL - LOG_LEVELS.index(log_level or "warn"), 0)
     for key, value in entries.items():
         settings.add_session_config_entry(key, value)
     if profile:
@@ -61,7 +56,7 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
-    settings.log_severity_level = WARNING
+    settings.log_severity_level = FATAL - LOG_LEVELS.index("warn")
     return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])
 
 
