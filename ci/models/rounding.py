@@ -69,11 +69,6 @@ class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     least_db: float = 0.0
     most_db: float = 0.0
 
-    def power(self, signal: float) -> float:
-        """Return the power of the error for an output with this power, both in squared steps."""
-        shared = self.bias**2 + self.varies**2
-        return self.steps**2 + shared + (self.relative**2 + self.row**2) * signal
-
 
 class TermFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of a file in manifests/rounding."""
