@@ -83,22 +83,19 @@ def read_source(
     (empty if it has none). Raises UsageError or FailedError as load_model does. A message about a
     data file starts with the file's key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
-    judged: tuple[Inputs, ...] = ()
-    with at_key("calibration"):
-        if file := source.calibration:
-            _, *found = fit_sets(Path(file).name, example, _as_tensors(file, read_sets(file)))
-            calibration = tuple(found)
-    with at_key("inputs"):
-        if file := source.inputs:
-            sets = _as_tensors(file, read_judged(file))
-            _, *found = fit_sets(Path(file).name, example, sets, "sample")
-            judged = tuple(found)
-    return module, example, calibration, judged
-
-
-def _as_tensors(source: str, sets: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return the samples with a file's arrays as tensors. A function has to return tensors."""
-    return sets if is_function(source) else [tuple(map(torch.from_numpy, one)) for one in sets]
+    found: dict[str, tuple[Inputs, ...]] = {"calibration": calibration, "inputs": ()}
+    for key, file, read, kind in (
+        ("calibration", source.calibration, read_sets, "calibration sample"),
+        ("inputs", source.inputs, read_judged, "sample"),
+    ):
+        with at_key(key):
+            if file:
+                sets = read(file)
+                if not is_function(file):  # a function has to return tensors
+                    sets = [tuple(map(torch.from_numpy, one)) for one in sets]
+                _, *rows = fit_sets(Path(file).name, example, sets, kind)
+                found[key] = tuple(rows)
+    return module, example, found["calibration"], found["inputs"]
 
 
 def count_judged(reference: str, source: Source) -> int:

@@ -96,9 +96,7 @@ class SetReader(CalibrationDataReader):
     """Passes the calibration samples one by one to the quantizer."""
 
     def __init__(self, names: Sequence[str], sets: Sequence[Arrays]) -> None:
-        self.feeds: Iterator[Mapping[str, Any]] = (
-            dict(zip(names, arrays, strict=True)) for arrays in sets
-        )
+        self.feeds = iter([dict(zip(names, arrays, strict=True)) for arrays in sets])
 
     def get_next(self) -> Mapping[str, Any] | None:
         return next(self.feeds, None)
