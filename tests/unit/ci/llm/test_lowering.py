@@ -57,8 +57,8 @@ def test_every_setting_of_an_llm_program_changes_its_key(monkeypatch: pytest.Mon
     assert engine.key(spec) == keys[0]
     recipe = structs.replace(RECIPES[spec.scheme], masked=-20.0)
     for name, value in (
-        ("ci.models.numerics.NUMERICS", "computed otherwise"),
-        ("ci.models.numerics.name_instructions", lambda: "another processor"),
+        ("ci.llm.lowering.NUMERICS", "computed otherwise"),
+        ("ci.llm.lowering.name_instructions", lambda: "another processor"),
         ("ci.llm.lowering.digest_rooms", "".join),
         ("ci.llm.lowering.RECIPES", {spec.scheme: recipe}),
     ):

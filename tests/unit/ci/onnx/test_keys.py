@@ -82,5 +82,5 @@ def test_every_setting_of_a_context_changes_its_key(
     assert len(set(keys)) == len(keys)
     # The path of QNN does not matter; its digest is part of the toolchain.
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
-    monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")
+    monkeypatch.setattr("ci.onnx.engine.NUMERICS", "computed otherwise")
     assert engine.key(spec) not in keys
