@@ -25,7 +25,7 @@ from ci.audit.localise_search import (
     Search,
     Trial,
 )
-from ci.cases.cache import CompileJob, as_compiled, hash_words
+from ci.cases.cache import as_compiled, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pipeline import CaseRun, Setup
@@ -281,18 +281,11 @@ class Localiser:
         """Lower, run and judge a part of the model. A part that fails in a process that was used
         before is run again in a fresh one, whose result counts."""
         self.count += 1
-        work = self.setup.work / f"part-{self.count}"
-        run = CaseRun(self.spec, replace(self.setup, work=work))
+        work, engine = self.setup.work / f"part-{self.count}", PartEngine(self.parts, cut)
+        run = CaseRun(self.spec, replace(self.setup, work=work, engine=engine))
         run.directory.mkdir(parents=True)
-        job = CompileJob(
-            engine=PartEngine(self.parts, cut),
-            spec=self.spec,
-            cache=self.setup.cache,
-            log=run.directory / "lower.log",
-            use_cache=self.setup.options.use_cache,
-        )
-        ended = self.call(job, job.log)
-        made = as_compiled(ended)
+        job = run.setup.make_job(self.spec, run.directory / "lower.log")
+        made = as_compiled(self.call(job, job.log))
         if not made.artifact:
             return Trial(refused=made.refused.headline if made.refused else "refused")
         compiled, place = made.artifact.compiled, Path(made.directory)

@@ -41,7 +41,7 @@ from ci.latency.estimate import estimate_times
 from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
 from ci.models.user_data import run_metric
-from ci.models.user_models import MetricResult
+from ci.models.user_models import MetricResult, ReferencePolicy
 from ci.report.schema import Estimate, NoiseNote, Status, Threshold, Tool
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError
@@ -68,6 +68,13 @@ class Setup:
     cache: Path = field(default_factory=programs_home)
     device: str = ""
     emulator: Runner | None = None
+
+    def make_job(
+        self, spec: CaseSpec, log: Path, reference: ReferencePolicy | None = None
+    ) -> CompileJob:
+        """Return the job that finds or compiles the program of a case. Without ``reference``,
+        references are not checked."""
+        return CompileJob(self.engine, spec, self.cache, log, self.options.use_cache, reference)
 
 
 class CaseRun(CaseJudge):
@@ -167,17 +174,8 @@ class CaseRun(CaseJudge):
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
         """Find or compile a program in a worker. The references of a case with ``layers`` are not
         checked, because the outputs of layers may be zero or constant."""
-        job = CompileJob(
-            engine=self.setup.engine,
-            spec=spec,
-            cache=self.setup.cache,
-            log=log,
-            use_cache=self.options.use_cache,
-            reference=None if spec.layers else self.policy.reference,
-        )
-        return self.setup.pool.run(
-            job, job.log, self.options.timeout_s, max_bytes=self.memory_bytes
-        )
+        job = self.setup.make_job(spec, log, None if spec.layers else self.policy.reference)
+        return self.setup.pool.run(job, log, self.options.timeout_s, max_bytes=self.memory_bytes)
 
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.cache import CompileJob, CompileResult, as_compiled
+from ci.cases.cache import CompileResult, as_compiled
 from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR
 from ci.cases.spec import CaseSpec
@@ -192,13 +192,7 @@ def simulate(
                 continue
             folder = setup.work / f"estimate-{number}"
             folder.mkdir()
-            job = CompileJob(
-                engine=setup.engine,
-                spec=replace(spec, simulated=True),
-                cache=setup.cache,
-                log=folder / "lower.log",
-                use_cache=options.use_cache,
-            )
+            job = setup.make_job(replace(spec, simulated=True), folder / "lower.log")
             ended = setup.pool.run(job, job.log, options.timeout_s)
             yield spec, as_compiled(ended)
     progress.step("4/4 report")
