@@ -56,10 +56,6 @@ class PartEngine:
     parts: Parts
     cut: Cut
 
-    @property
-    def imports(self) -> tuple[str, ...]:
-        return self.parts.engine.imports
-
     def preload(self, spec: CaseSpec) -> None:
         self.parts.hold(spec)
 

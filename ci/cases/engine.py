@@ -271,10 +271,6 @@ class Engine(Protocol):
     ``key`` runs in a fork of the worker, ``compile`` and ``explain`` run in another fork, and the
     other methods run in the worker itself."""
 
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """The modules that the fork server imports before it forks the workers."""
-
     def preload(self, spec: CaseSpec) -> None:
         """Prepare a worker for a case before the forks that look up its key or compile it. QNN must
         not be loaded here (see ci.cases.forked)."""
