@@ -16,7 +16,7 @@ from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
-from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
+from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_together, find_part
 from ci.faults.trial import Edit
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
@@ -51,13 +51,9 @@ def run_modules(
 
     fix_numerics()
     graphs = [parse_graph(item.text) for item in items]
-    modules = [Module(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
-    module: Any = Bundle(modules).eval()
-    drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
-    sets = tuple(
-        tuple(torch.from_numpy(array) for part in one for array in part)
-        for one in zip(*drawn, strict=True)
-    )
+    seeds = [item.seed for item in items]
+    module: Any = Bundle(list(map(Module, graphs, seeds))).eval()
+    sets = tuple(tuple(map(torch.from_numpy, one)) for one in draw_together(graphs, seeds))
     if edit and items[0].rewrite:
         module = edit(items[0].rewrite, module, sets)
     if scheme.quantized:
@@ -94,10 +90,12 @@ def lower_and_run(
             skip_mutable_buffer=True,
         )
     lowered = edge.exported_program().graph_module
+    calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
+    names = {node: getattr(node.target, "__name__", str(node.target)) for node in calls}
     left = {
         find_part(node): name + LEFT
-        for node in lowered.graph.nodes
-        if node.op == "call_function" and not any(word in (name := _name(node)) for word in AROUND)
+        for node, name in names.items()
+        if not any(word in name for word in AROUND)
     }
     if not left and not get_delegation_info(lowered).num_delegated_nodes:
         left = {UNKNOWN: "everything" + LEFT}
@@ -105,7 +103,3 @@ def lower_and_run(
     program = pybindings._load_for_executorch_from_buffer(buffer)
     made = [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets]
     return made, left
-
-
-def _name(node: Any) -> str:
-    return getattr(node.target, "__name__", str(node.target))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -120,17 +121,10 @@ def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
     """Yield the results that the table of faults contains for a front end, without running the
     graphs."""
     for fault, tried in _list_rows(faults, frontend):
+        own: dict[str, Any] = {"form": GRAPH, "frontend": frontend, "scheme": tried.scheme}
         for end in ENDS:
             for qnn in tried[end]:
-                yield Rerun(
-                    fault=fault.name,
-                    form=GRAPH,
-                    frontend=frontend,
-                    scheme=tried.scheme,
-                    qnn=qnn,
-                    end=end,
-                    expected=end,
-                )
+                yield Rerun(fault=fault.name, qnn=qnn, end=end, expected=end, **own)
 
 
 def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
@@ -155,24 +149,19 @@ def make_matrix(
     versions: Sequence[str], runs: Sequence[Rerun], failures: Sequence[str] = ()
 ) -> VersionsMatrix:
     """Return the matrix for the results in ``runs``. ``versions`` must be sorted, oldest first."""
-    regressions, fixes = [], []
+    changes: dict[bool, list[str]] = {True: [], False: []}  # whether it is a regression
     for (name, form, scheme), row in _rows(runs).items():
-        ends = [
-            (version, row[version].end)
-            for version in versions
-            if version in row and row[version].end in ENDS
-        ]
+        known = [row[version] for version in versions if version in row]
+        ends = [(run.qnn, run.end) for run in known if run.end in ENDS]
         for (_, before), (version, now) in pairwise(ends):
             text = f"{name} ({form}) in {scheme}: {before} before QNN {version}, {now} with it"
-            if ENDS.index(now) > ENDS.index(before):
-                regressions.append(text)
-            elif now != before:
-                fixes.append(text)
+            if now != before:
+                changes[ENDS.index(now) > ENDS.index(before)].append(text)
     return VersionsMatrix(
         versions=tuple(versions),
         runs=tuple(runs),
-        regressions=tuple(regressions),
-        fixes=tuple(fixes),
+        regressions=tuple(changes[True]),
+        fixes=tuple(changes[False]),
         failures=tuple(failures),
     )
 

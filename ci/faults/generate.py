@@ -48,10 +48,10 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
         return "a divisor near zero"
     if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:
         return "a logarithm or a square root of values near zero"
-    is_norm = kind == "norm" and node.operator != "batch_norm" and given[0].shape[-1] > 1
-    if is_norm and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
+    is_norm, length = kind == "norm" and node.operator != "batch_norm", given[0].shape[-1]
+    if is_norm and length > 1 and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
         return "a norm of nearly equal values"
-    if kind == "norm" and given[0].shape[-1] < MIN_NORM and node.operator != "batch_norm":
+    if is_norm and length < MIN_NORM:
         return "a norm of few values"
     if node.operator == "lp_norm":
         axis = node.attributes["axis"]
@@ -70,9 +70,8 @@ class Maker:
 
     def __init__(self, dice: random.Random, frontend: Frontend) -> None:
         self.dice = dice
-        self.operators = {
-            name: row.kind for name, row in OPERATORS.items() if row.onnx or frontend != "onnx"
-        }
+        rows = OPERATORS.items()
+        self.operators = {name: row.kind for name, row in rows if row.onnx or frontend != "onnx"}
         self.clear()
 
     def clear(self) -> None:

@@ -183,11 +183,8 @@ def find_problems(fault: Fault) -> Iterator[str]:
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
     for tried in fault.tried:
         versions = [one for end in ENDS for one in tried[end]]
-        yield from (
-            f"{version!r} is not a version of QNN"
-            for version in versions
-            if not is_version(version)
-        )
+        unknown = (one for one in versions if not is_version(one))
+        yield from (f"{version!r} is not a version of QNN" for version in unknown)
         if len(set(versions)) < len(versions):
             yield "a row in 'tried' lists a version of QNN twice"
         if not fault.graph:
@@ -245,9 +242,8 @@ def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
         steps = (step for step in chain if operator in {"", step.operator})
         found = next((step.numbers[name] for step in steps if step.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
-        if not found or len(found) < len(pairs):
-            return False
-        if not all(least <= abs(n) <= most for n, (least, most) in zip(found, pairs, strict=False)):
+        within = [least <= abs(n) <= most for n, (least, most) in zip(found, pairs, strict=False)]
+        if not found or len(within) < len(pairs) or not all(within):
             return False
     return True
 
@@ -318,27 +314,17 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
 
 
 # Attributes of operators in ci.faults, each with torch's name and default.
+WINDOW = {"stride": ("stride", 1), "pad": ("padding", 0)}
+CONVOLUTION = WINDOW | {"groups": ("groups", 1), "dilation": ("dilation", 1)}
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
-    "conv": {
-        "stride": ("stride", 1),
-        "pad": ("padding", 0),
-        "groups": ("groups", 1),
-        "dilation": ("dilation", 1),
-    },
-    "conv_transpose": {
-        "stride": ("stride", 1),
-        "pad": ("padding", 0),
-        "output_pad": ("output_padding", 0),
-        "groups": ("groups", 1),
-        "dilation": ("dilation", 1),
-    },
+    "conv": CONVOLUTION,
+    "conv_transpose": CONVOLUTION | {"output_pad": ("output_padding", 0)},
     "upsample": {"scale": ("scale_factors", 1)},
     "clip": {"low": ("min", 0)},
     "concat": {"axis": ("dim", 0)},
-    "avg_pool": {
+    "avg_pool": WINDOW
+    | {
         "kernel": ("kernel_size", 1),
-        "stride": ("stride", 1),
-        "pad": ("padding", 0),
         "counts_pad": ("count_include_pad", 1),
         "ceil": ("ceil_mode", 0),
     },

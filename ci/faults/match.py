@@ -34,14 +34,13 @@ def match_faults(
         structs.replace(step, operator=names.get(step.operator, step.operator)) for step in steps
     ]
     by_name = {step.name: step.operator for step in steps}
-    found = {
-        (known_fault.fault, known_fault.place): known_fault
+    found = [
+        make_known(fault, chain, by_name)
         for fault in read_faults()
         if fault.applies(scheme, qnn, compiled=compiled)
-        for place in find_pattern(fault.pattern, renamed)
-        for known_fault in [make_known(fault, place, by_name)]
-    }
-    return tuple(found.values())
+        for chain in find_pattern(fault.pattern, renamed)
+    ]
+    return tuple({(known.fault, known.place): known for known in found}.values())
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:

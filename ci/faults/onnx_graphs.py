@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ci.cases.engine import QUANTIZING
 from ci.faults.graph import OPERATORS, Graph, Shape, parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
-from ci.faults.torch_graphs import EPSILON, compute, draw, draw_sets
+from ci.faults.torch_graphs import EPSILON, compute, draw, draw_together
 from ci.faults.trial import Edit
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
@@ -32,9 +32,9 @@ def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> No
     """Write one ONNX model with all graphs to ``path``. ``seeds`` contains a seed for the constants
     of each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for
     an operator that does not exist in ONNX."""
-    for name in (name for graph in graphs for name in graph.operators):
-        if not OPERATORS[name].onnx:
-            raise FailedError(f"the operator {name} does not exist in ONNX")
+    names = [name for graph in graphs for name in graph.operators if not OPERATORS[name].onnx]
+    if names:
+        raise FailedError(f"the operator {names[0]} does not exist in ONNX")
     builder = Builder()
     for number, (graph, seed) in enumerate(zip(graphs, seeds, strict=True)):
         builder.add_graph(graph, f"g{number}_", seed)
@@ -114,10 +114,8 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
     if len(b.shapes[x]) == 2:
         b.add(kind, name, reads, transB=1)
         return
-    whole = b.prefix + weight
-    (array,) = (
-        numpy_helper.to_array(constant) for constant in b.constants if constant.name == whole
-    )
+    (held,) = (one for one in b.constants if one.name == b.prefix + weight)
+    array = numpy_helper.to_array(held)
     b.add_with("MatMul", f"{name}_product" if bias else name, [x], array.T)
     if bias:
         b.add("Add", name, [f"{name}_product", *bias])
@@ -251,12 +249,10 @@ def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
             value = value.decode() if isinstance(value, bytes) else value
             words.append(f"{attribute.name}={value!r}")
         calls.append(f"h.make_node({', '.join(words)})")
-    own = {constant.name: numpy_helper.to_array(constant) for constant in builder.constants}
-    fixed = {
-        name: f"np.array({array.tolist()!r}, {array.dtype.name!r})"
-        for name, array in own.items()
-        if name not in graph.tensors
-    }
+    fixed = {}
+    for constant in (one for one in builder.constants if one.name not in graph.tensors):
+        array = numpy_helper.to_array(constant)
+        fixed[constant.name] = f"np.array({array.tolist()!r}, {array.dtype.name!r})"
     return calls, fixed
 
 
@@ -270,8 +266,7 @@ def run_items(
     applies the rewrite of a single item. Raises
     StageError or onnxruntime's errors, which any of the graphs may have caused."""
     graphs = [parse_graph(item.text) for item in items]
-    drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
-    sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
+    sets = draw_together(graphs, [item.seed for item in items])
     with TemporaryDirectory(prefix="graphs") as directory:
         path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
         write_model(graphs, [item.seed for item in items], path)
@@ -286,7 +281,7 @@ def run_items(
         feeds = [dict(zip(names, one, strict=True)) for one in sets]
         kept = [one.name for one in reference.get_inputs()]
         feeds = [{name: feed[name] for name in kept} for feed in feeds]
-        ordered = [tuple(feed[name] for name in kept) for feed in feeds]
+        ordered = [tuple(feed.values()) for feed in feeds]
         right = [tuple(reference.run(None, feed)) for feed in feeds]
         qnn = find_version(Path(options.get("backend_path", "")))
         noise = predict_noise(path, other, ordered, right, qnn)

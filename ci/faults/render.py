@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from string import Template
 
-from ci.faults.graph import Graph, parse_graph
+from ci.faults.graph import Graph, Tensor, parse_graph
 from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
 from ci.report.document import make_markdown_table
@@ -195,9 +195,9 @@ def describe_finding(one: Finding) -> str:
     """Return a finding as one line, such as ``wrong: add -> layer_norm (add: over_batch), 2.0 dB
     instead of 68.9, 10/10 seeds``."""
     relations = f" ({', '.join(one.relations)})" if one.relations else ""
-    reached = (
-        "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
-    )
+    reached = ""
+    if one.sqnr_db is not None:
+        reached = f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
     known = ", not shrunk further" * (not one.shrunk) + (f", in {one.block}" if one.block else "")
     known += f", known: {one.known}" if one.known else ""
     mended = f", right with {' or '.join(one.mended_by)}" if one.mended_by else ""
@@ -211,27 +211,25 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     """Return a bug report: the result, the versions, the graph, a table of variations, and a
     script."""
     reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} dB expected"
-    lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
-    lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
-    lines += ["```text", one.graph.rstrip(), "```", ""]
-    if one.block:
-        block, _, size = one.block.partition(" ")
-        lines += [f"It is a part of the block `{block}` in the sizes of `{size}`.", ""]
-    if not one.shrunk:
-        lines += ["A smaller graph may have the fault: there was no time to shrink it further.", ""]
-    if one.known:
-        lines += [f"It is the known fault `{one.known}` of docs/findings/faults.md.", ""]
-    if one.why:
-        lines += [f"The message: `{one.why}`", ""]
-    lines += [f"The result is the same with {one.failed} of {one.repeats} other seeds.", ""]
+    block, _, size = one.block.partition(" ")
+    late = "A smaller graph may have the fault: there was no time to shrink it further."
+    parts = [
+        f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}",
+        f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.",
+        f"```text\n{one.graph.rstrip()}\n```",
+        f"It is a part of the block `{block}` in the sizes of `{size}`." * bool(one.block),
+        late * (not one.shrunk),
+        f"It is the known fault `{one.known}` of docs/findings/faults.md." * bool(one.known),
+        f"The message: `{one.why}`" * bool(one.why),
+        f"The result is the same with {one.failed} of {one.repeats} other seeds.",
+    ]
     rows = [("none", f"{one.end}{reached}"), *((text, "right") for text in one.right)]
     rows += [(f"the rewrite {name} of `qnn-ci mend`", "right") for name in one.mended_by]
     rows += [(text, "not right") for text in one.also_wrong]
-    lines += [make_markdown_table(("change", "result"), rows)]
     write = write_script if one.frontend == "onnx" else write_executorch_script
     script = drop_unused(write(parse_graph(one.graph), one, version))
-    lines += ["", "```python", script.rstrip(), "```"]
-    return "\n".join(lines) + "\n"
+    parts += [make_markdown_table(("change", "result"), rows), f"```python\n{script.rstrip()}\n```"]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def drop_unused(script: str) -> str:
@@ -250,24 +248,18 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
 
     scheme = Scheme(one.scheme)
     calls, fixed = list_calls(graph)
-    tensors = {name: _draw(own.like, own.value, own.shape) for name, own in graph.tensors.items()}
-    constants = [f'    "{name}": {text},\n' for name, text in fixed.items()]
-    constants += [
-        f'    "{name}": {tensors[name]},\n' for name in tensors if graph.is_constant(name)
-    ]
+    tensors = {name: _draw(own) for name, own in graph.tensors.items()}
+    stored = {name: text for name, text in tensors.items() if graph.is_constant(name)}
     recipe = scheme.recipe
-    quantize = ""
-    if scheme.quantized:
-        quantize = QUANTIZE.substitute(
-            activations=recipe.activations, weights=recipe.weights, per_channel=recipe.per_channel
-        )
+    kinds = {"activations": recipe.activations, "weights": recipe.weights}
+    quantize = QUANTIZE.substitute(kinds, per_channel=recipe.per_channel)
     return SCRIPT.substitute(
         version=version,
-        constants="".join(constants),
-        inputs="".join(f'    "{name}": {tensors[name]},\n' for name in graph.inputs),
+        constants=_show_entries(fixed | stored),
+        inputs=_show_entries({name: tensors[name] for name in graph.inputs}),
         nodes="".join(f"    {call},\n" for call in calls),
         outputs=list(graph.outputs),
-        quantize=quantize,
+        quantize=quantize if scheme.quantized else "",
         soc=choose_options(scheme, one.soc, {})["soc_model"],
         half=int(not scheme.quantized),
     )
@@ -278,30 +270,30 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
     with those of torch."""
     from ci.faults.torch_graphs import write_forward
 
-    recipe = Scheme(one.scheme).recipe
-    tensors = {name: _draw(own.like, own.value, own.shape) for name, own in graph.tensors.items()}
+    scheme = Scheme(one.scheme)
+    tensors = {name: _draw(own) for name, own in graph.tensors.items()}
     constants = [
         f"        self.c_{name} = torch.nn.Parameter({text}, requires_grad=False)"
         for name, text in tensors.items()
         if graph.is_constant(name) and not graph.tensors[name].is_number
     ]
-    quantize = ""
-    if Scheme(one.scheme).quantized:
-        quantize = PT2E.substitute(soc=one.soc, dtype=recipe.dtype)
+    quantize = PT2E.substitute(soc=one.soc, dtype=scheme.recipe.dtype)
     return EXECUTORCH.substitute(
         version=version,
         constants="\n".join(constants),
         forward="\n".join(f"    {line}" for line in write_forward(graph).splitlines()),
         inputs=", ".join(tensors[name] for name in graph.inputs),
-        quantize=quantize,
-        fp16=not Scheme(one.scheme).quantized,
+        quantize=quantize if scheme.quantized else "",
+        fp16=not scheme.quantized,
         soc=one.soc,
-        convolution=recipe.linear_as_convolution,
+        convolution=scheme.recipe.linear_as_convolution,
     )
 
 
-def _draw(like: str, value: float | None, shape: Sequence[int]) -> str:
-    sizes = ", ".join(map(str, shape))
-    if value is not None:
-        return f"whole({value}, {sizes})"
-    return f"{like}({sizes})"
+def _show_entries(texts: Mapping[str, str]) -> str:
+    return "".join(f'    "{name}": {text},\n' for name, text in texts.items())
+
+
+def _draw(tensor: Tensor) -> str:
+    sizes = ", ".join(map(str, tensor.shape))
+    return f"{tensor.like}({sizes})" if tensor.value is None else f"whole({tensor.value}, {sizes})"

@@ -118,16 +118,8 @@ def judge_graphs(
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
     """Return the result of the worst output of a graph. An output that can be judged is right if
     the SQNR of its worst row is at least ``good_db``."""
-    worst: Result | None = None
-    for index, output in enumerate(outputs):
-        one = _judge_output(item, index, output, good_db)
-        if worst is None or _badness(one) > _badness(worst):
-            worst = one
-    return worst or Result(item.text, item.seed, UNJUDGED, why="the graph has no output")
-
-
-def _badness(one: Result) -> tuple[bool, float]:
-    return one.end == WRONG, one.over_db
+    judged = [_judge_output(item, index, one, good_db) for index, one in enumerate(outputs)]
+    return max(judged, key=lambda one: (one.end == WRONG, one.over_db))
 
 
 def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Result:
@@ -149,11 +141,11 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
     reached, predicted = (
         decibels(float(signal[place]), float(one[place])) for one in (error, noise)
     )
+    why = "" if signal.min() else "a row of the correct output is all zeros"
     if prediction.sqnr_db < LEAST_PREDICTED_DB:
         why = f"the predicted SQNR is below {LEAST_PREDICTED_DB:g} dB"
+    if why:
         return Result(text, seed, UNJUDGED, why=why)
-    if not signal.min():
-        return Result(text, seed, UNJUDGED, why="a row of the correct output is all zeros")
     excess = prediction.find_excesses(made, MARGIN_DB)[0]
     is_near = float(np.abs(made - right).max()) <= MOST_STEPS * step
     wrong = not is_near and excess.over_db > EXTRA_DB and reached < min(predicted - ROW_DB, good_db)

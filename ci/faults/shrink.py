@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, islice
 from typing import Any, cast
@@ -98,7 +98,7 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
             if shapes[read] == shapes[name]:
                 yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
-            yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
+            yield change_node(graph, name, reads=node.reads[:-1])
         yield from (drop_attribute(graph, name, key) for key in node.attributes)
     for size in {size for shape in shapes.values() for size in shape}:
         for small in (one for one in SMALLER if one < size):
@@ -137,25 +137,29 @@ def change(graph: Graph, name: str, **changes: Any) -> Graph:
     return replace(graph, tensors={**graph.tensors, name: replace(graph.tensors[name], **changes)})
 
 
+def change_node(graph: Graph, name: str, **changes: Any) -> Graph:
+    """Return the graph with ``changes`` to the fields of a node."""
+    return replace(graph, nodes={**graph.nodes, name: replace(graph.nodes[name], **changes)})
+
+
 def drop_attribute(graph: Graph, name: str, key: str) -> Graph:
     """Return the graph without the attribute ``key`` of the node ``name``."""
-    node = graph.nodes[name]
-    fewer = {one: own for one, own in node.attributes.items() if one != key}
-    return replace(graph, nodes={**graph.nodes, name: replace(node, attributes=fewer)})
+    attributes = graph.nodes[name].attributes
+    fewer = {one: own for one, own in attributes.items() if one != key}
+    return change_node(graph, name, attributes=fewer)
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
     """Return the graph without the node ``old``. Nodes that read it read ``new``, one of its
     operands, instead."""
-    nodes = {
-        name: replace(node, reads=tuple(new if read == old else read for read in node.reads))
-        for name, node in graph.nodes.items()
-        if name != old
-    }
-    outputs = tuple(dict.fromkeys(new if output == old else output for output in graph.outputs))
-    return replace(
-        graph, nodes=nodes, outputs=tuple(output for output in outputs if output in nodes)
-    )
+
+    def rename(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(new if name == old else name for name in names)
+
+    rest = {name: node for name, node in graph.nodes.items() if name != old}
+    nodes = {name: replace(node, reads=rename(node.reads)) for name, node in rest.items()}
+    outputs = filter(nodes.__contains__, dict.fromkeys(rename(graph.outputs)))
+    return replace(graph, nodes=nodes, outputs=tuple(outputs))
 
 
 def resize(graph: Graph, old: int, new: int) -> Graph:
@@ -165,16 +169,11 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
     def change(sizes: Shape) -> Shape:
         return tuple(new if size == old else size for size in sizes)
 
-    nodes = {
-        name: replace(
-            node,
-            attributes={
-                key: change(cast(Shape, value)) if key == "shape" else value
-                for key, value in node.attributes.items()
-            },
-        )
-        for name, node in graph.nodes.items()
-    }
+    nodes = {**graph.nodes}
+    for name, node in graph.nodes.items():
+        if "shape" in node.attributes:
+            shape = change(cast(Shape, node.attributes["shape"]))
+            nodes[name] = replace(node, attributes={**node.attributes, "shape": shape})
     tensors = {name: replace(one, shape=change(one.shape)) for name, one in graph.tensors.items()}
     return Graph(tensors, nodes, graph.outputs)
 
@@ -183,10 +182,7 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
     """Yield variations of a graph, each with a description. Variations that are right show what a
     fault depends on."""
     shapes = find_shapes(graph)
-    batch = next(
-        (tensor.shape[0] for tensor in graph.tensors.values() if tensor.is_input and tensor.shape),
-        1,
-    )
+    batch = next((shapes[name][0] for name in graph.inputs if shapes[name]), 1)
     if batch > 1:
         single = graph
         for name, one in graph.tensors.items():

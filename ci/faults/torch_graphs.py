@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ def _is_weight(graph: Graph, name: str) -> bool:
 def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
     """Return SETS samples, each with one array per input."""
     return [tuple(draw(graph, one, seed, n + 1) for one in graph.inputs) for n in range(SETS)]
+
+
+def draw_together(graphs: Sequence[Graph], seeds: Sequence[int]) -> list[tuple[Any, ...]]:
+    """Return SETS samples, each with the arrays for the inputs of all graphs."""
+    return [tuple(chain(*one)) for one in zip(*map(draw_sets, graphs, seeds), strict=True)]
 
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -184,13 +190,9 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     return torch.softmax(x, dim=axis)
 
 
-def _per_axis(value: Size) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _conv(x: Tensor, w: Tensor, *b: Tensor, pad: Size = 0, **given: int) -> Tensor:
     call = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
-    made: Tensor = call(x, w, *b, padding=_per_axis(pad), **given)
+    made: Tensor = call(x, w, *b, padding=pad, **given)
     return made
 
 
