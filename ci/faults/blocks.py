@@ -64,11 +64,8 @@ def read_blocks(frontend: Frontend) -> Mapping[str, tuple[Block, Mapping[str, Si
                 why="the block has no sizes",
                 fix="add the table, or name another one",
             )
-    return {
-        block.name: (block, blocks.sizes[block.sizes])
-        for block in blocks.block
-        if frontend in block.frontends
-    }
+    own = [block for block in blocks.block if frontend in block.frontends]
+    return {block.name: (block, blocks.sizes[block.sizes]) for block in own}
 
 
 class Deck:
@@ -113,10 +110,10 @@ class Deck:
             fits = bool(graph.inputs) and not find_unfit(graph, 0)
         except (UsageError, RuntimeError, ValueError, IndexError):
             return None  # such as more output padding than stride
-        has_all = self.frontend != "onnx" or all(
-            OPERATORS[operator].onnx for operator in graph.operators
+        supports_all = self.frontend != "onnx" or all(
+            OPERATORS[one].onnx for one in graph.operators
         )
-        return graph if fits and has_all else None
+        return graph if fits and supports_all else None
 
 
 def visit_blocks(seed: int, frontend: Frontend) -> Iterator[tuple[Cell, Graph]]:

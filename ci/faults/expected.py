@@ -183,14 +183,11 @@ def render_matrix(matrix: VersionsMatrix) -> str:
     forms = _rows(matrix.runs)
     rows = {(name, scheme): row for (name, form, scheme), row in forms.items() if form == GRAPH}
     changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
-    cells = [
-        (
-            *key,
-            *(show_end(rows[key].get(version)) for version in matrix.versions),
-            show_mended(list(forms.get((key[0], MENDED, key[1]), {}).values())),
-        )
-        for key in sorted(rows, key=lambda one: (one not in changed, one))
-    ]
+    cells = []
+    for name, scheme in sorted(rows, key=lambda one: (one not in changed, one)):
+        ends = [show_end(rows[name, scheme].get(version)) for version in matrix.versions]
+        mended = show_mended([*forms.get((name, MENDED, scheme), {}).values()])
+        cells.append((name, scheme, *ends, mended))
     lines.append(make_markdown_table(("fault", "scheme", *matrix.versions, "mended?"), cells))
     return "".join(f"{line}\n" for line in lines)
 

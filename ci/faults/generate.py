@@ -200,11 +200,6 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     return node(operator, x, *(maker.declare(shape[1:2], like=like) for like in likes))
 
 
-def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an instance norm if ``x`` is a batch of images, otherwise None."""
-    return node(operator, x) if len(maker.shape(x)) == 4 else None
-
-
 def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a linear layer with or without a bias, or None if ``x`` has more than four axes."""
     if len(maker.shape(x)) > 4:
@@ -236,9 +231,8 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
     out = dice.choice((4, 8, 16, 32))
     spatial = (kernel,) * (len(shape) - 2)
     if operator == "conv_transpose":
-        return node(
-            operator, x, maker.declare((shape[1], out, *spatial)), stride=dice.choice((1, 2))
-        )
+        weight = maker.declare((shape[1], out, *spatial))
+        return node(operator, x, weight, stride=dice.choice((1, 2)))
     groups = shape[1] if dice.random() < 0.3 else 1
     out = shape[1] if groups > 1 else out
     weight = maker.declare((out, shape[1] // groups, *spatial))
@@ -257,12 +251,13 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
     return node(operator, x, **sizes)
 
 
-def make_other(  # noqa: C901, PLR0911 - a table
+def make_other(  # noqa: C901, PLR0911, PLR0912 - a table
     maker: Maker, operator: str, x: Name
 ) -> Node | None:
     """Return any other operator, or None if it does not fit ``x`` or, for a transpose, would not
     change it. Axes, orders, shapes and bounds of slices are random; most other attributes are
-    fixed. Operators of kind ``axis`` usually use the last axis."""
+    fixed. Operators of kind ``axis`` usually use the last axis. A reshape joins two axes of ``x``
+    or splits one."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
     match operator, OPERATORS[operator].kind:
@@ -272,7 +267,12 @@ def make_other(  # noqa: C901, PLR0911 - a table
             axes = dice.choice(((-1,), (-1,), (1,), (-2, -1)))
             return node(operator, x, axes=axes, keep=dice.choice((0, 1)))
         case "reshape", _:
-            return make_reshape(maker, x)
+            axis = dice.randrange(rank)
+            lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
+            if dice.random() < 0.5 and behind:
+                return node(operator, x, shape=(*lead, size * behind[0], *behind[1:]))
+            part = next((one for one in (8, 4, 2) if size % one == 0), 0)
+            return node(operator, x, shape=(*lead, size // part, part, *behind)) if part else None
         case "transpose", _:
             order = dice.sample(range(rank), rank)
             return node(operator, x, order=tuple(order)) if order != sorted(order) else None
@@ -287,6 +287,8 @@ def make_other(  # noqa: C901, PLR0911 - a table
             sizes = list(shape)
             sizes[shape.index(1)] = dice.choice((2, 3))
             return node(operator, x, shape=tuple(sizes))
+        case "instance_norm", _ if rank == 4:
+            return node(operator, x)
         case "upsample", _ if rank == 4:
             return node(operator, x, scale=2)
         case "prelu", _ if rank > 2:
@@ -299,18 +301,6 @@ def make_other(  # noqa: C901, PLR0911 - a table
         case _, "unary" | "positive":
             return node(operator, x)
     return None
-
-
-def make_reshape(maker: Maker, x: Name) -> Node | None:
-    """Return a reshape that joins two axes of ``x`` or splits one, or None if the axis cannot be
-    split."""
-    dice, shape = maker.dice, maker.shape(x)
-    axis = dice.randrange(len(shape))
-    lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
-    if dice.random() < 0.5 and behind:
-        return node("reshape", x, shape=(*lead, size * behind[0], *behind[1:]))
-    part = next((one for one in (8, 4, 2) if size % one == 0), 0)
-    return node("reshape", x, shape=(*lead, size // part, part, *behind)) if part else None
 
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -330,7 +320,7 @@ MAKERS: Mapping[str, Callable[[Maker, str, Name], Node | None]] = {
     "binary": make_binary,
     "norm": make_norm,
     "batch_norm": make_batch_norm,
-    "instance_norm": make_instance_norm,
+    "instance_norm": make_other,
     "linear": make_linear,
     "matmul": make_matmul,
     "conv": make_conv,

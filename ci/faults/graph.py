@@ -26,7 +26,7 @@ import ast
 import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from provisioning.errors import UsageError
@@ -122,22 +122,12 @@ move      prelu           prelu                                            PRelu
 """
 
 
-def _read_table() -> Mapping[str, Operator]:
-    rows = (line.split() for line in TABLE.strip().splitlines())
-    return {
-        name: Operator(kind, tuple(aten.split(",")), onnx.strip("-"))
-        for kind, name, aten, onnx in rows
-    }
-
-
-OPERATORS = _read_table()
-# Operators that patterns can name but graphs cannot have, with their names in ONNX.
-ONLY_IN_PATTERNS: Mapping[str, str] = {
-    "masked_fill": "",
-    "to": "",
-    "type_as": "",
+OPERATORS: Mapping[str, Operator] = {
+    name: Operator(kind, tuple(aten.split(",")), onnx.strip("-"))
+    for kind, name, aten, onnx in map(str.split, TABLE.strip().splitlines())
 }
-
+# Operators that patterns can name but graphs cannot have, with their names in ONNX.
+ONLY_IN_PATTERNS: Mapping[str, str] = {"masked_fill": "", "to": "", "type_as": ""}
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]
 Value = int | float | tuple[int, ...]
@@ -230,98 +220,97 @@ def parse_graph(text: str) -> Graph:
     unknown name, a name that is defined twice, anything except calls with literal attributes, or a
     graph that is too large. The error names the first wrong line, unless the text is not Python or
     its size is wrong."""
-    line = 0
+    parser = _Parser()
     try:
-        lines = _read_lines(text)
-        tensors: dict[str, Tensor] = {}
-        nodes: dict[str, Node] = {}
-        for statement in lines[:-1]:
-            line = statement.lineno
-            _add_line(statement, tensors, nodes)
-        line = lines[-1].lineno
-        return trim(Graph(tensors, nodes, _read_outputs(lines[-1], nodes)))
+        return trim(parser.parse(text))
     except (SyntaxError, RecursionError, MemoryError) as error:
         why = f"it cannot be parsed: {error}"
     except ValueError as error:
-        why = f"line {line}: {error}" if line else str(error)
+        why = f"line {parser.line}: {error}" if parser.line else str(error)
     raise UsageError("the text does not define a valid graph", why=why, fix=FIX)
 
 
-def _read_lines(text: str) -> list[ast.stmt]:
-    if len(text) > MOST_CHARS:
-        raise ValueError(
-            f"the text has {len(text)} characters, but at most {MOST_CHARS} are allowed"
-        )
-    with PARSING:
-        lines = ast.parse(text).body
-    if not 0 < len(lines) <= MOST_LINES:
-        raise ValueError(f"the text has {len(lines)} lines instead of 1 to {MOST_LINES}")
-    return lines
+class _Parser:
+    """Reads a graph line by line. Raises ValueError for the first wrong ``line``."""
 
+    def __init__(self) -> None:
+        self.line = 0
+        self.tensors: dict[str, Tensor] = {}
+        self.nodes: dict[str, Node] = {}
 
-def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
-    match line:
-        case ast.Return(value=ast.Tuple(elts=given)):
-            return tuple(_read_name(expression, nodes, RESULT) for expression in given)
-        case ast.Return(value=ast.expr() as one):
-            return (_read_name(one, nodes, RESULT),)
-    raise ValueError("the last line must return results of operators")
+    def parse(self, text: str) -> Graph:
+        if len(text) > MOST_CHARS:
+            raise ValueError(
+                f"the text has {len(text)} characters, but at most {MOST_CHARS} are allowed"
+            )
+        with PARSING:
+            lines = ast.parse(text).body
+        if not 0 < len(lines) <= MOST_LINES:
+            raise ValueError(f"the text has {len(lines)} lines instead of 1 to {MOST_LINES}")
+        for statement in lines[:-1]:
+            self.line = statement.lineno
+            match statement:
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call() | ast.BinOp() as call
+                ):
+                    self.add_call(name, call)
+                case _:
+                    raise ValueError("the line does not have the form NAME = OPERATOR(...)")
+            if len(self.tensors) + len(self.nodes) >= MOST_LINES:
+                raise ValueError(f"the graph has {MOST_LINES} tensors or more")
+        self.line = lines[-1].lineno
+        match lines[-1]:
+            case ast.Return(value=ast.Tuple(elts=given)):
+                outputs = given
+            case ast.Return(value=ast.expr() as one):
+                outputs = [one]
+            case _:
+                raise ValueError("the last line must return results of operators")
+        names = tuple(_read_name(one, self.nodes, RESULT) for one in outputs)
+        return Graph(self.tensors, self.nodes, names)
 
+    def add_call(self, name: str, call: ast.Call | ast.BinOp) -> None:
+        """Add the tensor or node ``name``. Its operands that are calls or numbers get the names
+        ``NAME_1``, ``NAME_2`` and so on."""
+        match call:
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in INFIX:
+                operator, given, options = INFIX[type(sign)], [left, right], {}
+            case ast.Call(func=ast.Name(id=operator), args=given, keywords=keywords):
+                options = {one.arg or "": _read_literal(one.value) for one in keywords}
+            case _:
+                raise ValueError(f"{ast.unparse(call)[:40]} is not a call of an operator")
+        if operator in (INPUT, CONSTANT):
+            shape = tuple(map(_read_literal, given))
+            tensor = _read_tensor(shape, options, is_input=operator == INPUT)
+            self.require_new(name)
+            self.tensors[name] = tensor
+            return
+        if operator not in OPERATORS:
+            raise ValueError(f"there is no operator {operator[:40]!r}")
+        reads = []
+        for place, one in enumerate(given, 1):
+            own = f"{name}_{place}"
+            if isinstance(one, ast.Call | ast.BinOp):
+                self.add_call(own, one)
+            elif isinstance(one, ast.Constant):
+                self.require_new(own)
+                shape = () if operator in INFIX.values() else (1,)
+                value = {"value": _read_literal(one)}
+                self.tensors[own] = _read_tensor(shape, value, is_input=False)
+            else:
+                own = _read_name(one, {**self.tensors, **self.nodes}, TENSOR)
+            reads.append(own)
+        if not reads:
+            raise ValueError(f"{operator} needs at least one tensor")
+        attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
+        if unknown := options.keys() - attributes.keys():
+            raise ValueError(f"the value of {min(unknown)!r} is not a number or a list of integers")
+        self.require_new(name)
+        self.nodes[name] = Node(operator, tuple(reads), attributes)
 
-def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]) -> None:
-    match line:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() | ast.BinOp() as call):
-            _add_call(name, call, tensors, nodes)
-        case _:
-            raise ValueError("the line does not have the form NAME = OPERATOR(...)")
-    if len(tensors) + len(nodes) >= MOST_LINES:
-        raise ValueError(f"the graph has {MOST_LINES} tensors or more")
-
-
-def _add_call(
-    name: str, call: ast.Call | ast.BinOp, tensors: dict[str, Tensor], nodes: dict[str, Node]
-) -> None:
-    """Add the tensor or node ``name``. Its operands that are calls or numbers get the names
-    ``NAME_1``, ``NAME_2`` and so on."""
-    match call:
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in INFIX:
-            operator, given, options = INFIX[type(sign)], [left, right], {}
-        case ast.Call(func=ast.Name(id=operator), args=given):
-            options = {keyword.arg or "": _read_literal(keyword.value) for keyword in call.keywords}
-        case _:
-            raise ValueError(f"{ast.unparse(call)[:40]} is not a call of an operator")
-    if operator in (INPUT, CONSTANT):
-        shape = tuple(map(_read_literal, given))
-        made = _read_tensor(shape, options, is_input=operator == INPUT)
-        _require_new(name, tensors, nodes)
-        tensors[name] = made
-        return
-    if operator not in OPERATORS:
-        raise ValueError(f"there is no operator {operator[:40]!r}")
-    reads = []
-    for place, one in enumerate(given, 1):
-        own = f"{name}_{place}"
-        if isinstance(one, ast.Call | ast.BinOp):
-            _add_call(own, one, tensors, nodes)
-        elif isinstance(one, ast.Constant):
-            _require_new(own, tensors, nodes)
-            shape = () if operator in INFIX.values() else (1,)
-            tensors[own] = _read_tensor(shape, {"value": _read_literal(one)}, is_input=False)
-        else:
-            own = _read_name(one, {**tensors, **nodes}, TENSOR)
-        reads.append(own)
-    if not reads:
-        raise ValueError(f"{operator} needs at least one tensor")
-    attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
-    if unknown := options.keys() - attributes.keys():
-        raise ValueError(f"the value of {min(unknown)!r} is not a number or a list of integers")
-    _require_new(name, tensors, nodes)
-    nodes[name] = Node(operator, tuple(reads), attributes)
-
-
-def _require_new(name: str, *known: Collection[str]) -> None:
-    if any(name in one for one in known):
-        raise ValueError(f"{name} is defined twice")
+    def require_new(self, name: str) -> None:
+        if name in self.tensors or name in self.nodes:
+            raise ValueError(f"{name} is defined twice")
 
 
 def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:
@@ -344,11 +333,10 @@ def _read_tensor(
     like, value = options.get("like", "normal"), options.get("value")
     if like not in get_args(Like):
         raise ValueError(f"'like' must be one of {', '.join(get_args(Like))}")
-    match value:
-        case None | int() | float():
-            given = None if value is None else float(value)
-            return Tensor(sizes, is_input, cast(Like, like), given)
-    raise ValueError("'value' must be a finite number")
+    if type(value) not in (int, float, type(None)):
+        raise ValueError("'value' must be a finite number")
+    given = None if value is None else float(cast(float, value))
+    return Tensor(sizes, is_input, cast(Like, like), given)
 
 
 def _read_literal(expression: ast.expr) -> Value | str:
@@ -369,8 +357,6 @@ def trim(graph: Graph) -> Graph:
     for name in reversed(list(graph.nodes)):
         if name in needed:
             needed.update(graph.nodes[name].reads)
-    return replace(
-        graph,
-        tensors={name: one for name, one in graph.tensors.items() if name in needed},
-        nodes={name: one for name, one in graph.nodes.items() if name in needed},
-    )
+    tensors = {name: one for name, one in graph.tensors.items() if name in needed}
+    nodes = {name: one for name, one in graph.nodes.items() if name in needed}
+    return Graph(tensors, nodes, graph.outputs)

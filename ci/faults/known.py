@@ -222,8 +222,7 @@ def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Ste
 def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
     """Return whether ``step``, the first of a chain, meets the pattern's conditions on it."""
     relations = relate(step)
-    shape = step.operands[0].shape if step.operands else step.shape
-    whole = step.shape or shape
+    whole = step.shape or next((operand.shape for operand in step.operands), ())
     before = {steps[name].operator for name in step.sources if name in steps}
     magnitude = max((operand.magnitude for operand in step.operands), default=0.0)
     return (

@@ -3,7 +3,7 @@ fixes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from msgspec import structs
@@ -47,12 +47,14 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator."""
     origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
+    first, *others = chain
+    call = f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
     return KnownFault(
         fault=fault.name,
         title=fault.title,
         seen=fault.seen,
         fix=fault.remedy,
-        calls=", then ".join(_describe_calls(chain)),
+        calls=", then ".join([call, *(step.operator for step in others)]),
         nodes=tuple(step.name for step in chain),
         operators=tuple(operators[step.name] for step in chain),
         file=origin.file,
@@ -60,12 +62,6 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         module=origin.module,
         is_scheme=fault.owner == "quantization",
     )
-
-
-def _describe_calls(steps: Sequence[Step]) -> Iterator[str]:
-    first, *others = steps
-    yield f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
-    yield from (other.operator for other in others)
 
 
 def _describe_operand(one: Operand) -> str:

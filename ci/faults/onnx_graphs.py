@@ -122,18 +122,14 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
 
 
 def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: Any) -> None:
-    kernel = b.shapes[reads[1]][2:]
-    sizes: dict[str, Sequence[int]] = {"strides": [given.get("stride", 1)] * len(kernel)}
-    sizes["pads"] = [*_per_axis(given.get("pad", 0), len(kernel))] * 2
+    kernel, pad = b.shapes[reads[1]][2:], given.get("pad", 0)
+    sizes: dict[str, Any] = {"strides": [given.get("stride", 1)] * len(kernel)}
+    sizes["pads"] = [pad] * 2 * len(kernel) if isinstance(pad, int) else [*pad] * 2
     if given.get("output_pad"):
         sizes["output_padding"] = [given["output_pad"]] * len(kernel)
     if given.get("dilation", 1) > 1:
         sizes["dilations"] = [given["dilation"]] * len(kernel)
     b.add(kind, name, reads, kernel_shape=kernel, group=given.get("groups", 1), **sizes)
-
-
-def _per_axis(value: int | Sequence[int], axes: int) -> Sequence[int]:
-    return [value] * axes if isinstance(value, int) else value
 
 
 def _pool(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
@@ -165,10 +161,10 @@ def _upsample(
     size: Shape = (),
     align: int | None = None,
 ) -> None:
-    lead, *axes = b.shapes[reads[0]][:2], *b.shapes[reads[0]][2:]
-    sizes = ["", b.constant([1.0, 1.0] + [float(scale)] * len(axes))]
+    shape = b.shapes[reads[0]]
+    sizes = ["", b.constant([1.0, 1.0] + [float(scale)] * len(shape[2:]))]
     if size:
-        sizes = ["", "", b.constant([*lead, *size])]
+        sizes = ["", "", b.constant([*shape[:2], *size])]
     words = {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}
     if align is None:
         words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -108,12 +108,10 @@ class Search:
         while items and (start := time.monotonic()) < (until := deadline - find_reserve(waiting)):
             alone = list(filter(self.is_risky, items))
             together = [n for n in items if n not in alone]
-            trying = [
-                self.try_items([items[n] for n in together], 0, until),
-                self.try_items([items[n] for n in alone], 1, until),
-            ]
+            pairs = ((together, 0), (alone, 1))
+            trying = [self.try_items([items[n] for n in own], size, until) for own, size in pairs]
             ahead = self.make_items(max(items) + 1, most_graphs)
-            ended = zip([*together, *alone], chain.from_iterable(trying), strict=True)
+            ended = zip([*together, *alone], chain(*trying), strict=True)
             results = {n: one for n, one in ended if one.end != UNTRIED}
             self.trying_s += time.monotonic() - start
             self.cpu_s += sum(result.cpu_s for result in results.values())
@@ -300,7 +298,7 @@ class Search:
         worst = min(failing, key=lambda one: one.sqnr_db)
         rewrites = self.rewrites if has_time else ()
         rewritten = [Item(str(small), worst.seed, name) for name in rewrites]
-        mended = self.try_items(rewritten, 1, self.deadline)
+        mended = zip(rewrites, self.try_items(rewritten, 1, self.deadline), strict=True)
         finding = make_finding(
             small,
             end,
@@ -311,9 +309,7 @@ class Search:
             right=tuple(text for text, own in reached if own == {RIGHT}),
             also_wrong=tuple(text for text, own in reached if own & {*SUSPECT}),
             known=self.find_known(small),
-            mended_by=tuple(
-                name for name, one in zip(rewrites, mended, strict=True) if one.end == RIGHT
-            ),
+            mended_by=tuple(name for name, one in mended if one.end == RIGHT),
             seed=self.seed,
             number=number,
             block=" ".join(self.cells.get(number, ())),

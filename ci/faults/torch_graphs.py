@@ -267,16 +267,19 @@ def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return x.narrow(axis, start, stop - start)
 
 
+OF_TORCH = (
+    "relu", "sigmoid", "tanh", "abs", "neg", "sin", "cos", "exp", "log", "sqrt", "rsqrt",
+    "reciprocal", "erf", "maximum", "minimum", "matmul",
+)  # fmt: skip
+OF_FUNCTIONAL = (
+    "hardswish", "hardsigmoid", "elu", "silu", "softplus", "softsign", "mish", "selu", "celu",
+    "linear",
+)  # fmt: skip
 CALLS: Mapping[str, Call] = {
-    **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "abs", "neg", "sin")},
-    **{name: getattr(torch, name) for name in ("cos", "exp", "log", "sqrt", "reciprocal")},
+    **{name: getattr(torch, name) for name in OF_TORCH},
+    **{name: getattr(functional, name) for name in OF_FUNCTIONAL},
     **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
-    **{name: getattr(torch, name) for name in ("maximum", "minimum")},
     "div": operator.truediv,
-    **{name: getattr(functional, name) for name in ("hardswish", "hardsigmoid", "elu", "silu")},
-    **{name: getattr(functional, name) for name in ("softplus", "softsign", "mish", "selu")},
-    **{name: getattr(torch, name) for name in ("rsqrt", "erf")},
-    "celu": functional.celu,
     "gelu": lambda x, tanh=0: functional.gelu(x, approximate="tanh" if tanh else "none"),
     "leaky_relu": lambda x, slope=0.1: functional.leaky_relu(x, slope),
     "clip": lambda x, low, high: torch.clamp(x, min=low, max=high),
@@ -293,8 +296,6 @@ CALLS: Mapping[str, Call] = {
     "sum": _reduce(torch.sum),
     "amax": _reduce(torch.amax),
     "amin": _reduce(torch.amin),
-    "linear": functional.linear,
-    "matmul": torch.matmul,
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "max_pool": lambda x, kernel, stride, pad=0, ceil=0: functional.max_pool2d(

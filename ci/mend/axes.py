@@ -44,6 +44,26 @@ def split_order(sizes: Sequence[int], order: Sequence[int], most: int) -> list[O
     return steps
 
 
+def read_equation(equation: str) -> tuple[list[str], str] | None:
+    """Return the labels of the operands and of the result of an einsum, or None if the result is
+    not stated, or if an operand has a label twice or axes without a label."""
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")
+    is_plain = arrow and "." not in equation
+    is_plain = is_plain and all(len({*one}) == len(one) for one in (*labels, result))
+    return (labels, result) if is_plain else None
+
+
+def find_growth(size: int, step: int, pad: int, more: int, limit: float) -> int:
+    """Return how many zeros to append to the kernel of a transposed convolution, of ``size`` along
+    an axis, so that it reaches all rows of the result with as much less output padding, which is
+    then below ``limit``. ``step`` is the stride, ``pad`` the padding and ``more`` the output
+    padding."""
+    counts = range(more + 1)
+    reached = (one for one in counts if more - one - pad <= -(size + one) % step)
+    return next(one for one in reached if more - one < limit)
+
+
 def plan_product(first: str, second: str, result: str) -> tuple[list[str], ...] | None:
     """Return the labels of an einsum of two operands in groups: those of the batch, those that are
     summed, and those of only the first and of only the second operand. Return None if it is no

@@ -151,15 +151,18 @@ class Mending:
         entry = policy.models.get(one.spec.model)
         chosen = {name for name, _ in one.spec.source.choices.chosen()}
         is_plain = chosen.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
+        recipe = scheme.recipe
         # Other observers may help if the range decides, only with 8 bits.
-        is_coarse = scheme.recipe.activation_bits == 8 and not scheme.recipe.training_steps
+        is_coarse = recipe.activation_bits == 8 and not recipe.training_steps
+        # The precision of parts can be chosen with ExecuTorch, but not in blocks.
+        has_parts = bool(recipe.dtype) and not recipe.block
         others = [other for other in OTHERS.get(scheme, ()) if other in policy.schemes]
         return Search(
             one.before,
             [row for row in table if row.helps_in(scheme)],
             self.approximate,
             faults=is_plain and scheme in AROUND,
-            mixes=is_plain and can_mix(scheme),
+            mixes=is_plain and scheme in FINER and has_parts and not recipe.training_steps,
             observers=OBSERVERS[one.spec.is_file] if is_plain and is_coarse else (),
             schemes=[other.value for other in others if is_plain],
             floor_db=self.find_floor(one.spec),
@@ -387,13 +390,6 @@ def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
     OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
-
-
-def can_mix(scheme: Scheme) -> bool:
-    """Return whether the precision of parts is searched for: for schemes of ExecuTorch that are
-    neither trained nor in blocks."""
-    recipe = scheme.recipe
-    return scheme in FINER and bool(recipe.dtype) and not (recipe.training_steps or recipe.block)
 
 
 def group_models(found: Sequence[Mended]) -> list[list[Mended]]:

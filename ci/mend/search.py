@@ -230,10 +230,8 @@ class Search:
 def is_better(case: Case, other: Case) -> bool:
     """Return whether a verdict is better than another one: green, or with outputs, or with fewer
     nodes on the CPU, or with a higher SQNR."""
-    one, two = (rank(each) for each in (case, other))
-    if one[:-1] != two[:-1]:
-        return one[:-1] > two[:-1]
-    return one[-1] >= two[-1] + LEAST_GAIN_DB
+    (*one, reached), (*two, before) = rank(case), rank(other)
+    return one > two or (one == two and reached >= before + LEAST_GAIN_DB)
 
 
 def rank(case: Case) -> tuple[bool, bool, int, float]:

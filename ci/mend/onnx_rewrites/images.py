@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ci.mend.axes import find_growth
 from ci.mend.onnx_rewrites.graph import Graph, read, read_all, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
@@ -168,24 +169,22 @@ def reach_rows(graph: Graph, node: Any) -> None:
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
     depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
-    for place in range(axes):
-        step, pad = strides[place], pads[axes + place]
-        while padding[place] - pad > -(-kernel[place] // step) * step - kernel[place] or (
-            depthwise and padding[place] >= max(min(pads[place], pad), 1)
-        ):
-            kernel[place] += 1
-            padding[place] -= 1
-    if kernel == [*weights.shape[2:]]:
+    added = [
+        find_growth(size, step, end, more, max(min(pad, end), 1) if depthwise else math.inf)
+        for size, step, pad, end, more in zip(
+            kernel, strides, pads[:axes], pads[axes:], padding, strict=True
+        )
+    ]
+    if not any(added):
         return
-    pairs = zip(kernel, weights.shape[2:], strict=True)
-    grown = [(0, 0)] * 2 + [(0, new - old) for new, old in pairs]
+    kernel = [size + count for size, count in zip(kernel, added, strict=True)]
+    less = [more - count for more, count in zip(padding, added, strict=True)]
     own: dict[str, Any] = {"strides": strides, "pads": pads, "group": read(node, "group", 1)}
-    own |= {"kernel_shape": kernel, "output_padding": padding}
-    longer = np.pad(weights, grown)
+    own |= {"kernel_shape": kernel, "output_padding": less}
+    longer = np.pad(weights, [(0, 0)] * 2 + [(0, count) for count in added])
     result = graph.add("ConvTranspose", node.input[0], longer, *node.input[2:], **own)
-    before = [*read(node, "output_padding", [])]
-    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding {before}"
-    graph.replace([node], [result], told, f"kernel {kernel}, output_padding {padding}")
+    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding {padding}"
+    graph.replace([node], [result], told, f"kernel {kernel}, output_padding {less}")
 
 
 @rewrites("join-transposed-groups", "ConvTranspose")

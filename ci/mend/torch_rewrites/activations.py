@@ -119,11 +119,12 @@ def name_gelu(edit: Editor) -> None:
                 ends.append(end)
         for x, end in itertools.product(inner, ends):
             made = _evaluate(edit, end, x, points)
-            form = next((one for one, wanted in forms.items() if _is_close(made, wanted)), "")
-            if form:
+            same = isinstance(made, Tensor) and made.shape == points.shape
+            close = [one for one in forms if same and torch.allclose(made, forms[one], atol=1e-5)]
+            if close:
                 with edit.at(end):
-                    new = edit.gelu(x, approximate=form)
-                edit.replace(end, new, f"F.gelu(x, approximate={form!r})")
+                    new = edit.gelu(x, approximate=close[0])
+                edit.replace(end, new, f"F.gelu(x, approximate={close[0]!r})")
                 break
 
 
@@ -140,11 +141,6 @@ def _evaluate(edit: Editor, given: Any, x: Node, points: Tensor) -> Any:
         return None
     args = [_evaluate(edit, arg, x, points) for arg in given.args]
     return None if any(arg is None for arg in args) else given.target(*args)
-
-
-def _is_close(made: Any, wanted: Tensor) -> bool:
-    same = isinstance(made, Tensor) and made.shape == wanted.shape
-    return same and torch.allclose(made, wanted, atol=1e-5)
 
 
 @rewrites("split-prelu", aten.prelu.default)
@@ -180,5 +176,6 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
     name = limits.get(floor.target, "")
     low = argument(floor, name) if name and not (name == "other" and floor.kwargs) else None
     if isinstance(low, float) and 0 < low < 9e-7:
-        new = edit.call_again(node, edit.call_again(floor, **{name: 1e-6}))
+        rest = {"max": argument(floor, "max")} if floor.target is aten.clamp.default else {}
+        new = edit.call_again(node, edit.call_again(floor, **{name: 1e-6}, **rest))
         edit.replace(node, new, "a floor of 1e-6 under the logarithm")

@@ -7,6 +7,7 @@ import math
 import torch
 from torch.fx import Node
 
+from ci.mend.axes import find_growth
 from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of
 from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
 from ci.mend.torch_rewrites.pooling import per_axis
@@ -23,15 +24,11 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     )
     if weight is None or any(one != 1 for one in dilation):
         return
-    depthwise, added = is_depthwise(node) and shape_of(node.args[1])[1] == 1, []
-    for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True):
-        reached = [
-            count
-            for count in range(more + 1)
-            if more - count - pad <= math.ceil((size + count) / step) * step - size - count
-            and (not depthwise or more - count < max(pad, 1))
-        ]
-        added.append(reached[0] if reached else 0)
+    depthwise = is_depthwise(node) and shape_of(node.args[1])[1] == 1
+    added = [
+        find_growth(size, step, pad, more, max(pad, 1) if depthwise else math.inf)
+        for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True)
+    ]
     if any(added):
         counts = [count for one in reversed(added) for count in (0, one)]
         extra = [more - count for more, count in zip(extra, added, strict=True)]

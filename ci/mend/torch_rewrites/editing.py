@@ -194,8 +194,11 @@ class Editor:
         self.note(node, after)
 
     def note(self, node: Node, after: str) -> None:
-        """Record a change at ``node``."""
-        self.changes.append(Change((node.name,), find_place(node), show_source(node), after))
+        """Record a change at ``node``, with the user's source line, or the operator's name."""
+        frames = FRAME.findall(node.meta.get("stack_trace") or "")
+        lines = [line.strip() for file, line in frames if not is_installed(file)]
+        before = lines[-1] if lines else f"{node.target}"
+        self.changes.append(Change((node.name,), find_place(node), before, after))
 
     def _mark(self, node: Node) -> Node:
         if self._anchor is not None:
@@ -276,13 +279,6 @@ def normal_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Return axes as sorted numbers from 0 on."""
     given = [axes] if isinstance(axes, int) else axes
     return tuple(sorted(axis % rank for axis in given))
-
-
-def show_source(node: Node) -> str:
-    """Return the user's source line that made a node, or the operator's name."""
-    frames = FRAME.findall(node.meta.get("stack_trace") or "")
-    lines = [line.strip() for file, line in frames if not is_installed(file)]
-    return lines[-1] if lines else f"{node.target}"
 
 
 def _write_out_of_place(graph: Graph) -> None:

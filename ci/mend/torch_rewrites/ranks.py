@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.axes import merge_axes, plan_product, split_order
+from ci.mend.axes import merge_axes, plan_product, read_equation, split_order
 from ci.mend.torch_rewrites.editing import (
     Editor,
     argument,
@@ -198,10 +198,8 @@ def multiply_einsum(edit: Editor, node: Node) -> None:
     """Write an einsum of two tensors as permutations and one matrix product of at most three
     axes."""
     equation, operands = node.args[:2]
-    terms, arrow, result = equation.replace(" ", "").partition("->")
-    labels = terms.split(",")
-    is_plain = arrow and "." not in terms and len(labels) == 2
-    if not is_plain or any(len({*one}) < len(one) for one in (*labels, result)):
+    labels, result = read_equation(equation) or ([], "")
+    if len(labels) != 2:
         return
     (first, second), (one, other) = labels, operands
     sizes = dict(zip(first, shape_of(one), strict=True))

@@ -40,7 +40,7 @@ def unroll_recurrent(edit: Editor) -> None:
             continue
         state = tuple(given) if isinstance(given, list | tuple) else (given,)
         layer = _Layer(edit, CELLS[node.target], *weights)
-        state = layer.step(layer.read([operand])[0], state)
+        state = layer.step(layer.read(operand), state)
         if node.target is aten.lstm_cell.default:
             _replace_parts(edit, node, state)
         else:
@@ -65,12 +65,8 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
     ways = 2 if twice else 1
     each = len(weights) // (layers * ways)
     known = all(edit.value(weight) is not None for weight in weights)
-    if (
-        len(shape_of(operand)) != 3
-        or (train and dropout)
-        or each != (4 if biased else 2)
-        or not known
-    ):
+    is_plain = len(shape_of(operand)) == 3 and each == (4 if biased else 2)
+    if not known or not is_plain or (train and dropout):
         return [], [], 0
     time = 1 if batch_first else 0
     steps: list[Node] = []
@@ -79,7 +75,10 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
         found = []
         for number in range(first, first + ways):
             layer = _Layer(edit, node.target, *weights[number * each : (number + 1) * each])
-            parts = layer.read(steps) if steps else layer.read_sequence(operand, time)
+            parts = [*map(layer.read, steps)]
+            if not steps:
+                whole, count = layer.read(operand), shape_of(operand)[time]
+                parts = [edit.select(whole, time, step) for step in range(count)]
             state: State = tuple(_start(edit, one, number) for one in states)
             outputs = []
             for part in reversed(parts) if number > first else parts:
@@ -120,15 +119,9 @@ class _Layer:
             gates[2 * self.size :] = 0
         self.bias = self.edit.constant(one + gates)
 
-    def read(self, steps: Sequence[Node]) -> list[Node]:
-        """Return what the input's layer makes of each step [batch, features]."""
-        return [self.edit.linear(step, self.into, self.bias) for step in steps]
-
-    def read_sequence(self, operand: Node, time: int) -> list[Node]:
-        """Return what the input's layer makes of each step of a sequence."""
-        whole = self.edit.linear(operand, self.into, self.bias)
-        count = shape_of(operand)[time]
-        return [self.edit.select(whole, time, step) for step in range(count)]
+    def read(self, given: Node) -> Node:
+        """Return what the input's layer makes of a step [batch, features] or of all of them."""
+        return self.edit.linear(given, self.into, self.bias)
 
     def step(self, part: Node, state: State) -> State:
         """Return the state after a step. ``part`` is what the input's layer makes of the step."""
