@@ -236,12 +236,11 @@ def free_batch(graph: onnx.GraphProto, other: onnx.GraphProto) -> bool:
     the same for another size: a size that differs in the shape of a Reshape is left to the Reshape.
     Return False if anything else differs."""
     twins = {initializer.name: initializer for initializer in other.initializer}
-    nodes = (one.node for one in (graph, other))
-    if [*map(repr, next(nodes))] != [*map(repr, next(nodes))]:
+    if [*graph.node] != [*other.node]:
         return False
-    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
-    others = {name for node in graph.node for name in node.input} - shapes
-    others |= {node.input[0] for node in graph.node if node.op_type == "Reshape"}
+    reshapes = [node.input for node in graph.node if node.op_type == "Reshape"]
+    others = {name for node in graph.node for name in node.input} - {one[1] for one in reshapes}
+    others |= {one[0] for one in reshapes}
     for one in graph.initializer:
         if one == twins[one.name]:
             continue

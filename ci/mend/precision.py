@@ -132,10 +132,8 @@ def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
         return [(unit,) for unit in units]
     deepest = max(unit.module.count(".") for unit in units) + 1
     for depth in range(deepest, 0, -1):
-        found = [
-            tuple(group)
-            for _, group in groupby(units, lambda one: one.module.split(".")[:depth])  # noqa: B023
-        ]
+        grouped = groupby(units, lambda one: one.module.split(".")[:depth])  # noqa: B023
+        found = [tuple(group) for _, group in grouped]
         if most // 2 < len(found) <= most:
             return found
     size = -(-len(units) // most)
@@ -245,12 +243,11 @@ def run_sets(model: Model, module: Any) -> list[Any]:
 def measure_sqnr(wanted: Sequence[Any], given: Sequence[Any]) -> float:
     """Return the lowest SQNR of a floating-point output in dB."""
     found = [math.inf]
-    for one, other in zip(wanted, given, strict=True):
-        for exact, made in zip(one, other, strict=True):
-            if exact.is_floating_point():
-                noise = float((exact.double() - made.double()).square().sum())
-                signal = float(exact.double().square().sum())
-                found.append(decibels(signal, noise) if signal else math.inf)
+    for exact, made in zip(chain(*wanted), chain(*given), strict=True):
+        if exact.is_floating_point():
+            noise = float((exact.double() - made.double()).square().sum())
+            signal = float(exact.double().square().sum())
+            found.append(decibels(signal, noise) if signal else math.inf)
     return min(found)
 
 

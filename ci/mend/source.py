@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -141,10 +142,9 @@ def copy_rewrites(names: Sequence[str]) -> str:
     known = importlib.import_module(TORCH).REWRITES
     for name in filter(known.__contains__, names):
         _add_modules(known[name].__module__, modules)
-    needed = importlib.import_module("ci.mend.rewrite")
-    parts = [*_copy_definitions(needed, NEEDED)]
-    parts += [one for module in modules.values() for one in _copy_definitions(module)]
-    return "\n\n\n".join(["", *parts, ""])
+    parts = [_copy_definitions(importlib.import_module("ci.mend.rewrite"), NEEDED)]
+    parts += map(_copy_definitions, modules.values())
+    return "\n\n\n".join(["", *itertools.chain(*parts), ""])
 
 
 def _add_modules(name: str, found: dict[str, ModuleType]) -> None:
@@ -166,8 +166,7 @@ def _copy_definitions(module: ModuleType, names: Sequence[str] = ()) -> Iterator
     for number, node in enumerate(ast.parse(text).body):
         is_own = isinstance(node, ast.ImportFrom) and str(node.module).startswith(("ci.", "__fu"))
         is_about = number == 0 and isinstance(node, ast.Expr)
-        if is_own or is_about or (names and getattr(node, "name", "") not in names):
-            continue
-        decorators = getattr(node, "decorator_list", [])
-        start = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        yield "\n".join(lines[start - 1 : node.end_lineno])
+        if not is_own and not is_about and (not names or getattr(node, "name", "") in names):
+            decorators = getattr(node, "decorator_list", [])
+            start = min(one.lineno for one in (node, *decorators))
+            yield "\n".join(lines[start - 1 : node.end_lineno])

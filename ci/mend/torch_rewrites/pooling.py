@@ -62,10 +62,8 @@ def widen_max_pool(edit: Editor, node: Node) -> None:
         [number, *per_axis(argument(node, name) or kernel, 1)]
         for name, number in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    new = edit.unsqueeze(node.args[0], -2)
-    ceil = argument(node, "ceil_mode")
-    new = edit.max_pool2d(new, size, stride, padding, dilation, ceil)
-    new = edit.squeeze(new, -2)
+    numbers = size, stride, padding, dilation, argument(node, "ceil_mode")
+    new = edit.squeeze(edit.max_pool2d(edit.unsqueeze(node.args[0], -2), *numbers), -2)
     edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
 
 
@@ -79,11 +77,9 @@ def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
         return
     for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
         if size != count:
-            matrix = torch.zeros(count, size, dtype=torch.float64)
-            for row in range(count):
-                start, stop = _window(size, count, row)
-                matrix[row, start:stop] = 1 / (stop - start)
-            operand = _multiply_axis(edit, operand, axis, matrix)
+            single = torch.eye(size, dtype=torch.float64)[None]
+            averages = torch.nn.functional.adaptive_avg_pool1d(single, count)[0].T
+            operand = _multiply_axis(edit, operand, axis, averages)
     edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
@@ -97,7 +93,7 @@ def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
     rank = len(shape_of(operand))
     for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
-        bounds = [_window(size, count, row) for row in range(count)]
+        bounds = [(row * size // count, -(-(row + 1) * size // count)) for row in range(count)]
         parts = [edit.slice(operand, axis, *bound) for bound in bounds]
         parts = [edit.amax(part, [axis], True) for part in parts]
         operand = edit.cat(parts, axis) if count > 1 else parts[0]
@@ -167,8 +163,7 @@ def slice_windows(edit: Editor) -> None:
             part = operand
             for axis, start in enumerate(place):
                 start *= dilation[axis]
-                bounds = start, start + reach[axis], stride[axis]
-                part = edit.slice(part, axis + 2, *bounds)
+                part = edit.slice(part, axis + 2, start, start + reach[axis], stride[axis])
             parts.append(edit.reshape(part, [batch, channels, 1, -1]))
         new = edit.cat(parts, 2) if len(parts) > 1 else parts[0]
         new = edit.reshape(new, [*shape_of(node)])
@@ -206,15 +201,9 @@ def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> No
     stored = edit.constant(matrix.to(value_of(operand).dtype))
     if axis == -1:
         return edit.linear(operand, stored)
-    operand = edit.linear(edit.transpose(operand, axis, -1), stored)
-    return edit.transpose(operand, axis, -1)
+    return edit.transpose(edit.linear(edit.transpose(operand, axis, -1), stored), axis, -1)
 
 
 def per_axis(given: int | Sequence[int], axes: int) -> list[int]:
     numbers = [given] if isinstance(given, int) else [*given]
     return numbers * axes if len(numbers) == 1 else numbers
-
-
-def _window(size: int, count: int, row: int) -> tuple[int, int]:
-    """Return the bounds of a window of an adaptive pool."""
-    return row * size // count, -(-(row + 1) * size // count)

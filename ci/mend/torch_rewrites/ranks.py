@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ VIEWS = list_operators(
     " unflatten.int view_as reshape_as"
 )
 PERMUTATIONS = list_operators("permute transpose.int movedim.int movedim.intlist swapaxes")
+MOVES = VIEWS | PERMUTATIONS | list_operators("select.int expand")
 PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 
 
@@ -39,12 +41,10 @@ def lower_rank(edit: Editor) -> None:
     made: dict[Node, Node] = {}
     nodes = [node for node in edit.graph.nodes if node.op == "call_function" and node.users]
     for node in nodes:
-        if not _is_tensor(node) or len(shape_of(node)) > MOST_AXES or not is_fixed(node):
-            continue
-        operand = node.args[0] if node.args else None
-        if node.target is operator.getitem:
-            operand = node.args[0].args[0]
-        if isinstance(operand, Node) and _is_high(operand) and _is_movable(edit, node):
+        source = node.args[0] if node.target is operator.getitem else node
+        operand = source.args[0] if source.args else None
+        is_low = _is_tensor(node) and not _is_high(node)
+        if is_low and _is_high(operand) and is_fixed(node) and _is_movable(edit, node):
             with edit.at(node):
                 new = edit.reshape(_order(edit, node, made), [*shape_of(node)])
             edit.replace(node, new, "views and permutations of at most four axes, one by one")
@@ -111,24 +111,19 @@ def _is_tensor(given: object) -> bool:
     return isinstance(given, Node) and isinstance(given.meta.get("val"), Tensor)
 
 
-def _is_high(node: Node) -> bool:
-    return _is_tensor(node) and len(shape_of(node)) > MOST_AXES
+def _is_high(given: Any) -> bool:
+    return _is_tensor(given) and len(shape_of(given)) > MOST_AXES
 
 
 def _is_movable(edit: Editor, node: Node) -> bool:
     """Return whether ``_order`` can compute a node: back to tensors of at most five axes."""
     if node in edit.written or not is_fixed(node):
         return False
-    if node.target is operator.getitem:
-        source = node.args[0]
-        if source.target not in PARTS:
-            return False
-        node = source
-    elif node.target not in {*VIEWS, *PERMUTATIONS, aten.select.int, aten.expand.default} and (
-        not is_idle(node)
-    ):
+    is_part = node.target is operator.getitem
+    source = node.args[0] if is_part else node
+    if source.target not in (PARTS if is_part else MOVES) and (is_part or not is_idle(source)):
         return False
-    operand = node.args[0]
+    operand = source.args[0]
     return not _is_high(operand) or _is_movable(edit, operand)
 
 
@@ -146,8 +141,7 @@ def _order(edit: Editor, node: Node, made: dict[Node, Node]) -> Node:
         result = _permute(edit, source, shape, find_order(node))
     elif node.target is aten.expand.default:
         result = source
-        missing = len(shape_of(node)) - len(shape)
-        now = [1] * missing + [*shape]
+        now = [1] * (len(shape_of(node)) - len(shape)) + [*shape]
         for axis, size in enumerate(shape_of(node)):
             if now[axis] != size:
                 outer, inner = math.prod(now[:axis]), math.prod(now[axis + 1 :])
@@ -165,21 +159,9 @@ def _order(edit: Editor, node: Node, made: dict[Node, Node]) -> Node:
 
 def find_order(node: Node) -> list[int]:
     """Return the order of the operand's axes in the result of a permutation."""
-    rank = len(shape_of(node))
-    if node.target is aten.permute.default:
-        return [axis % rank for axis in node.args[1]]
-    order = [*range(rank)]
-    if node.target in {aten.transpose.int, aten.swapaxes.default}:
-        one, other = (axis % rank for axis in node.args[1:3])
-        order[one], order[other] = other, one
-        return order
-    sources, targets = (
-        [axis % rank for axis in ([given] if isinstance(given, int) else given)]
-        for given in node.args[1:3]
-    )
-    rest = iter(axis for axis in order if axis not in sources)
-    places = dict(zip(targets, sources, strict=True))
-    return [places[axis] if axis in places else next(rest) for axis in order]
+    sizes = range(2, 2 + len(shape_of(node)))  # no two of them are equal
+    moved = node.target(torch.empty(*sizes, device="meta"), *node.args[1:], **node.kwargs)
+    return [sizes.index(size) for size in moved.shape]
 
 
 @rewrites("reshape-single", aten.sum.dim_IntList)
