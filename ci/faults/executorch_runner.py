@@ -90,13 +90,11 @@ def lower_and_run(
             skip_mutable_buffer=True,
         )
     lowered = edge.exported_program().graph_module
-    calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
-    names = {node: getattr(node.target, "__name__", str(node.target)) for node in calls}
-    left = {
-        find_part(node): name + LEFT
-        for node, name in names.items()
-        if not any(word in name for word in AROUND)
-    }
+    left = {}
+    for node in (node for node in lowered.graph.nodes if node.op == "call_function"):
+        name = getattr(node.target, "__name__", str(node.target))
+        if not any(word in name for word in AROUND):
+            left[find_part(node)] = name + LEFT
     if not left and not get_delegation_info(lowered).num_delegated_nodes:
         left = {UNKNOWN: "everything" + LEFT}
     buffer = edge.to_executorch().buffer  # the program reads it for as long as it runs

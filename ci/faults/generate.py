@@ -48,7 +48,8 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
         return "a divisor near zero"
     if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:
         return "a logarithm or a square root of values near zero"
-    is_norm, length = kind == "norm" and node.operator != "batch_norm", given[0].shape[-1]
+    is_norm = kind == "norm" and node.operator != "batch_norm"
+    length = given[0].shape[-1] if is_norm else 0
     if is_norm and length > 1 and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
         return "a norm of nearly equal values"
     if is_norm and length < MIN_NORM:

@@ -79,11 +79,8 @@ class Module(nn.Module):  # type: ignore[misc, unused-ignore]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of the graph."""
-        constants = {
-            name: getattr(self, f"c_{name}", one.value)
-            for name, one in self.graph.tensors.items()
-            if not one.is_input
-        }
+        stored = {name: one for name, one in self.graph.tensors.items() if not one.is_input}
+        constants = {name: getattr(self, f"c_{name}", one.value) for name, one in stored.items()}
         values = evaluate(self.graph, constants, inputs)
         return tuple(values[name] for name in self.graph.outputs)
 
@@ -133,11 +130,8 @@ def write_forward(graph: Graph) -> str:
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     """Return the values of all tensors and nodes, by name, for each sample. Raises torch's
     errors if shapes do not match, and TypeError if an attribute is missing."""
-    constants = {
-        name: torch.from_numpy(draw(graph, name, seed))
-        for name in graph.tensors
-        if graph.is_constant(name)
-    }
+    names = filter(graph.is_constant, graph.tensors)
+    constants = {name: torch.from_numpy(draw(graph, name, seed)) for name in names}
     sets = draw_sets(graph, seed)
     with torch.no_grad():
         return [evaluate(graph, constants, list(map(torch.from_numpy, one))) for one in sets]

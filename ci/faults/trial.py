@@ -57,10 +57,9 @@ class TrialJob:
                 parts = (items[start : start + size] for start in range(0, len(items), size))
                 return [result for part in parts for result in self.run_bundle(part)]
             cause = error.__cause__ or error
-            text = " ".join(f"{type(cause).__name__}: {cause}".split())[:MOST_TEXT]
+            text = " ".join(f"{type(cause).__name__}: {cause}".split())
             # An error before QNN receives the graph is not a fault of the compiler.
-            end = REFUSED if str(error) == "QNN" else UNJUDGED
-            return [Result(items[0].text, items[0].seed, end, why=text, stops=True)]
+            return [stop(items[0], REFUSED if str(error) == "QNN" else UNJUDGED, text)]
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
         """Compile and run graphs as one program, and return their results. Raises the errors of
@@ -113,7 +112,9 @@ class Trial:
             return [Result(item.text, item.seed, UNTRIED) for item in items]
         if len(items) > 1:
             return [result for item in items for result in self.run_bundle([item], deadline)]
-        end = LATE if pool.LATE in ended.failure else CRASHED
-        return [
-            Result(items[0].text, items[0].seed, end, why=ended.failure[:MOST_TEXT], stops=True)
-        ]
+        return [stop(items[0], LATE if pool.LATE in ended.failure else CRASHED, ended.failure)]
+
+
+def stop(item: Item, end: str, why: str) -> Result:
+    """Return the result of a graph that keeps those compiled with it from having one."""
+    return Result(item.text, item.seed, end, why=why[:MOST_TEXT], stops=True)

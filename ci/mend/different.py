@@ -57,8 +57,6 @@ def compare_arrays(wanted: Arrays, given: Arrays, bound: float, what: str) -> fl
         relative = off / spread if spread else (math.inf if off else 0.0)
         largest = max(largest, relative)
         if relative > bound:
-            raise Different(
-                f"output {index} differs by {relative:.2g} of its range on {what},"
-                f" {bound:.0e} allowed"
-            )
+            far = f"differs by {relative:.2g} of its range on {what}, {bound:.0e} allowed"
+            raise Different(f"output {index} {far}")
     return largest

@@ -246,16 +246,11 @@ class Mending:
                 if self.name(spec, recipe) not in self.attempts:
                     jobs.setdefault((spec.reference, spec.source), {})[recipe] = None
         self.setup.work.mkdir(parents=True, exist_ok=True)
-        tasks = [
-            partial(
-                self.setup.pool.run,
-                Trials(*key, tuple(recipes)),
-                self.setup.work / f"survey-{self.rounds}-{number}.log",
-                self.left_s,
-                fresh=True,
-            )
-            for number, (key, recipes) in enumerate(jobs.items())
-        ]
+        tasks = []
+        for number, (key, own) in enumerate(jobs.items()):
+            log = self.setup.work / f"survey-{self.rounds}-{number}.log"
+            job = Trials(*key, tuple(own))
+            tasks.append(partial(self.setup.pool.run, job, log, self.left_s, fresh=True))
         failures = {}
         for (reference, source), done in zip(jobs, self.run_jobs(tasks), strict=True):
             if done.failure:
@@ -355,11 +350,8 @@ class Mending:
         green."""
         for mended in alike:
             if mended.search and not mended.is_green and mended.search.is_about(OF_SCHEME):
-                good = {
-                    other.spec.scheme.value: other
-                    for other in alike
-                    if other.spec.soc == mended.spec.soc and self.is_good(other, mended)
-                }
+                same = [other for other in alike if other.spec.soc == mended.spec.soc]
+                good = {one.spec.scheme.value: one for one in same if self.is_good(one, mended)}
                 scheme = next(filter(good.__contains__, mended.search.schemes), "")
                 if scheme and not good[scheme].recipe.scheme:
                     mended.adopt(good[scheme], scheme)

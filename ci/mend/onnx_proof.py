@@ -154,14 +154,10 @@ def choose_cuts(
     types = {one.name: one.type.tensor_type.elem_type for one in infer(original).graph.value_info}
     made = {name for node in original.graph.node for name in node.output}
     left = {name for node in rewritten.graph.node for name in node.output}
-    found = {
-        name: None
-        for node in original.graph.node
-        if (node.name or node.output[0]) in replaced
-        for name in node.input
-        if name in made & left and types.get(name) == TensorProto.FLOAT
-    }
-    return thin_out(found)
+    nodes = (one for one in original.graph.node if (one.name or one.output[0]) in replaced)
+    reads = dict.fromkeys(name for node in nodes for name in node.input)
+    stay = made & left
+    return thin_out(one for one in reads if one in stay and types.get(one) == TensorProto.FLOAT)
 
 
 def draw(column: Sequence[Array], generator: np.random.Generator) -> Array:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import Struct, structs
 
 from ci.facts.finding import show_brief
@@ -72,12 +71,6 @@ class Mends(Struct, frozen=True, kw_only=True):
     cases: tuple[MendedCase, ...]
     policy: str
     schema_version: Literal[1] = 1
-
-
-def data_of(cases: Sequence[MendedCase], policy: str) -> dict[str, Any]:
-    """Return the data for the JSON output."""
-    data: dict[str, Any] = msgspec.to_builtins(Mends(cases=tuple(cases), policy=policy))
-    return data
 
 
 def choose_exit(found: Sequence[Mended]) -> ExitCode:

@@ -106,14 +106,11 @@ def read_source(path: Path) -> list[Factory] | None:
     text = read_text(path, "replace")
     if not text.startswith(ABOUT):
         return None
-    return [
-        Factory(
-            name,
-            f"{os.path.normpath(path.parent / ast.literal_eval(file))}:{factory}",
-            tuple(ast.literal_eval(rewrites)),
-        )
-        for name, file, factory, rewrites in WRITTEN.findall(text)
-    ]
+    found = []
+    for name, file, factory, rewrites in WRITTEN.findall(text):
+        target = os.path.normpath(path.parent / ast.literal_eval(file))
+        found.append(Factory(name, f"{target}:{factory}", tuple(ast.literal_eval(rewrites))))
+    return found
 
 
 def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bool = False) -> str:

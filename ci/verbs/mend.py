@@ -9,11 +9,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, write_rewritten
 from ci.mend.policy import HEAD, POLICY, SOURCE, Written, list_factories, plan_entries, write_toml
-from ci.mend.report import choose_exit, data_of, describe_case, make_document
+from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_source, read_source
 from ci.models.schemes import ONNX
@@ -74,7 +76,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     progress.step("4/4 report")
     written = write_mended(found, args, known, progress)
     cases = [describe_case(mended) for mended in found]
-    data = data_of(cases, written)
+    data = msgspec.to_builtins(Mends(cases=tuple(cases), policy=written))
     write_json(args.reports / SESSION / f"{SESSION}.json", data)
     document = make_document(cases)
     write_page(document, args.reports / SESSION, progress)

@@ -226,11 +226,8 @@ def rewrites(
 
 def list_bodies(node: Any) -> list[onnx.GraphProto]:
     """Return the graphs inside of a node."""
-    return [
-        body
-        for one in node.attribute
-        for body in (*([one.g] if one.HasField("g") else []), *one.graphs)
-    ]
+    single = [one.g for one in node.attribute if one.HasField("g")]
+    return [*single, *(body for one in node.attribute for body in one.graphs)]
 
 
 def read(node: Any, name: str, default: Any) -> Any:

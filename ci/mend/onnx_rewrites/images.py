@@ -137,10 +137,8 @@ def gather_maximum(graph: Graph, node: Any) -> None:
         inner = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
         before, after = shape[: place + 2], shape[place + 3 :]
         result = graph.reshape(result, [math.prod(before), size, math.prod(after)])
-        shifted = [
-            graph.add("Gather", result, one.astype(np.int64), axis=1)
-            for one in np.where(is_inside, taps, inner)
-        ]
+        rows = np.where(is_inside, taps, inner).astype(np.int64)
+        shifted = [graph.add("Gather", result, one, axis=1) for one in rows]
         result = functools.reduce(lambda one, other: graph.add("Max", one, other), shifted)
         shape[place + 2] = out
     else:
@@ -169,11 +167,10 @@ def reach_rows(graph: Graph, node: Any) -> None:
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
     depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
+    rows = zip(kernel, strides, pads[:axes], pads[axes:], padding, strict=True)
     added = [
         find_growth(size, step, end, more, max(min(pad, end), 1) if depthwise else math.inf)
-        for size, step, pad, end, more in zip(
-            kernel, strides, pads[:axes], pads[axes:], padding, strict=True
-        )
+        for size, step, pad, end, more in rows
     ]
     if not any(added):
         return

@@ -58,14 +58,13 @@ def _find_parts(edit: Editor, node: Node, places: Tensor) -> list[tuple[Node, Te
     operator uses the whole."""
     found: list[tuple[Node, Tensor]] = []
     for user in node.users:
+        ends = []
         if user.target in PARTS:
             ends = [(one, _run(user, places)[one.args[1]]) for one in user.users]
         elif user.target is aten.select.int:
             ends = [(user, _run(user, places))]
-        elif user.target in VIEWS or user.target in PERMUTATIONS or is_idle(user):
+        elif user.target in VIEWS | PERMUTATIONS or is_idle(user):
             ends = _find_parts(edit, user, _run(user, places))
-        else:
-            ends = []
         if not ends or edit.written.intersection((node, user)):
             return []
         found += ends

@@ -36,11 +36,8 @@ def put_constant_first(edit: Editor, node: Node) -> None:
     size, whole = stored.shape[axis], shape_of(node)[axis]
     mixed = edit.cat([operands[-1], *operands[:-1]], axis)
     parts = [edit.slice(mixed, axis, *bounds) for bounds in ((size, whole), (0, size))]
-    edit.replace(
-        node,
-        edit.cat(parts, axis),
-        "torch.cat([constant, x], dim), and the parts in their order again",
-    )
+    after = "torch.cat([constant, x], dim), and the parts in their order again"
+    edit.replace(node, edit.cat(parts, axis), after)
 
 
 @rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
@@ -126,8 +123,7 @@ def surround(
             block = torch.full(shape, value, dtype=value_of(operand).dtype)
             blocks[count] = [edit.constant(block)]
         if any(counts):
-            parts = [*blocks[counts[0]], operand, *blocks[counts[1]]]
-            operand = edit.cat(parts, axis)
+            operand = edit.cat([*blocks[counts[0]], operand, *blocks[counts[1]]], axis)
     return operand
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,39 +24,27 @@ from ci.mend.torch_rewrites.editing import (
 CONVOLUTIONS = list_operators("conv1d conv2d conv3d")
 TRANSPOSED = list_operators("conv_transpose1d conv_transpose2d.input conv_transpose3d.input")
 # Layers into which ExecuTorch or QNN folds a batch norm.
-ABSORBING = {
-    *CONVOLUTIONS,
-    *TRANSPOSED,
-    *list_operators("conv1d.padding conv2d.padding conv3d.padding convolution linear"),
-}
+ABSORBING = CONVOLUTIONS | TRANSPOSED
+ABSORBING |= list_operators("conv1d.padding conv2d.padding conv3d.padding convolution linear")
 
 
-class RmsNorm(NamedTuple):
-    """An RMS norm over the last axis: ``node`` is its result, ``weight`` a node or None.
-
-    ``refused``: it is written as x * (rsqrt(...) * weight), which ExecuTorch refuses.
-    """
-
-    node: Node
-    operand: Node
-    weight: Node | None
-    eps: float
-    refused: bool = False
+# Its result, operand, weight or None and epsilon, and whether it is written as
+# x * (rsqrt(...) * weight), which ExecuTorch refuses.
+RmsNorm = tuple[Node, Node, Node | None, float, bool]
 
 
 @rewrites("flatten-rms-norm")
 def flatten_rms_norm(edit: Editor) -> None:
     """Compute RMS norms that ExecuTorch makes one operator of QNN as norms of one row of
     positions, [1, positions, length]."""
-    for norm in [*_find_rms_norms(edit)]:
-        shape = shape_of(norm.operand)
-        if not norm.refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
+    for node, operand, weight, eps, refused in [*_find_rms_norms(edit)]:
+        shape = shape_of(operand)
+        if not refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
             continue
-        with edit.at(norm.node):
-            flat = edit.reshape(norm.operand, [1, -1, shape[-1]])
-            made = edit.rms_norm(flat, [shape[-1]], norm.weight, norm.eps)
-            made = edit.reshape(made, [*shape])
-        edit.replace(norm.node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
+        with edit.at(node):
+            flat = edit.reshape(operand, [1, -1, shape[-1]])
+            made = edit.reshape(edit.rms_norm(flat, [shape[-1]], weight, eps), [*shape])
+        edit.replace(node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
 @rewrites("flatten-layer-norm", aten.layer_norm.default)
@@ -113,12 +101,13 @@ def scale_batch_norm(edit: Editor, node: Node) -> None:
 
 
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
+    """Yield the RMS norms over the last axis."""
     for node in edit.find(aten.rms_norm.default):
         operand, sizes = node.args[:2]
         eps = argument(node, "eps")
         eps = torch.finfo(value_of(node).dtype).eps if eps is None else eps
         if len(sizes) == 1:
-            yield RmsNorm(node, operand, argument(node, "weight"), eps)
+            yield node, operand, argument(node, "weight"), eps, False
     for node in edit.find(aten.rsqrt.default):
         found, result = _match_mean_of_squares(edit, node.args[0]), edit.user(node)
         if found is None or result is None or result.target is not aten.mul.Tensor:
@@ -130,9 +119,9 @@ def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
             continue
         others = [one for one in map(edit.source, last.args) if one is not result]
         if factors == [operand] and others and _is_weight(edit, others[0], operand):
-            yield RmsNorm(last, operand, others[0], eps)
+            yield last, operand, others[0], eps, False
         elif others == [operand] and _is_weight(edit, factors[0], operand):
-            yield RmsNorm(last, operand, factors[0], eps, refused=True)
+            yield last, operand, factors[0], eps, True
 
 
 def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | None:

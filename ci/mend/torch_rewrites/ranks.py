@@ -93,9 +93,8 @@ def select_places(edit: Editor, node: Node) -> None:
     flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
     new = edit.reshape(operand, flat) if len(axes) > 1 else operand
     new = edit.index_select(new, start, places.flatten())
-    edit.replace(
-        node, edit.reshape(new, [*shape_of(node)]), "x.flatten(...).index_select(dim, places)"
-    )
+    new = edit.reshape(new, [*shape_of(node)])
+    edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
 
 def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:

@@ -16,10 +16,8 @@ from ci.mend.torch_rewrites.editing import Editor, aten, rewrites, shape_of
 
 RNNS = {aten.rnn_tanh.input: aten.tanh.default, aten.rnn_relu.input: aten.relu.default}
 CELLS = {
-    aten.gru_cell.default: aten.gru.input,
-    aten.lstm_cell.default: aten.lstm.input,
-    aten.rnn_tanh_cell.default: aten.rnn_tanh.input,
-    aten.rnn_relu_cell.default: aten.rnn_relu.input,
+    getattr(aten, f"{kind}_cell").default: getattr(aten, kind).input
+    for kind in ("gru", "lstm", "rnn_tanh", "rnn_relu")
 }
 AFTER = "a loop over time with linear layers, torch.sigmoid and torch.tanh"
 State = tuple[Any, ...]  # nodes [batch, size], or None for zeros: hidden and, in an LSTM, cell
@@ -109,9 +107,8 @@ class _Layer:
         self.size = shape_of(self.hidden)[1]
         if self.bias is None or self.late is None:
             return
-        one, other = self.edit.value(self.bias), self.edit.value(self.late)
-        if one is None or other is None:
-            raise ValueError("a recurrent layer needs stored biases")
+        biases: Any = map(self.edit.value, (self.bias, self.late))  # which are stored
+        one, other = biases
         gates = other.clone()
         self.late = None
         if self.kind is aten.gru.input:
@@ -159,9 +156,8 @@ class _Layer:
 def _start(edit: Editor, states: Node, number: int) -> Node | None:
     """Return the initial state of a layer, or None for zeros."""
     stored = edit.value(states)
-    if stored is not None and not stored.any():
-        return None
-    return edit.select(states, 0, number)
+    has_state = stored is None or stored.any()
+    return edit.select(states, 0, number) if has_state else None
 
 
 def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
