@@ -96,8 +96,7 @@ def rerun(
 
 def _run(fault: Fault, tried: Tried, attempt: Try, item: Item, *, qnn: str, form: str) -> Rerun:
     expected = tried.find_end(qnn) if form == GRAPH else RIGHT
-    items = [structs.replace(item, seed=seed) for seed in SEEDS]
-    results = list(attempt(tried.scheme, items))
+    results = list(attempt(tried.scheme, [structs.replace(item, seed=seed) for seed in SEEDS]))
     ends = [result.end for result in results]
     end = next((one for one in ends if one != expected), ends[0])
     worst = min((result for result in results if result.end == end), key=lambda r: r.sqnr_db)

@@ -218,8 +218,7 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
     if not 3 <= len(lead) + 1 <= 4:
         return None
     out = maker.dice.choice(LENGTHS[2:])
-    other = maker.declare((*lead[:-1], size, out), is_input=True)
-    return node(operator, x, other)
+    return node(operator, x, maker.declare((*lead[:-1], size, out), is_input=True))
 
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -293,8 +292,7 @@ def make_other(  # noqa: C901, PLR0911, PLR0912 - a table
         case "upsample", _ if rank == 4:
             return node(operator, x, scale=2)
         case "prelu", _ if rank > 2:
-            slopes = maker.declare((shape[1], *[1] * (rank - 2)), like="positive")
-            return node(operator, x, slopes)
+            return node(operator, x, maker.declare((shape[1], *[1] * (rank - 2)), like="positive"))
         case "clip", _:
             return node(operator, x, low=-1.0, high=1.5)
         case "leaky_relu", _:

@@ -115,8 +115,7 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
         b.add(kind, name, reads, transB=1)
         return
     (held,) = (one for one in b.constants if one.name == b.prefix + weight)
-    array = numpy_helper.to_array(held)
-    b.add_with("MatMul", f"{name}_product" if bias else name, [x], array.T)
+    b.add_with("MatMul", f"{name}_product" if bias else name, [x], numpy_helper.to_array(held).T)
     if bias:
         b.add("Add", name, [f"{name}_product", *bias])
 

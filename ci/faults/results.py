@@ -131,8 +131,7 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
     if not np.isfinite(made).all():
         why = "an element is NaN or infinite"
         return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, f"output {index}", why)
-    info = TensorInfo("float32", tuple(right.shape[1:]))
-    prediction = Prediction(right, runs, info)
+    prediction = Prediction(right, runs, TensorInfo("float32", tuple(right.shape[1:])))
     keep = tuple(range(2, right.ndim))
     signal = (right.astype(np.float64) ** 2).mean(keep)
     noise = (prediction.runs.astype(np.float64) ** 2).mean(0).mean(keep) + prediction.floor

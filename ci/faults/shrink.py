@@ -144,8 +144,7 @@ def change_node(graph: Graph, name: str, **changes: Any) -> Graph:
 
 def drop_attribute(graph: Graph, name: str, key: str) -> Graph:
     """Return the graph without the attribute ``key`` of the node ``name``."""
-    attributes = graph.nodes[name].attributes
-    fewer = {one: own for one, own in attributes.items() if one != key}
+    fewer = {one: own for one, own in graph.nodes[name].attributes.items() if one != key}
     return change_node(graph, name, attributes=fewer)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 @dataclass(frozen=True)
 class TrialJob:
     """A job that tries graphs as one program. If that program fails, each quarter of the graphs is
-    tried as a program: a small program takes so long that halves would take longer."""
+    tried as a program: a small program takes so long that halves would take longer. ``edit``
+    applies the rewrites of items, which are tried one at a time."""
 
     items: Sequence[Item]
     frontend: Frontend
@@ -75,16 +76,12 @@ class TrialJob:
 
 @dataclass(frozen=True)
 class Trial:
-    """Tries graphs in one front end and one scheme. ``scratch`` is an empty directory for logs.
-    ``edit`` applies the rewrites of items, which are tried one at a time."""
+    """Tries graphs as ``job`` says, which has none itself. ``scratch`` is an empty directory for
+    logs."""
 
     workers: pool.Pool
-    frontend: Frontend
-    scheme: Scheme
-    soc: str
-    options: Mapping[str, str]
+    job: TrialJob
     scratch: Path
-    edit: Edit | None = None
 
     def run(
         self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
@@ -103,7 +100,7 @@ class Trial:
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"
-            job = TrialJob(items, self.frontend, self.scheme, self.soc, self.options, self.edit)
+            job = replace(self.job, items=items)
             ended = self.workers.run(job, log, limit_s, max_bytes=MOST_BYTES)
             log.unlink(missing_ok=True)
             if not ended.failure:

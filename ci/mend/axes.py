@@ -49,9 +49,8 @@ def read_equation(equation: str) -> tuple[list[str], str] | None:
     not stated, or if an operand has a label twice or axes without a label."""
     terms, arrow, result = equation.replace(" ", "").partition("->")
     labels = terms.split(",")
-    is_plain = arrow and "." not in equation
-    is_plain = is_plain and all(len({*one}) == len(one) for one in (*labels, result))
-    return (labels, result) if is_plain else None
+    is_unique = all(len({*one}) == len(one) for one in (*labels, result))
+    return (labels, result) if arrow and "." not in equation and is_unique else None
 
 
 def find_growth(size: int, step: int, pad: int, more: int, limit: float) -> int:
@@ -71,6 +70,5 @@ def plan_product(first: str, second: str, result: str) -> tuple[list[str], ...] 
     shared = [one for one in first if one in second]
     batch, summed = ([one for one in shared if (one in result) == kept] for kept in (True, False))
     left, right = ([one for one in each if one not in shared] for each in (first, second))
-    if {*left, *right, *batch} != {*result} or not summed:
-        return None
-    return batch, summed, left, right
+    is_product = {*left, *right, *batch} == {*result} and summed
+    return (batch, summed, left, right) if is_product else None

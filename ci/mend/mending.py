@@ -178,8 +178,7 @@ class Mending:
         each step of a case ends after this time, instead of that of the options."""
         self.rounds += 1
         options = replace(self.setup.options, timeout_s=timeout_s or self.setup.options.timeout_s)
-        work = self.setup.work / f"round-{self.rounds}"
-        setup = replace(self.setup, options=options, work=work)
+        setup = replace(self.setup, options=options, work=self.setup.work / f"round-{self.rounds}")
         runs = [CaseRun(spec, setup) for spec in specs]
         results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)
         return [result.case for result in results]
@@ -214,8 +213,7 @@ class Mending:
         failures = self.try_all({spec: survey.recipes for spec, survey in surveys})
         self.judge_recipes([(one.spec, recipe) for one, recipe in judging])
         mixing = [(one, each) for one, each in asked if isinstance(each, Mix)]
-        tasks = [partial(self.find_mixtures, *pair) for pair in mixing]
-        mixed = iter(self.run_jobs(tasks))
+        mixed = iter(self.run_jobs([partial(self.find_mixtures, *pair) for pair in mixing]))
         answers: list[Answer] = []
         for one, question in asked:
             if isinstance(question, Mix):
@@ -275,8 +273,7 @@ class Mending:
             if reached_db >= target_db:
                 target_db = reached_db + MORE_DB
             self.progress.step(f"  {best.name}: find operators for {FINER[scheme].value}")
-            search_s = max(self.left_s - FINISH_S, 0)
-            numbers = spec.soc, target_db, search_s, question.observer
+            numbers = spec.soc, target_db, max(self.left_s - FINISH_S, 0), question.observer
             job = MixTrials(*common, FINER[scheme], *numbers)
         log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
         ended = self.setup.pool.run(job, log, limit_s, fresh=True)
@@ -289,8 +286,7 @@ class Mending:
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""
         fresh = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
-        prepared = [self.prepare(*pair) for pair in fresh]
-        cases = self.judge(prepared, self.left_s) if fresh else []
+        cases = self.judge([self.prepare(*pair) for pair in fresh], self.left_s) if fresh else []
         self.verdicts |= dict(zip(fresh, cases, strict=True))
         return [self.verdicts[pair] for pair in pairs]
 

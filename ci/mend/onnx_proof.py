@@ -139,10 +139,8 @@ def cut(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
     """Return a copy of a model in which a value inside of it is an input, after its own inputs."""
     copy = deepcopy(model)
     for node in copy.graph.node:
-        outputs = [f"{output}/cut" if output == name else output for output in node.output]
-        node.output[:] = outputs
-    port = helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
-    copy.graph.input.append(port)
+        node.output[:] = [f"{output}/cut" if output == name else output for output in node.output]
+    copy.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape))
     return copy
 
 

@@ -242,8 +242,7 @@ def set_key(text: str, header: Sequence[str], key: str, value: str) -> str:
     found = re.search(rf"(?m)^[ \t]*\[[ \t]*{dots}[ \t]*\][ \t]*(?:#.*)?$", text)
     row = f"{key} = {value}"
     if not found:
-        name = ".".join(map(_write_key, header))
-        return "{}\n\n[{}]\n{}\n".format(text.rstrip("\n"), name, row)
+        return "{}\n\n[{}]\n{}\n".format(text.rstrip("\n"), ".".join(map(_write_key, header)), row)
     after = re.search(r"(?m)^[ \t]*\[[^\]\n]+\]{1,2}[ \t]*(?:#.*)?$", text[found.end() :])
     end = found.end() + after.start() if after else len(text)
     table = text[found.end() : end]

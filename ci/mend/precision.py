@@ -141,14 +141,31 @@ def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
 
 
 @dataclass(frozen=True)
-class MixTrials:
-    """A job that returns mixtures of a model with rewrites: parts in the scheme ``higher``. It ends
-    after ``limit_s`` seconds with the best so far. ``observer`` calibrates."""
+class Rewritten:
+    """A model with rewrites, in a scheme."""
 
     reference: str
     source: Source
     rewrites: tuple[str, ...]
     scheme: Scheme
+
+    def load(self) -> Model:
+        """Load a PyTorch model, and rewrite it."""
+        from ci.mend.rewrite import rewrite_module
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.reference, self.source)
+        if not self.rewrites:
+            return model
+        module = rewrite_module(model.module, model.evaluation[0], self.rewrites)
+        return replace(model, module=module)
+
+
+@dataclass(frozen=True)
+class MixTrials(Rewritten):
+    """A job that returns mixtures of a model with rewrites: parts in the scheme ``higher``. It ends
+    after ``limit_s`` seconds with the best so far. ``observer`` calibrates."""
+
     higher: Scheme
     soc: str
     target_db: float
@@ -156,7 +173,7 @@ class MixTrials:
     observer: Observer = ""
 
     def __call__(self) -> list[tuple[Part, ...]]:
-        model = load_rewritten(self.reference, self.source, self.rewrites)
+        model = self.load()
         deadline = time.monotonic() + self.limit_s
         units = list_units(model, self.soc, self.scheme)
         wanted = run_sets(model, model.module)
@@ -170,8 +187,7 @@ class MixTrials:
             made = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
             return measure_sqnr(wanted, run_sets(model, made))
 
-        chosen = choose_mixtures(units, measure, self.target_db)
-        return [self.make_parts(one) for one in chosen]
+        return [self.make_parts(one) for one in choose_mixtures(units, measure, self.target_db)]
 
     def make_parts(self, high: Collection[Unit]) -> tuple[Part, ...]:
         names = sorted(name for unit in high for name in unit.nodes)
@@ -179,15 +195,11 @@ class MixTrials:
 
 
 @dataclass(frozen=True)
-class FaultTrials:
+class FaultTrials(Rewritten):
     """A job that returns mixtures of a model with rewrites: its operators with a known fault in
     ``scheme``, or else those of ``lines``, in one of the schemes ``others``. ``path`` is a
     rewritten .onnx file, or None for a PyTorch model."""
 
-    reference: str
-    source: Source
-    rewrites: tuple[str, ...]
-    scheme: Scheme
     others: tuple[Scheme, ...]
     lines: tuple[str, ...]
     path: Path | None = None
@@ -215,21 +227,10 @@ class FaultTrials:
         from ci.models.graph_steps import describe_steps
         from ci.models.parts import list_candidates
 
-        model = load_rewritten(self.reference, self.source, self.rewrites)
+        model = self.load()
         nodes = list_candidates(export_strictly(model).graph)
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         return describe_steps(model.module, model.evaluation[0]), marked
-
-
-def load_rewritten(reference: str, source: Source, rewrites: Sequence[str]) -> Model:
-    """Load a PyTorch model, and rewrite it."""
-    from ci.mend.rewrite import rewrite_module
-    from ci.models.model import load_digested
-
-    model, _ = load_digested(reference, source)
-    if not rewrites:
-        return model
-    return replace(model, module=rewrite_module(model.module, model.evaluation[0], rewrites))
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:

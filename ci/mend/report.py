@@ -142,8 +142,7 @@ def make_document(cases: Sequence[MendedCase]) -> Document:
         for title, one in zip(titles, cases, strict=True)
         for step in (one.before, *one.steps)
     ]
-    timed = any(row.cells[-1] != "-" for row in rows)
-    head = HEAD if timed else HEAD[:-1]
+    head = HEAD if any(row.cells[-1] != "-" for row in rows) else HEAD[:-1]
     cut = tuple(replace(row, cells=row.cells[: len(head)]) for row in rows)
     caption = "Each recipe that was judged. A step that did not help was undone"
     table = Table("Steps", caption, head, cut, 2, frozenset(range(3, len(head))))

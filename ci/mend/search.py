@@ -140,8 +140,7 @@ class Search:
                         return
         for scheme in self.schemes:
             if self.is_about(OF_SCHEME):
-                rewrites = self.best.recipe.rewrites
-                yield from self.judge(Recipe(rewrites=rewrites, scheme=scheme))
+                yield from self.judge(Recipe(rewrites=self.best.recipe.rewrites, scheme=scheme))
 
     def is_about(self, questions: Sequence[Asks]) -> bool:
         """Return whether the best case is red for a finding on one of the questions, and not

@@ -22,7 +22,7 @@ from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
-from ci.faults.trial import Trial
+from ci.faults.trial import Trial, TrialJob
 from ci.mend.table import read_rewrites
 from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
@@ -62,7 +62,8 @@ class Bench:
         directory = self.scratch / f"{scheme}-{soc}"
         directory.mkdir(exist_ok=True)
         edit = mend_file if self.frontend == "onnx" else mend_module
-        return Trial(self.workers, self.frontend, scheme, soc, options, directory, edit)
+        job = TrialJob((), self.frontend, scheme, soc, options, edit)
+        return Trial(self.workers, job, directory)
 
     def list_rewrites(self, scheme: str, fault: str = "") -> list[str]:
         """Return the rewrites that are known to help in a scheme, and to cure a fault, if one is

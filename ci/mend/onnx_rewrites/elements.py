@@ -177,8 +177,7 @@ def join_gelu(graph: Graph, node: Any) -> None:
     is_one = 1.0 in [graph.number(one) for one in plus.input]
     if is_one and scaled.input[0] == x and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
         result = graph.add("Gelu", x, domain=MICROSOFT)
-        told = "x * 0.5 * (1 + erf(x / sqrt(2)))"
-        graph.replace(nodes, [result], told, "Gelu(x)")
+        graph.replace(nodes, [result], "x * 0.5 * (1 + erf(x / sqrt(2)))", "Gelu(x)")
     if graph.changes and all(opset.domain != MICROSOFT for opset in graph.model.opset_import):
         graph.model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
@@ -233,9 +232,8 @@ def concatenate_padding(graph: Graph, node: Any) -> None:
     shape = [*graph.shape(x)]
     half = len(shape)
     is_right = half == 4 and pads[-1] > 0 and not pads[:-1].any()
-    if read(node, "mode", "constant") != "constant" or pads.min() < 0:
-        return
-    if not pads.any() or not (value or is_right):
+    is_constant = read(node, "mode", "constant") == "constant"
+    if not is_constant or pads.min() < 0 or not pads.any() or not (value or is_right):
         return
     result = x
     for axis in range(half):
@@ -286,8 +284,7 @@ def name_types(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
         if node.op_type == "CastLike" and node.input[1] in types:
             kind = types[node.input[1]]
-            cast = helper.make_node("Cast", node.input[:1], node.output, node.name, to=kind)
-            node.CopyFrom(cast)
+            node.CopyFrom(helper.make_node("Cast", node.input[:1], node.output, node.name, to=kind))
 
 
 REWRITES["inline-functions"] = inline_functions

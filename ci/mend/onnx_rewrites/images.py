@@ -51,8 +51,7 @@ def convolve_average(graph: Graph, node: Any) -> None:
     ):
         low, high = (-begin, size + end) if counted else (0, size)
         starts = np.arange(out) * step - begin
-        used = np.minimum(starts + k, high) - np.maximum(starts, low)
-        factors.append(k / used)
+        factors.append(k / (np.minimum(starts + k, high) - np.maximum(starts, low)))
     weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
     pads_of_sums = [*pads[:axes], *(max(end, 0) for end in ends)]
     result = add_depthwise(graph, [x, weights], pads_of_sums, strides)
@@ -76,8 +75,7 @@ def widen_depthwise(graph: Graph, node: Any) -> None:
     if not few or not is_plain or set(read(node, "dilations", [1])) != {1}:
         return
     reads = [node.input[0], weights, *node.input[2:]]
-    strides = read(node, "strides", [1, 1])
-    result = add_depthwise(graph, reads, read(node, "pads", [0] * 4), strides)
+    result = add_depthwise(graph, reads, read(node, "pads", [0] * 4), read(node, "strides", [1, 1]))
     told = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
     graph.replace([node], [result], told, "the kernel padded with zeros to 3 x 3")
 

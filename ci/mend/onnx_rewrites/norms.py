@@ -85,8 +85,7 @@ def group_by_instance(graph: Graph, node: Any) -> None:
     repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
     sizes = (1, -1, *[1] * (len(shape) - 2))
     same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
-    kind = "InstanceNormalization"
-    back = reshape_norm(graph, node, [shape[0], groups, -1], *same, kind=kind)
+    back = reshape_norm(graph, node, [shape[0], groups, -1], *same, kind="InstanceNormalization")
     scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
     result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
     told = f"a group norm of {groups} groups"

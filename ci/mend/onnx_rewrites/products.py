@@ -116,8 +116,7 @@ def _multiply(
     is_weight = graph.constant(names[1]) is not None and not batch
     heads = [] if is_weight else [batch]
     one = flatten(names[0], first, [*heads, left, summed])
-    other = flatten(names[1], second, [*heads, summed, right])
-    product = graph.add("MatMul", one, other)
+    product = graph.add("MatMul", one, flatten(names[1], second, [*heads, summed, right]))
     order = [*batch, *left, *right]
     whole = graph.reshape(product, [sizes[one] for one in order])
     return transpose(graph, whole, "".join(order), result)
@@ -160,8 +159,7 @@ def unroll_recurrence(graph: Graph, node: Any) -> None:
         state = graph.add("Tanh", given)
         states.append(graph.reshape(state, [1, 1, batch, size]))
     whole = graph.add("Concat", *states, axis=0)
-    last = graph.reshape(state, [1, batch, size])
-    results = [whole, last][: len(node.output)]
+    results = [whole, graph.reshape(state, [1, batch, size])][: len(node.output)]
     graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")
 
 

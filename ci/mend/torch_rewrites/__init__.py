@@ -13,14 +13,7 @@ from ci.mend.torch_rewrites import (
 )
 from ci.mend.torch_rewrites.editing import REWRITES
 
-__all__ = [
-    "REWRITES",
-    "activations",
-    "attention",
-    "constants",
-    "convolutions",
-    "norms",
-    "pooling",
-    "ranks",
-    "recurrent",
-]
+__all__ = ["MODULES", "REWRITES"]
+
+# Each of them adds its rewrites to REWRITES.
+MODULES = (activations, attention, constants, convolutions, norms, pooling, ranks, recurrent)

@@ -45,8 +45,7 @@ def softplus_by_series(edit: Editor) -> None:
             ones = [arg for arg in power.args if arg == 1] if is_sum else []
             power = next((one for one in map(edit.source, power.args) if ones and one != 1), None)
         if isinstance(power, Node) and power.target is aten.exp.default:
-            new = edit.softplus(power.args[0])
-            edit.replace(node, new, "F.softplus(x)")
+            edit.replace(node, edit.softplus(power.args[0]), "F.softplus(x)")
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
         x, factor = node.args[0], 1.0
         if node.target is aten.softplus.default:

@@ -104,8 +104,7 @@ def mask_after_softmax(edit: Editor) -> None:
         shape = shape_of(node)
         axis = node.args[1] % len(shape) - len(shape)
         if kept is not None and kept.expand(shape).any(axis).all() and kept.ndim >= -axis:
-            new = _normalize(edit, scores, axis, kept)
-            edit.replace(node, new, MASK_LATE)
+            edit.replace(node, _normalize(edit, scores, axis, kept), MASK_LATE)
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
         kept = _find_kept(edit, node)

@@ -48,13 +48,11 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
         return
     for place, given in enumerate(node.args[:2]):
         stored, other = edit.value(given), node.args[1 - place]
-        if stored is None or not isinstance(other, Node) or shape_of(other) != shape:
-            continue
-        if tuple(stored.shape) not in {shape[1:], (1, *shape[1:])}:
-            continue
-        new = edit.call_again(node, *node.args[:place], stored.expand(shape))
-        edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
-        break
+        is_whole = isinstance(other, Node) and shape_of(other) == shape
+        if is_whole and stored is not None and stored.shape in {shape[1:], (1, *shape[1:])}:
+            new = edit.call_again(node, *node.args[:place], stored.expand(shape))
+            edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
+            break
 
 
 @rewrites("divide-before-relu", aten.mul.Tensor)
@@ -87,8 +85,7 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
         inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
     if varies:
         summand = (total * factor).to(value_of(node).dtype)
-        new = edit.add(edit.mul(operand, given), summand)
-        edit.replace(node, new, "x * f + constant * f")
+        edit.replace(node, edit.add(edit.mul(operand, given), summand), "x * f + constant * f")
 
 
 @rewrites("subtract-negative", aten.add.Tensor)
@@ -120,8 +117,7 @@ def surround(
         blocks: dict[int, list[Node]] = {0: []}
         for count in {*counts} - {0}:
             shape[axis] = count
-            block = torch.full(shape, value, dtype=value_of(operand).dtype)
-            blocks[count] = [edit.constant(block)]
+            blocks[count] = [edit.constant(torch.full(shape, value, dtype=value_of(operand).dtype))]
         if any(counts):
             operand = edit.cat([*blocks[counts[0]], operand, *blocks[counts[1]]], axis)
     return operand

@@ -63,8 +63,7 @@ def join_transposed_groups(edit: Editor, node: Node) -> None:
     joined = weight.new_zeros(groups, size // groups, groups, count, *kernel)
     for group, part in enumerate(weight.chunk(groups)):
         joined[group, :, group] = part
-    whole = joined.reshape(size, groups * count, *kernel)
-    new = edit.call_again(node, weight=whole, groups=1)
+    new = edit.call_again(node, weight=joined.reshape(size, groups * count, *kernel), groups=1)
     edit.replace(node, new, "groups=1, and zeros for the channels of other groups")
 
 
@@ -82,8 +81,7 @@ def surround_kernel(edit: Editor, node: Node) -> None:
     counts = [count for ring in reversed(rings) for count in (ring, ring)]
     steps = zip(padding, rings, dilation, strict=True)
     padding = [pad + count * step for pad, count, step in steps]
-    longer = torch.nn.functional.pad(weight, counts)
-    new = edit.call_again(node, weight=longer, padding=padding)
+    new = edit.call_again(node, weight=torch.nn.functional.pad(weight, counts), padding=padding)
     edit.replace(node, new, "zeros around the kernel, and as much more padding")
 
 

@@ -290,9 +290,8 @@ def _write_out_of_place(graph: Graph) -> None:
         changed = node.args[0] if node.args else None
         if other is None or not isinstance(changed, Node) or changed.op != "call_function":
             continue
-        if _is_view(changed) or any(_is_view(user) for user in changed.users if user is not node):
-            continue
-        if node.target._overloadname not in other.overloads():
+        involved = (changed, *(user for user in changed.users if user is not node))
+        if any(map(_is_view, involved)) or node.target._overloadname not in other.overloads():
             continue
         node.target = getattr(other, node.target._overloadname)
         later = {user for user in changed.users if node < user}

@@ -107,8 +107,7 @@ def separate_maximum(edit: Editor, node: Node) -> None:
     axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, "keepdim")
     for user in [user for user in node.users if user.users]:
         word, axes = (f"a{end}", [axis]) if user.args[1] == 0 else (f"arg{end}", axis)
-        new = getattr(edit, word)(node.args[0], axes, keep)
-        edit.replace(user, new, f"x.{word}(dim)")
+        edit.replace(user, getattr(edit, word)(node.args[0], axes, keep), f"x.{word}(dim)")
 
 
 @rewrites(

@@ -55,8 +55,7 @@ def repeat_by_expand(edit: Editor) -> None:
     """Write repeat_interleave by a fixed number, and that of grouped attention, as an expansion of
     rank 4, and expand_as as expand."""
     for node in edit.find(aten.expand_as.default):
-        new = edit.expand(node.args[0], [*shape_of(node)])
-        edit.replace(node, new, "x.expand(other.shape)")
+        edit.replace(node, edit.expand(node.args[0], [*shape_of(node)]), "x.expand(other.shape)")
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, *pair = node.args[:3]
         heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
@@ -170,8 +169,7 @@ def reshape_single(edit: Editor, node: Node) -> None:
     shape = shape_of(operand)
     is_same = value_of(operand).dtype == value_of(node).dtype
     if axes and is_same and all(shape[axis] == 1 for axis in axes):
-        new = edit.reshape(operand, [*shape_of(node)])
-        edit.replace(node, new, "x.reshape(...)")
+        edit.replace(node, edit.reshape(operand, [*shape_of(node)]), "x.reshape(...)")
 
 
 @rewrites("multiply-einsum", aten.einsum.default)
@@ -209,8 +207,7 @@ def _arrange(
     stored = edit.value(given)
     if stored is not None:
         return edit.constant(stored.permute(order).reshape(shape))
-    moved = _permute(edit, given, [sizes[label] for label in labels], order)
-    return edit.reshape(moved, shape)
+    return edit.reshape(_permute(edit, given, [sizes[label] for label in labels], order), shape)
 
 
 def find_part(node: Node) -> tuple[int, int, int]:

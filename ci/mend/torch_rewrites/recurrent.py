@@ -134,8 +134,7 @@ class _Layer:
             recurrent = recurrent and edit.mul(reset, recurrent)
             new = edit.tanh(self._add(self._take(part, 2), recurrent))
             kept = state[0] and edit.mul(update, state[0])
-            rest = edit.rsub(update, 1.0)
-            return (self._add(edit.mul(rest, new), kept),)
+            return (self._add(edit.mul(edit.rsub(update, 1.0), new), kept),)
         whole = self._add(part, past)
         enter, keep, leave = (edit.sigmoid(self._take(whole, gate)) for gate in (0, 1, 3))
         new = edit.mul(enter, edit.tanh(self._take(whole, 2)))
@@ -161,5 +160,4 @@ def _start(edit: Editor, states: Node, number: int) -> Node | None:
 
 
 def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
-    rows = [edit.unsqueeze(node, axis) for node in nodes]
-    return edit.cat(rows, axis)
+    return edit.cat([edit.unsqueeze(node, axis) for node in nodes], axis)

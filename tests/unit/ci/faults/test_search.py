@@ -454,7 +454,8 @@ def test_an_error_before_qnn_is_not_counted_as_a_refusal_by_qnn(stage: str, end:
 
 
 def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path: Path) -> None:
-    trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)  # type: ignore[arg-type]
+    job = TrialJob((), "onnx", Scheme.FP16, "SM8650", {})
+    trial = Trial(Dying(), job, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))
         assert [result.text for result in results] == [one.text for one in ITEMS]
@@ -471,7 +472,8 @@ def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path
 
 
 def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None:
-    trial = Trial(Dying(slow_s=0.05), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
+    job = TrialJob((), "onnx", Scheme.FP16, "SM8650", {})
+    trial = Trial(Dying(slow_s=0.05), job, tmp_path)
     start = time.monotonic()
     results = list(trial.run([*ITEMS[:2], *ITEMS[5:]], 1, start + 0.12))
     assert [result.end for result in results] == [RIGHT, RIGHT, UNTRIED, UNTRIED]
