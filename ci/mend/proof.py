@@ -60,11 +60,18 @@ class RewriteProof:
     def run_both(
         self, rewritten: fx.GraphModule, replaced: Sequence[str]
     ) -> Iterator[tuple[str, Inputs, Inputs]]:
-        """Yield what the module and its rewritten form are run on, and the outputs of both. Inputs
-        of our own are left out if they make infinite outputs."""
+        """Yield what the module and its rewritten form are run on, and the outputs of both. Random
+        inputs within the ranges of the given sets and other values are left out if they make
+        infinite outputs."""
         for inputs, wanted in zip(self.sets, self.wanted, strict=True):
             yield "the given inputs", wanted, run_once(rewritten, inputs)
-        for inputs in draw_inputs(self.sets):
+        generator = torch.Generator().manual_seed(0)
+        columns = [*zip(*self.sets, strict=True)]
+        random = [tuple(draw(one, generator) for one in columns) for _ in range(DRAWN)]
+        for change in SCALES:  # variations of the first set
+            varied = (change(one) if one.is_floating_point() else one for one in self.sets[0])
+            random.append(tuple(varied))
+        for inputs in random:
             wanted = run_once(self.original, inputs)
             if all(map(is_finite, wanted)):
                 yield "random inputs", wanted, run_once(rewritten, inputs)
@@ -127,15 +134,6 @@ def run_changed(
 
     with torch.no_grad(), keep_state(graph):
         return flatten_outputs(Changing(graph).run(*copy_inputs(inputs)))
-
-
-def draw_inputs(sets: Sequence[Inputs]) -> Iterator[Inputs]:
-    """Yield random inputs within the ranges of the given sets, then variations of the first set."""
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(DRAWN):
-        yield tuple(draw(column, generator) for column in zip(*sets, strict=True))
-    for change in SCALES:
-        yield tuple(change(one) if one.is_floating_point() else one for one in sets[0])
 
 
 def draw(column: Sequence[Tensor], generator: torch.Generator) -> Tensor:
