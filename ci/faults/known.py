@@ -314,16 +314,15 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
 
 # Attributes of operators in ci.faults, each with torch's name and default.
 WINDOW = {"stride": ("stride", 1), "pad": ("padding", 0)}
-CONVOLUTION = WINDOW | {"groups": ("groups", 1), "dilation": ("dilation", 1)}
-POOL = {"kernel": ("kernel_size", 1), "ceil": ("ceil_mode", 0)}
-POOL |= {"counts_pad": ("count_include_pad", 1)}
+GROUPS = {"groups": ("groups", 1), "dilation": ("dilation", 1)}
+BORDER = {"counts_pad": ("count_include_pad", 1), "ceil": ("ceil_mode", 0)}
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
-    "conv": CONVOLUTION,
-    "conv_transpose": CONVOLUTION | {"output_pad": ("output_padding", 0)},
+    "conv": WINDOW | GROUPS,
+    "conv_transpose": WINDOW | {"output_pad": ("output_padding", 0)} | GROUPS,
     "upsample": {"scale": ("scale_factors", 1)},
     "clip": {"low": ("min", 0)},
     "concat": {"axis": ("dim", 0)},
-    "avg_pool": WINDOW | POOL,
+    "avg_pool": {"kernel": ("kernel_size", 1)} | WINDOW | BORDER,
 }
 
 

@@ -119,7 +119,8 @@ def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
     """Return the result of the worst output of a graph. An output that can be judged is right if
     the SQNR of its worst row is at least ``good_db``."""
     judged = [_judge_output(item, index, one, good_db) for index, one in enumerate(outputs)]
-    return max(judged, key=lambda one: (one.end == WRONG, one.over_db))
+    empty = Result(item.text, item.seed, UNJUDGED, why="the graph has no output")
+    return max(judged, key=lambda one: (one.end == WRONG, one.over_db), default=empty)
 
 
 def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Result:

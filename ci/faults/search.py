@@ -125,6 +125,7 @@ class Search:
             self.show_progress(self.ends.total(), len(waiting))
             waiting, items = self.examine(waiting), ahead
         left, graphs = self.examine(waiting, all_of_them=True), self.ends.total()
+        self.findings.sort(key=lambda one: (bool(one.known), one.end != WRONG, one.sqnr_db or 0.0))
         return Searched(
             frontend=self.frontend,
             scheme=self.scheme,
@@ -141,7 +142,7 @@ class Search:
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
             unexamined_ends=dict(Counter(one.end for _, one in left)),
-            findings=tuple(sorted(self.findings, key=_rank)),
+            findings=tuple(self.findings),
         )
 
     def show_progress(self, graphs: int, suspects: int) -> None:
@@ -359,7 +360,3 @@ def make_finding(graph: Graph, end: str, results: Sequence[Result], **fields: An
         repeats=len(results),
         **fields,
     )
-
-
-def _rank(one: Finding) -> tuple[bool, bool, float]:
-    return bool(one.known), one.end != WRONG, one.sqnr_db or 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -205,12 +205,12 @@ class Mending:
     def answer(self, asked: Sequence[tuple[Mended, Question]]) -> list[Answer]:
         """Return the answers to questions. The answer is None if the model cannot be surveyed,
         which ends the search of its case."""
-        surveys = [(one.spec, each) for one, each in asked if isinstance(each, Survey)]
+        surveys = [(one.spec, each.recipes) for one, each in asked if isinstance(each, Survey)]
         judging = [(one, each.recipe) for one, each in asked if isinstance(each, Judge)]
         for one, recipe in judging:
             if (one.spec, recipe) not in self.verdicts:
                 self.progress.step(f"  {one.before.name}: try {recipe}")
-        failures = self.try_all({spec: survey.recipes for spec, survey in surveys})
+        failures = self.try_all(surveys)
         self.judge_recipes([(one.spec, recipe) for one, recipe in judging])
         mixing = [(one, each) for one, each in asked if isinstance(each, Mix)]
         mixed = iter(self.run_jobs([partial(self.find_mixtures, *pair) for pair in mixing]))
@@ -236,10 +236,12 @@ class Mending:
     def name(self, spec: CaseSpec, names: tuple[str, ...]) -> tuple[str, Source, tuple[str, ...]]:
         return spec.reference, spec.source, names
 
-    def try_all(self, wanted: Mapping[CaseSpec, Sequence[tuple[str, ...]]]) -> dict[str, str]:
+    def try_all(
+        self, wanted: Sequence[tuple[CaseSpec, Sequence[tuple[str, ...]]]]
+    ) -> dict[str, str]:
         """Apply recipes to models, one job per model. Return why it failed, by model."""
         jobs: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
-        for spec, recipes in wanted.items():
+        for spec, recipes in wanted:
             for recipe in recipes:
                 if self.name(spec, recipe) not in self.attempts:
                     jobs.setdefault((spec.reference, spec.source), {})[recipe] = None
@@ -321,7 +323,7 @@ class Mending:
         union = tuple(dict.fromkeys(name for recipe in own for name in recipe.rewrites))
         tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
         for recipe in dict.fromkeys([*tried, Recipe(rewrites=union)]):
-            self.try_all({mended.spec: [recipe.rewrites] for mended in green})
+            self.try_all([(mended.spec, [recipe.rewrites]) for mended in green])
             names = [self.name(mended.spec, recipe.rewrites) for mended in green]
             attempts = [*map(self.attempts.get, names)]
             usable = all(attempt and attempt.applies and not attempt.fault for attempt in attempts)

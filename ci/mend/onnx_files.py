@@ -236,7 +236,7 @@ def free_batch(graph: onnx.GraphProto, other: onnx.GraphProto) -> bool:
     the same for another size: a size that differs in the shape of a Reshape is left to the Reshape.
     Return False if anything else differs."""
     twins = {initializer.name: initializer for initializer in other.initializer}
-    if [*graph.node] != [*other.node]:
+    if [*map(repr, graph.node)] != [*map(repr, other.node)]:
         return False
     reshapes = [node.input for node in graph.node if node.op_type == "Reshape"]
     others = {name for node in graph.node for name in node.input} - {one[1] for one in reshapes}

@@ -74,14 +74,14 @@ def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
             trial = made.make(Scheme.FP16, "SM8750")
     assert entered["offline"]
     assert "PYTHONPATH" not in entered["variables"]
-    assert trial.options == {"backend_path": str(root / HTP), "soc": "SM8750", "s": Scheme.FP16}
-    assert (trial.workers, trial.frontend, trial.scheme, trial.soc) == (
+    assert trial.job.options == {"backend_path": str(root / HTP), "soc": "SM8750", "s": Scheme.FP16}
+    assert (trial.workers, trial.job.frontend, trial.job.scheme, trial.job.soc) == (
         *("workers", "onnx", Scheme.FP16, "SM8750"),
     )
     assert trial.scratch == tmp_path / "fp16-SM8750"
     assert trial.scratch.is_dir()
     with trials.open_bench("executorch", usual, Progress()) as made:
-        assert made.make(Scheme.FP16, "SM8750").options == {}
+        assert made.make(Scheme.FP16, "SM8750").job.options == {}
 
 
 @pytest.mark.parametrize(
