@@ -28,8 +28,7 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
     Searches the loader's cache, a file with the names and paths of libraries, and then its default
     directories.
     """
-    wanted = sorted(names)
-    if not wanted:
+    if not (wanted := sorted(names)):
         return {}
     cached: dict[str, str] = {}
     with suppress(OSError):
@@ -39,7 +38,6 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
     places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]
     found: dict[str, str | None] = {}
     for name in wanted:
-        default = [f"{place}/{name}" for place in places]
-        tried = [cached[name], *default] if name in cached else default
-        found[name] = next((path for path in tried if Path(path).exists()), None)
+        tried = [cached.get(name, ""), *(f"{place}/{name}" for place in places)]
+        found[name] = next((path for path in tried if path and Path(path).exists()), None)
     return found

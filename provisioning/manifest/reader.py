@@ -340,7 +340,7 @@ def read_profile(text: str) -> Profile:
 
 def _change_version(profile: Profile, change: str) -> Profile:
     artifact, _, version = change.partition("@")
-    known = {profile_artifact.name: profile_artifact for profile_artifact in profile.artifacts}
+    known = {wanted.name: wanted for wanted in profile.artifacts}
     if artifact not in known or not version:
         raise UsageError(
             f"{change!r} is not ARTIFACT@VERSION for an artifact of this profile",

@@ -122,11 +122,10 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
     found: dict[str, Path] = {}
     for published in job.store.editions(job.request.key()) if wanted else ():
         tree = published.read_tree()
-        if tree is None or tree.source_sha256 != job.request.release.pin:
-            continue
-        same = compare_tree(published.root, wanted.values())
-        left = wanted.keys() - found.keys() - {item.path for item in same}
-        found |= {path: published.root / path for path in left}
+        if tree and tree.source_sha256 == job.request.release.pin:
+            differing = {item.path for item in compare_tree(published.root, wanted.values())}
+            same = wanted.keys() - found.keys() - differing
+            found |= {path: published.root / path for path in same}
     if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
         return []
     make_parents(job.root, found)
