@@ -6,6 +6,7 @@ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -91,6 +92,13 @@ class ProgramHeader(NamedTuple):
         return self.type == PT_NULL and self.vendor_type == TYPE_HASHES
 
 
+class VersionNeed(NamedTuple):
+    """Symbol versions needed from one library: ``("libc.so.6", ("GLIBC_2.17", ...))``."""
+
+    library: str
+    versions: tuple[str, ...]
+
+
 class ElfHeaders(NamedTuple):
     """The ELF header and the program headers, which end at offset ``end`` of the file."""
 
@@ -140,9 +148,7 @@ class ElfFacts:
     """What one ELF file contains. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
     e_flags.
 
-    ``version_needs`` and ``version_defs`` are the symbol versions, such as ``GLIBC_2.17``, that it
-    needs from all of its libraries and that it defines. ``rpath`` and ``runpath`` are split at
-    colons. ``execstack`` is true if PT_GNU_STACK requires an
+    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
     executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is
     None if the file has no checksum; it is read only from unsigned Hexagon libraries.
     """
@@ -158,7 +164,7 @@ class ElfFacts:
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
-    version_needs: tuple[str, ...] = ()
+    version_needs: tuple[VersionNeed, ...] = ()
     version_defs: tuple[str, ...] = ()
     android: AndroidNote | None = None
     build_id: str | None = None
@@ -204,10 +210,11 @@ class ElfFacts:
         """Return the highest version of the family ``prefix`` that the file needs, such as (2, 34)
         for ``GLIBC``; None if it needs none.
         """
-        return _highest(self.version_needs, prefix)
+        versions = (version for need in self.version_needs for version in need.versions)
+        return _highest(versions, prefix)
 
 
-def _highest(versions: tuple[str, ...], prefix: str) -> tuple[int, ...] | None:
+def _highest(versions: Iterable[str], prefix: str) -> tuple[int, ...] | None:
     """Return (2, 17) for ``GLIBC_2.17``; versions such as ``GLIBC_PRIVATE`` are ignored."""
     split = [version.rpartition("_") for version in versions]
     numbers = [rest.split(".") for family, _, rest in split if family == prefix]

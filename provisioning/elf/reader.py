@@ -53,6 +53,7 @@ from provisioning.elf.facts import (
     ElfFacts,
     ElfHeaders,
     ProgramHeader,
+    VersionNeed,
 )
 
 HEAD_BYTES = 512
@@ -370,12 +371,12 @@ class _Elf:
     def _search_path(self, tag: str) -> list[str]:
         return next((text.split(":") for text in self._strings(tag)), [])
 
-    def _version_needs(self) -> Iterator[str]:
+    def _version_needs(self) -> Iterator[VersionNeed]:
         for entry in self._chain("Elf_Verneed", "vn_next", *self._start_of("DT_VERNEED")):
             start = entry["at"] + entry["vn_aux"]
-            for aux in self._chain("Elf_Vernaux", "vna_next", start, entry["vn_cnt"]):
-                yield self._dynamic_string(aux["vna_name"])
-            self._dynamic_string(entry["vn_file"])  # the loader reads it
+            rows = self._chain("Elf_Vernaux", "vna_next", start, entry["vn_cnt"])
+            versions = tuple(self._dynamic_string(aux["vna_name"]) for aux in rows)
+            yield VersionNeed(self._dynamic_string(entry["vn_file"]), versions)
 
     def _version_defs(self) -> Iterator[str]:
         for entry in self._chain("Elf_Verdef", "vd_next", *self._start_of("DT_VERDEF")):

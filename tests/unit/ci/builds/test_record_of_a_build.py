@@ -21,7 +21,7 @@ from ci.builds.builder import (
 from ci.builds.files import SYMBOLS, Judged
 from ci.builds.targets import Artifact
 from provisioning.doctor.registry import Finding, Severity
-from provisioning.elf.facts import AndroidNote, ElfFacts
+from provisioning.elf.facts import AndroidNote, ElfFacts, VersionNeed
 from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import plan, write_files
 from tests.build.signing import show
@@ -36,9 +36,12 @@ FACTS = ElfFacts(
     rpath=("/r",),
     build_id="ab12",
     android=AndroidNote(30, "r26c", "1"),
-    version_needs=("GLIBC_2.17", "GLIBC_2.34", "GLIBCXX_3.4.29", "CXXABI_1.3.9", "GLIBC_2.38"),
+    version_needs=(
+        VersionNeed("libc.so.6", ("GLIBC_2.17", "GLIBC_2.34")),
+        VersionNeed("libstdc++.so.6", ("GLIBCXX_3.4.29", "CXXABI_1.3.9", "GLIBC_2.38")),
+    ),
 )
-PLAIN = replace(FACTS, android=None, version_needs=FACTS.version_needs[:2])
+PLAIN = replace(FACTS, android=None, version_needs=FACTS.version_needs[:1])
 ERROR = Finding("BUILD101", "liba.so", "what", "where", "why", "fix it")
 WARNING = replace(ERROR, id="QNN225", severity=Severity.WARNING)
 DELIVERED: dict[str, Any] = {

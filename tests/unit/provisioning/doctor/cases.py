@@ -61,6 +61,7 @@ from provisioning.elf.facts import (
     ElfError,
     ElfFacts,
     ProgramHeader,
+    VersionNeed,
 )
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
@@ -107,7 +108,7 @@ def elf(**change: Any) -> ElfFacts:
 
 
 def needing(*versions: str) -> Placed:
-    return Placed(elf(version_needs=versions), PLAIN)
+    return Placed(elf(version_needs=(VersionNeed("lib", versions),)), PLAIN)
 
 
 def file(name: str, build: QnnBuild | None = BUILD, place: str = "lib", **change: Any) -> FileFacts:
@@ -626,8 +627,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     ),
     "QNN508": (python(adaptor=None), python()),
     "QNN509": (
-        adaptor(elf=elf(version_needs=("GLIBC_2.37",))),
-        adaptor(elf=elf(version_needs=("GLIBC_2.36",))),
+        adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.37",)),))),
+        adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.36",)),))),
     ),
     "QNN510": (python(modules={"yaml": False}), python()),
     "QNN511": (

@@ -35,6 +35,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.registry import Finding, Severity
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
+from provisioning.elf.facts import VersionNeed
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
@@ -114,8 +115,12 @@ def test_a_tree_is_summarized_for_a_report() -> None:
         cases.file("a.so", None),
     )
     tree = cases.tree_of(*files)
-    facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, python=cases.PYTHON)
+    adaptor = cases.file("a.so", version_needs=(VersionNeed("libc.so.6", ("GLIBC_2.4",)),))
+    python = replace(cases.PYTHON, adaptor=adaptor)
+    facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, python=python)
     found = json.loads(json.dumps(summarize(facts)))
+    needs = found["python"]["adaptor"]["elf"]["version_needs"]
+    assert needs == [["libc.so.6", ["GLIBC_2.4"]]]
     assert found["trees"] == {
         "qnn-sdk": {
             "root": str(tree.root),

@@ -28,7 +28,7 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.doctor.registry import Case, Finding
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
 from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import OTHER, aligned, file, tree_of
 
@@ -150,7 +150,7 @@ def test_a_missing_sdk_is_reported_as_the_first_acceptable_artifact() -> None:
 
 
 def needing(name: str, *versions: str, **change: Any) -> FileFacts:
-    return file(name, version_needs=versions, **change)
+    return file(name, version_needs=(VersionNeed("l", versions),), **change)
 
 
 def test_the_first_libstdcxx_is_compared_with_the_highest_needs() -> None:

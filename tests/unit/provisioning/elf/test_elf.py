@@ -18,6 +18,7 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
+    VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild, find_headers_version, find_qnn_build, search_build
 from provisioning.elf.reader import BUILD_ID, parse_notes, read_elf
@@ -31,7 +32,7 @@ def test_the_facts_of_an_x86_library_are_read() -> None:
     assert (facts.bits, facts.little_endian, facts.machine) == (64, True, EM_X86_64)
     assert (facts.path.name, facts.interpreter) == ("libx86.so", None)
     assert (facts.soname, facts.needed) == ("libx86.so", ("libneeded.so",))
-    assert facts.version_needs == ("GLIBC_2.9",)
+    assert facts.version_needs == (VersionNeed("libneeded.so", ("GLIBC_2.9",)),)
     assert facts.highest_need("GLIBC") == (2, 9)
     assert facts.highest_need("GLIBCXX") is None
     assert len(facts.build_id or "") == 40
@@ -288,12 +289,12 @@ def test_elf_notes_are_read_with_the_alignment_of_their_segment(align: int, step
 
 
 def test_the_highest_needed_symbol_version_counts() -> None:
-    needs = ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")
+    needs = (VersionNeed("libc.so.6", ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")),)
     facts = replace(read_elf(LIBRARIES / "libx86.so"), version_needs=needs)
     assert facts.highest_need("GLIBC") == (2, 36)
     assert facts.highest_need("GLIBCXX") is None
     odd = ("GLIBC_2.4", "GLIBC_PRIVATE", "GLIBC_3.x", "GLIBC_", "OTHER_GLIBC_9")
-    other = replace(facts, version_needs=odd)
+    other = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
     assert other.highest_need("GLIBC") == (2, 4)
     assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
     assert replace(facts, version_defs=("A_B_1.2", "A_B")).highest_def("A_B") == (1, 2)
