@@ -276,10 +276,7 @@ def find_python(word: str) -> Path:
     for name in (word, f"python{word}"):
         if found := shutil.which(name):
             return Path(found).absolute()
+    what, fix = f"there is no Python {word!r} on PATH", "pass a path, or install that version"
     if os.sep in word:
-        raise UnfitError(
-            f"{word} is not an executable file", fix="pass the path of a Python interpreter"
-        )
-    raise UnfitError(
-        f"there is no Python {word!r} on PATH", fix="pass a path, or install that version"
-    )
+        what, fix = f"{word} is not an executable file", "pass the path of a Python interpreter"
+    raise UnfitError(what, fix=fix)

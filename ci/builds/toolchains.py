@@ -271,12 +271,13 @@ def find_cache() -> Program | None:
             f"QNN_CI_CACHE={wanted}: no supported compiler cache has this name",
             fix="use ccache, sccache or none",
         )
-    for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
+    if wanted == "none":
+        return None
+    for name in (wanted,) if wanted else CACHES:
         found = shutil.which(name)
-        program = probe_program(Path(found)) if found else None
-        if program:
+        if found and (program := probe_program(Path(found))):
             return program
-    if wanted in CACHES:
+    if wanted:
         raise UnfitError(
             f"QNN_CI_CACHE={wanted}: no working {wanted} is on PATH",
             fix="install it, or unset QNN_CI_CACHE",

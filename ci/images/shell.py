@@ -160,7 +160,13 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
             with raw_terminal(client, container_id) if terminal else nullcontext():
                 copy_streams(stream, terminal=terminal)
         except KeyboardInterrupt:
-            _end(client, container_id, code, terminal=terminal)
+            # An interactive shell ignores SIGINT and SIGTERM.
+            asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
+            for number in (*asked, signal.SIGKILL):
+                with suppress(Exception):  # it may have exited by itself
+                    client.api.kill(container_id, number.value)
+                if code.ended(GRACE_S):
+                    break
             raise
         finally:
             stream.close()
@@ -188,12 +194,13 @@ class _Waiter:
 
     def __init__(self, client: DockerClient, container_id: str) -> None:
         self.code = 1
-        self.thread = threading.Thread(target=self._wait, args=(client, container_id), daemon=True)
-        self.thread.start()
 
-    def _wait(self, client: DockerClient, container_id: str) -> None:
-        answer = client.api.wait(container_id, condition="next-exit")
-        self.code = int(answer["StatusCode"])
+        def wait() -> None:
+            answer = client.api.wait(container_id, condition="next-exit")
+            self.code = int(answer["StatusCode"])
+
+        self.thread = threading.Thread(target=wait, daemon=True)
+        self.thread.start()
 
     def ended(self, timeout_s: float) -> bool:
         self.thread.join(timeout_s)
@@ -202,21 +209,6 @@ class _Waiter:
     def result(self) -> int:
         self.thread.join()
         return self.code
-
-
-def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
-    """Stop the container with SIGINT, SIGTERM and SIGKILL. After each signal, wait up to GRACE_S
-    seconds for the container to exit.
-
-    If there is a ``terminal``, SIGHUP replaces the first two, because an interactive shell ignores
-    them.
-    """
-    asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
-    for number in (*asked, signal.SIGKILL):
-        with suppress(Exception):  # it may have exited by itself
-            client.api.kill(container_id, number.value)
-        if code.ended(GRACE_S):
-            return
 
 
 @contextmanager
