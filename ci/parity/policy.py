@@ -11,8 +11,6 @@ from itertools import repeat
 
 import msgspec
 
-from provisioning.versions import is_older, parse_version
-
 ACROSS = re.compile(r"((?:(?<=/)|^)(?:\*\*/)+|\*{2,})")  # the wildcards that match slashes
 SLASH = re.compile(r"/(?![^\[]*\])")  # outside of brackets
 CLASS = re.compile(r"\[(!?)(\]?[^\]]*)\]|(\?)|(.)", re.DOTALL)
@@ -140,8 +138,8 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The rules by which the two sides are compared.
 
-    A tree with a version below ``oldest`` is refused. For a tree with a version below
-    ``written_for``, entries of the allow-list that have no effect are not reported.
+    A tree with a version below ``oldest`` is refused. For a tree with an unknown version, or one
+    below ``written_for``, entries of the allow-list that have no effect are not reported.
 
     * ``tests``: patterns of files that belong to tests
     * ``host_only``, ``android_only``: patterns of Buck targets that are variants for one platform
@@ -179,19 +177,6 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     @cached_property
     def _excluded(self) -> tuple[str, ...]:
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
-
-    def refuses(self, version: str) -> bool:
-        """Return whether a tree of this version is too old. A tree of unknown version ("") is
-        accepted.
-        """
-        oldest = parse_version(self.oldest)
-        return version[:1].isdigit() and parse_version(version).release < oldest.release
-
-    def is_for(self, version: str) -> bool:
-        """Return whether a tree of this version is at least as new as the policy. Return False for
-        an unknown version ("").
-        """
-        return not is_older(version, self.written_for)
 
     def is_excluded(self, path: str) -> bool:
         return matches(path, self._excluded)

@@ -37,6 +37,7 @@ from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.documents import CONTENT_BYTES, DocumentError, read_json
 from provisioning.errors import UsageError
 from provisioning.files import digest_sources, write_whole
+from provisioning.versions import is_older, parse_version
 
 BUCK = ("BUCK", "TARGETS", "targets.bzl")
 KEPT_FILES = 12
@@ -258,7 +259,8 @@ def compare_one(
     Raises UsageError for a tree that is too old.
     """
     version = (tree.read("version.txt") or "").strip()
-    if policy.refuses(version):
+    oldest = parse_version(policy.oldest).release
+    if version[:1].isdigit() and parse_version(version).release < oldest:
         raise UsageError(
             f"{tree.name} has version {version}, which is too old",
             why=f"trees before {policy.oldest} are not compared",
@@ -272,7 +274,7 @@ def compare_one(
         request.today,
         whole=not request.scope
         and not any(row.is_broken or row.is_whole for row in compared.not_evaluated),
-        is_current=policy.is_for(version),
+        is_current=not is_older(version, policy.written_for),
     )
     return compared, found, allowed
 
