@@ -437,3 +437,12 @@ def test_a_tarball_beyond_a_limit_is_refused_while_it_is_unpacked(
         with nullcontext() if count == 9 else pytest.raises(IntegrityError, match=words):
             extract_tar(tmp_path / name, root, Layout(), ANY)
         assert len(list(root.iterdir())) == 9
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tar.xz"])
+def test_damaged_compressed_data_is_refused(tmp_path: Path, name: str) -> None:
+    packed = bytearray(PACK[name](file(b"f") + END))
+    packed[10:] = b"\xff" * (len(packed) - 10)  # for gzip, a block of no known type
+    (tmp_path / name).write_bytes(packed)
+    with pytest.raises(IntegrityError, match="it cannot be read: "):
+        extract_tar(tmp_path / name, tmp_path, Layout(), ANY)

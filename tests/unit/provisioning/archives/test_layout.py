@@ -192,6 +192,21 @@ def test_an_existing_file_or_link_is_never_written_to(tmp_path: Path) -> None:
     assert (tmp_path / "other").read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (1, "'a.so' is longer than the declared 1 bytes"),
+        (3, "'a.so' is 2 bytes long, not the declared 3"),
+    ],
+)
+def test_a_file_of_another_size_than_declared_is_refused(
+    tmp_path: Path, size: int, why: str
+) -> None:
+    with pytest.raises(IntegrityError, match=r"a\.zip is refused") as caught:
+        write(tmp_path, b"a", b"b", size=size)
+    assert caught.value.why == why
+
+
 RULES = [
     ("pkg/lib/*.so", "lib/"),
     ("pkg/README.?xt", "docs/readme.txt"),
