@@ -129,7 +129,6 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
             for path in sorted(folder.rglob("*"))
             if path.suffix in {*PROGRAMS, ".so"} and path.is_file()
         ),
-        min_sdk=manifest.min_sdk if manifest else None,
     )
 
 

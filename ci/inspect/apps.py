@@ -273,9 +273,12 @@ class AppUnit:
     duplicates: tuple[tuple[PackedFile, ...], ...] = ()
     assets: tuple[PackedFile, ...] = ()
     pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
-    min_sdk: int | None = None
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
+
+    @property
+    def min_sdk(self) -> int | None:
+        return self.manifest.min_sdk if self.manifest else None
 
     @property
     def abis(self) -> tuple[str, ...]:
@@ -434,7 +437,6 @@ class ArchiveReader:
             libraries=tuple(files[0] for _, files in sorted(found.items())),
             duplicates=tuple(tuple(files) for files in found.values() if len(files) > 1),
             assets=tuple(asset for part in parts for asset in part.assets),
-            min_sdk=manifest.min_sdk if manifest else None,
         )
 
 
