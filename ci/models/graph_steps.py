@@ -16,7 +16,9 @@ from ci.facts.finding import NOWHERE, Origin
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
-KEEPS_NUMBERS: Final = PASSES_ON | {"to", "type_as"}
+CASTS: Final = frozenset({"to", "type_as"})
+KEEPS_NUMBERS: Final = PASSES_ON | CASTS
+UNMOVED: Final = KEEPS_NUMBERS | {"unsqueeze"}
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
@@ -90,6 +92,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       not constant has as many along its last axis
     - ``spread``: the same number if the last axis of each operand that is not constant has size 1
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
+    - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     """
     found = dict(numbers)
@@ -286,6 +289,8 @@ class _Reader:
             numbers = measure_step(operands, dict(_list_numbers(node)))
             if name == ATTENTION:
                 numbers["mask"] = (self._measure_mask(node),)
+            elif name in CASTS:
+                numbers |= dict(_measure_cast(node))
             given, shape, origin = tuple(operands), _find_shape(node), find_origin(node)
             yield Step(node.name, name, given, tuple(sources), shape, numbers, origin)
 
@@ -373,6 +378,23 @@ class _Reader:
             self.factors[node] = max(
                 (operand.magnitude for operand in filled if operand.constant), default=0.0
             )
+
+
+def _measure_cast(node: Any) -> Measures:
+    """Yield the bits of the integers that a cast makes floats, if QNN 2.49.40 takes them: 8 for
+    uint8, and 32 for others. Inputs of 64 bits are left out: ExecuTorch casts them twice, and only
+    the first cast is to QNN's integers."""
+    import torch
+
+    source = node.args[0]
+    made, given = node.meta["val"].dtype, source.meta["val"].dtype
+    if made.is_floating_point and given == torch.uint8:
+        yield "integers", (8.0,)
+    elif made.is_floating_point and given in {torch.int32, torch.int64}:
+        while source.op == "call_function" and _name_operator(source) in UNMOVED:
+            source = source.args[0]
+        if source.op == "call_function" or source.meta["val"].dtype == torch.int32:
+            yield "integers", (32.0,)
 
 
 def _look_through(given: Any) -> Any:

@@ -327,6 +327,11 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (attend(), "8a8w", []),
         (attend(is_causal=True), "fp16", []),
         (attend(BLOCKED <= 0), "16a8w", []),  # blocks nothing
+        (lambda net, x: x + x.argmax(1, True).float(), "8a8w", ["cast-of-integers"]),
+        (lambda net, x: x.argmax(1).type_as(x) * 2, "16a8w", ["cast-of-integers"]),
+        (lambda net, x: x + x.argmax(1, True).float(), "fp16", []),
+        (lambda net, x: (x > 0).float(), "8a8w", []),
+        (lambda net, x: x + torch.arange(6).float(), "8a8w", []),  # a constant
     ],
 )
 def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
@@ -334,6 +339,26 @@ def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
 ) -> None:
     found = find(call, IMAGE, scheme=scheme, parts=(nn.Conv2d(4, 4, 3), nn.Identity()))
     assert [one.fault for one in found] == names
+
+
+@pytest.mark.parametrize(
+    "dtype, scheme, names",
+    [
+        (torch.int32, "8a8w", ["cast-of-integers"]),
+        (torch.int64, "8a8w", []),
+        (torch.int32, "fp16", []),
+        (torch.uint8, "fp16", ["cast-of-bytes"]),
+        (torch.uint8, "8a8w", []),
+    ],
+)
+def test_inputs_of_some_integers_are_known_faults_if_they_are_cast(
+    dtype: torch.dtype, scheme: str, names: list[str]
+) -> None:
+    given = torch.zeros(2, 3, dtype=dtype)
+    found = find(lambda net, x: x[:, None].float() / 255, given, scheme=scheme)
+    assert [one.fault for one in found] == names
+    moved = find(lambda net, x: x[:, 1:].float(), given, scheme="8a8w")
+    assert [one.fault for one in moved] == ["cast-of-integers"] * (dtype != torch.uint8)
 
 
 def test_a_known_fault_of_pools_on_tall_narrow_images_is_reported() -> None:
