@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ PASSES_ON: Final = frozenset(
 )
 CASTS: Final = frozenset({"to", "type_as"})
 KEEPS_NUMBERS: Final = PASSES_ON | CASTS
-UNMOVED: Final = KEEPS_NUMBERS | {"unsqueeze"}
+RESHAPES: Final = frozenset({"reshape", "squeeze", "unsqueeze", "view"})
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
@@ -382,8 +383,9 @@ class _Reader:
 
 def _measure_cast(node: Any) -> Measures:
     """Yield the bits of the integers that a cast makes floats, if QNN 2.49.40 takes them: 8 for
-    uint8, and 32 for others. Inputs of 64 bits are left out: ExecuTorch casts them twice, and only
-    the first cast is to QNN's integers."""
+    uint8, and 32 for others. An input of 64 bits is left out if only casts, and reshapes that
+    change leading ones, are between it and the cast: QNN then joins it with ExecuTorch's own cast
+    to 32 bits, and computes it rightly."""
     import torch
 
     source = node.args[0]
@@ -391,10 +393,18 @@ def _measure_cast(node: Any) -> Measures:
     if made.is_floating_point and given == torch.uint8:
         yield "integers", (8.0,)
     elif made.is_floating_point and given in {torch.int32, torch.int64}:
-        while source.op == "call_function" and _name_operator(source) in UNMOVED:
+        while source.op == "call_function" and (
+            _name_operator(source) in KEEPS_NUMBERS
+            or (_name_operator(source) in RESHAPES and _strip(source) == _strip(source.args[0]))
+        ):
             source = source.args[0]
         if source.op == "call_function" or source.meta["val"].dtype == torch.int32:
             yield "integers", (32.0,)
+
+
+def _strip(node: Any) -> tuple[int, ...]:
+    """Return the shape of a node's result without leading ones."""
+    return tuple(dropwhile(lambda size: size == 1, _find_shape(node)))
 
 
 def _look_through(given: Any) -> Any:
