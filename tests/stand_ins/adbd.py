@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import queue
 import signal
@@ -74,6 +75,8 @@ class Link:
         self.root, self.fault = phone.root, phone.fault
         self.sending = threading.Lock()
         self.streams: dict[int, Shell | Sync] = {}
+        # A stream that ends late must not take a later one with its number along.
+        self.numbers = itertools.count(1)
         self.received = 0
 
     def send(self, command: int, first: int, second: int, data: bytes = b"") -> None:
@@ -137,9 +140,7 @@ class Link:
 
     def open(self, remote: int, service: str) -> None:
         kind, _, script = service.partition(":")
-        local = len(self.streams) + 1 + self.received % 1000
-        while local in self.streams:
-            local += 1
+        local = next(self.numbers)
         if kind == "sync":
             self.streams[local] = Sync(self, local, remote)
         elif kind.split(",")[:2] == ["shell", "v2"]:
