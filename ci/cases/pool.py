@@ -30,7 +30,7 @@ from typing import Any
 
 from ci.cases.forked import OWN_DESCRIPTORS, answer_job, flush_stdio
 from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
-from ci.facts.kinds import Kind
+from ci.facts.kinds import FindingId
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
@@ -88,7 +88,7 @@ class Ended:
         """What the error states besides ``failure``."""
         return describe_error(self.error) if self.error else NO_ADVICE
 
-    def find(self, kind: Kind) -> Finding:
+    def find(self, kind: FindingId) -> Finding:
         """Return the failure as a finding."""
         return kind.find(self.failure, advice=self.advice)
 

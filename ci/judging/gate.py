@@ -30,7 +30,7 @@ from ci.facts.kinds import (
     PART,
     QUANTIZED_BADLY,
     UNEQUAL,
-    Kind,
+    FindingId,
 )
 from ci.judging.error_patterns import find_exchange
 from ci.judging.figures import (
@@ -287,7 +287,7 @@ def _judge_magnitudes(
     )
 
 
-def _off_grid(output: Array, info: TensorInfo, kind: Kind, subject: str) -> Iterator[Finding]:
+def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) -> Iterator[Finding]:
     """Yield a finding if a quantized output has values that are out of its range or not multiples
     of its step."""
     if info.step and info.highest > info.lowest:
@@ -320,7 +320,7 @@ def _measure_joined(eager: Array, asked: Array, info: TensorInfo) -> Iterator[tu
 
 def _require(
     subject: str,
-    kind: Kind,
+    kind: FindingId,
     name: str,
     value: float,
     limit: float | None,
