@@ -20,6 +20,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from provisioning.console.process import run_streams
+from provisioning.documents import read_text
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ANSWER_BYTES = 16 << 20
@@ -33,11 +34,7 @@ NO_ROOM = re.compile(r"No space left|Disk quota|not enough space")
 PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"
 LARGE_BYTES = 8 << 20  # a larger file is sent alone, so that an interruption loses only that file
 PART, SUMS, DAMAGED = ".part", ".sums", 92
-RECEIVE = f"""
-cd {{directory}} && mkdir {{part}} && tar -x -f - -C {{part}} && cd {{part}} || exit 1
-sha256sum -c {SUMS} > /dev/null || exit {DAMAGED}
-chmod 755 * && mv -f * .. && cd .. && rm -rf {{part}}
-"""
+SCRIPTS = Path(__file__).with_name("scripts")
 KEY_FIX = "connect once by hand, and compare the key's fingerprint with the device's: ssh"
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
 HOST = re.compile(r"(?P<user>[^@]+@)?(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+))(?::(?P<port>\d+))?")
@@ -134,7 +131,9 @@ class Device:
                 # Each call has a separate directory, because a killed call may still be sending.
                 part = f"{PART}.{secrets.token_hex(4)}"
                 answer = self.call(
-                    RECEIVE.format(directory=quote(directory), part=part),
+                    fill_script(
+                        "receive", directory=directory, part=part, sums=SUMS, damaged=DAMAGED
+                    ),
                     data=Path(packed.name),
                     timeout_s=ANSWER_S + PUSH_S_PER_MIB * size / 2**20,
                 )
@@ -158,6 +157,12 @@ class Device:
         )
         rows = (line.split(None, 1) for line in text.decode("utf-8", "replace").splitlines())
         return {name.lstrip("*"): digest for digest, name in rows}
+
+
+def fill_script(name: str, **values: object) -> str:
+    """Return a script in scripts/, with assignments of ``values`` to the variables that it uses."""
+    text = re.sub(r"(?m)^#.*\n", "", read_text(SCRIPTS / f"{name}.sh"))
+    return "".join(f"{key}={quote(str(value))}\n" for key, value in values.items()) + text
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
@@ -267,32 +272,6 @@ STATES = {
 }
 
 
-QUESTIONS = """
-echo "machine=$(uname -m)"
-for name in machine soc_id; do
-  if [ -r /sys/devices/soc0/$name ]; then echo "soc0_$name=$(cat /sys/devices/soc0/$name)"; fi
-done
-if command -v getprop >/dev/null; then
-  echo "soc=$(getprop ro.soc.model)"; echo "model=$(getprop ro.product.model)"
-  echo "android=$(getprop ro.build.version.release)"
-fi
-echo "user=$(id -un)"
-for node in /dev/fastrpc-* /dev/adsprpc-smd; do
-  if [ -e "$node" ]; then
-    if [ -r "$node" ] && [ -w "$node" ]; then echo "dsp=$node"; else echo "closed=$node"; fi
-  fi
-done
-for dir in /vendor/lib64 /odm/lib64 /usr/lib /usr/lib/aarch64-linux-gnu /usr/lib64; do
-  for lib in $dir/libQnn*.so $dir/libcdsprpc.so*; do
-    if [ -e "$lib" ]; then echo "library=$lib"; fi
-  done
-done
-for tool in sha256sum tar; do
-  if ! command -v $tool >/dev/null; then echo "lacks=$tool"; fi
-done
-"""
-
-
 @dataclass(frozen=True)
 class DeviceFacts:
     """What a device reports. Values that it does not report are empty or 0. ``dsp`` lists the
@@ -325,9 +304,7 @@ class DeviceFacts:
 def identify(device: Device) -> DeviceFacts:
     """Return the facts of a device. Raises the same errors as ``Device.ask``, and UnfitError if the
     device lacks a required tool."""
-    where = quote(device.place)
-    room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
-    text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")
+    text = device.ask(fill_script("identify", place=device.place)).decode("utf-8", "replace")
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, value = line.partition("=")

@@ -59,7 +59,7 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
 
 
 def parse_heat(text: str) -> Heat:
-    """Return the heat of a device from the lines that the script ``ci.device.runner.RUN`` wrote:
+    """Return the heat of a device from the lines that the script run.sh wrote:
     ``status of_system 1``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``. Other lines are
     ignored."""
     zones: list[tuple[float, str]] = []

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from jinja2 import Template
 
+from ci.device.connection import SCRIPTS
 from ci.report.evidence import SUFFIX, find_faults, parse_statement
 from ci.signing.record import LOG_NAME, RECORD_NAME, STATEMENT_NAME, check_record
 from provisioning.console.caller import read_clock
-from provisioning.documents import DocumentError, read_bytes, read_json
+from provisioning.documents import DocumentError, read_bytes, read_json, read_text
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
@@ -25,86 +27,6 @@ PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
 # Also defined in ci.cases.cache and ci.cases.engine, which import packages that staging does not
 # need.
 RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
-HEAD = """\
-# Without qnn-ci
-
-`input_list.txt` has one line per run: the raw files of the program's inputs, in order.
-"""
-# True: the bundle is for Android, which is reached with adb. False: for Linux, with ssh.
-RUN = {
-    True: """
-```sh
-adb shell mkdir -p /data/local/tmp/bundle/outputs
-adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
-adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} &&
-  export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
-  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
-adb pull /data/local/tmp/bundle/outputs
-```
-""",
-    False: """
-The computer on which the program runs is called `board` here:
-
-```sh
-ssh board mkdir -p bundle/outputs
-scp files/* M.pte input_list.txt *.raw board:bundle/
-ssh board 'cd bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
-  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
-scp -r board:bundle/outputs .
-```
-""",
-}
-SEPARATOR = """
-Several directories in ADSP_LIBRARY_PATH are separated by ";", not by ":".
-"""
-CASES_HEAD = """
-# The cases in this bundle
-"""
-RUN_ALL = {
-    True: """
-```sh
-adb push . /data/local/tmp/bundle
-adb shell sh /data/local/tmp/bundle/run-cases.sh
-adb pull /data/local/tmp/bundle/results
-```
-""",
-    False: """
-```sh
-ssh board mkdir -p bundle
-scp -r . board:bundle
-ssh board sh bundle/run-cases.sh
-scp -r board:bundle/results .
-```
-""",
-}
-JUDGE = """
-`qnn-ci judge KEPT --pulled results` judges the results. KEPT is the directory that `test_emulator`
-wrote for `--keep-artifacts`. `results.tar` has the same files as `results`, for a farm that can
-return only single files.
-"""
-# Exits with 1 if the runner fails in any case.
-RUN_CASES_TEXT = """\
-#!/bin/sh
-# Runs each case: results/CASE gets its outputs, log.txt and code.txt, the runner's exit code.
-cd "$(dirname "$0")" || exit 1
-here=$PWD
-chmod 755 files/* || exit 1
-export LD_LIBRARY_PATH="$here/files" ADSP_LIBRARY_PATH="$here/files"
-failed=0
-rm -rf results results.tar
-for case in cases/*; do
-  out=$here/results/${{case##*/}}
-  mkdir -p "$out/outputs"
-  ( cd "$case" && "$here/files/{runner}" --model_path={program} --input_list_path={listed} \\
-    --output_folder_path="$out/outputs" ) > "$out/log.txt" 2>&1 < /dev/null
-  code=$?
-  echo $code > "$out/code.txt"
-  echo "${{case##*/}}: $code"
-  [ $code = 0 ] || failed=1
-done
-tar -c -f results.tar results
-exit $failed
-"""
 
 
 class KeptProgram(msgspec.Struct, frozen=True):
@@ -126,12 +48,12 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None, *, android: bool
     """Write the instructions into a bundle for Android or for Linux. If ``kept`` is a directory in
     which a run kept cases, also add their files and a script that runs them. Raises UsageError if
     that directory contains no case or a damaged record."""
-    text = HEAD + RUN[android].format(runner=runner) + SEPARATOR
+    template = Template(read_text(SCRIPTS / f"{BY_HAND}.j2"), trim_blocks=True)
+    text = template.render(runner=runner, kept=kept, android=android)
     if kept:
         for artifact in list_artifacts(kept):
             copy_case(artifact, bundle / CASES / artifact.parent.name)
-        text += CASES_HEAD + RUN_ALL[android] + JUDGE
-        script = RUN_CASES_TEXT.format(runner=runner, program=PROGRAM, listed=INPUT_LIST)
+        script = read_text(SCRIPTS / RUN_CASES).replace("@runner@", runner)
         (bundle / RUN_CASES).write_text(script, encoding="utf-8")
         (bundle / RUN_CASES).chmod(0o755)
     (bundle / BY_HAND).write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.runners import SPEED
 from ci.device.bundle import Bundle, Target
-from ci.device.connection import Device
+from ci.device.connection import Device, fill_script
 from ci.device.figures import Start, parse_heat, read_times, summarize_starts
 from ci.models.lowering_options import ONE_RUN
 from ci.models.tensors import FILE, write_sets
@@ -40,109 +40,6 @@ STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
 LOG_BYTES = 8 << 20  # of a log; the middle of a longer one is left out
 ROOM_BYTES = 64 << 20  # for everything that a run returns besides outputs
-
-# A lease is the directory "lease" with the file "held". The file has one line: the time at which
-# the lease expires, and its owner. Both are put in place by a rename, so that an interruption
-# leaves no partial lease. If several computers see that a lease has expired, each tries to create
-# the same directory in it, which is named after that time and the current minute. The one that
-# succeeds takes over the lease. This directory stays, because the others may try later. If the
-# computer is interrupted, another one can succeed in the next minute.
-TAKE = """
-mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
-line="$((now + {seconds})) {owner}"
-if [ -f lease/held ]; then read -r until owner < lease/held; fi
-if [ -d lease ]; then
-  if [ -z "$owner" ] || [ "$owner" = {gone} ] || [ "$now" -ge "$until" ]; then
-    mkdir "lease/$until.$((now / 60))" || exit 91
-    late=; found=; if [ -f lease/held ]; then read -r late found < lease/held; fi
-    if [ "$late $found" != "$until $owner" ]; then exit 91; fi
-  elif [ "$owner" != {owner} ]; then
-    echo "$owner $((until - now))"; exit 90
-  fi
-  echo "$line" > lease/{owner} && mv lease/{owner} lease/held; exit
-fi
-mkdir new.{owner} && echo "$line" > new.{owner}/held
-if ! mv new.{owner} lease || [ -d lease/new.{owner} ]; then
-  rm -rf new.{owner} lease/new.{owner}; exit 91
-fi
-"""
-LEAVE = """
-cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] || exit 0
-mv lease old.{owner} && rm -r old.{owner}
-"""
-# --place may name a directory with other files, so only what this project puts there is removed.
-CLEAN = """
-[ -d {place} ] || exit 0
-( cd {place}; ours=
-  for one in bundles/???????????????? lease/held new.*/held; do
-    if [ -e "$one" ]; then ours=1; fi
-  done
-  if [ -z "$ours" ] && [ -n "$(ls -A)" ]; then exit 90; fi
-  rm -rf bundles cases lease running new.* old.* )
-rmdir {place} 2>/dev/null || ls -A {place}
-"""
-
-# The device enforces the time limit, so that the runner stops even if this computer disconnects.
-# Processes that an earlier, killed call left running are ended first, because they write to the
-# same files. VmHWM is the largest resident memory so far; it is read often while the program loads.
-RUN = """
-cd {case}; here=$(cd .. && pwd -P)
-cat {running} 2>/dev/null | while read -r signal old; do
-  case $(readlink /proc/$old/cwd) in "$here"/*) kill -$signal $old || true;; esac
-done
-rm -rf {outputs} {log} {kept}; mkdir {outputs}
-export LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH ADSP_LIBRARY_PATH={libraries}
-feel() {{
-  for zone in /sys/class/thermal/thermal_zone*; do
-    name=; degrees=
-    {{ read -r name < $zone/type; read -r degrees < $zone/temp; }} 2>/dev/null || continue
-    echo "zone $name $degrees"
-  done
-  for zone in /sys/class/thermal/cooling_device*; do
-    name=; state=
-    {{ read -r name < $zone/type; read -r state < $zone/cur_state; }} 2>/dev/null || continue
-    echo "cooling $name $state"
-  done
-  if command -v dumpsys >/dev/null; then
-    dumpsys thermalservice 2>/dev/null | sed -n 's/^ *Thermal Status: */status of_system /p'
-  fi
-}}
-feel > {before} 2>/dev/null || true
-since=$(date '+%m-%d %H:%M:%S.000')
-( exec {command} ) > {log} 2>&1 < /dev/null &
-runner=$!
-( trap 'kill $!; exit' TERM; sleep {limit} & wait $!; touch {late}; kill -9 $runner
-) > /dev/null 2>&1 < /dev/null &
-watch=$!
-{{ sh -c 'echo 9 $PPID'; echo 9 $runner; echo TERM $watch; }} > {running}
-( count=0
-  while [ -e /proc/$runner ]; do
-    while read -r name size unit; do
-      if [ "$name" = VmHWM: ]; then echo $size; fi
-    done < /proc/$runner/status
-    count=$((count + 1))
-    if [ $count -lt 50 ]; then sleep 0.02 || sleep 1; else sleep 1; fi
-  done > {memory} ) > /dev/null 2>&1 < /dev/null &
-gauge=$!
-wait $runner && code=0 || code=$?
-kill $watch $gauge 2>/dev/null || true
-feel > {after} 2>/dev/null || true
-if [ $code != 0 ] || [ -z "$(ls {outputs})" ]; then
-  if command -v logcat >/dev/null; then logcat -d -v brief -T "$since"; else dmesg; fi 2>/dev/null |
-    grep -iE {about} | tail -n {lines} > {system} || true
-fi
-size=$(wc -c < {log}); size=${{size%???}}; left=$((${{size:-0}} - {most_kb}))
-if [ $left -gt 0 ]; then
-  {{ head -c {half} {log}; echo; echo "[$left kB are left out]"; tail -c {half} {log}; }} > {cut}
-  mv {cut} {log}
-fi
-echo "$code" > {code}
-tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
-"""
-# Selects lines about the DSP from the system's log.
-ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"
-SYSTEM_LINES = 100
-RUNNING = "../../running"  # relative to a case's directory; each line has a signal and a process
 
 
 def name_owner() -> str:
@@ -207,13 +104,8 @@ class DeviceRunner:
         same errors as ``Device.call``."""
         gone = ""
         while True:
-            script = TAKE.format(
-                place=quote(self.device.place),
-                owner=quote(self.owner),
-                gone=quote(gone),
-                seconds=int(seconds),
-            )
-            answer = self.device.call(script)
+            values = {"me": self.owner, "gone": gone, "seconds": int(seconds)}
+            answer = self.device.call(fill_script("take", place=self.device.place, **values))
             if not answer.code:
                 return None
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
@@ -229,7 +121,7 @@ def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterato
     try:
         yield runner
     finally:
-        script = LEAVE.format(place=quote(runner.device.place), owner=quote(runner.owner))
+        script = fill_script("leave", place=runner.device.place, me=runner.owner)
         with suppress(ToolError, StoreError):  # the lease expires later
             runner.device.call(script)
 
@@ -369,13 +261,13 @@ class DeviceProgram:
             "performance_output_path": SPEED,
             "etdump_path": TIMES,
         }
-        command = [shell_path(f"{runner.directory}/{runner.bundle.runner}")]
-        command += [quote(f"--{name}={value}") for name, value in flags.items()]
-        script = RUN.format(
-            case=quote(self.place),
+        words = [quote(f"--{name}={value}") for name, value in flags.items()]
+        script = fill_script(
+            "run",
+            place=self.place,
+            directory=runner.directory,
             outputs=OUTPUTS,
             log=LOG,
-            cut=f"{LOG}.cut",
             most_kb=LOG_BYTES // 1000,  # the shell of a phone has numbers of 32 bits
             half=LOG_BYTES // 2,
             late=LATE,
@@ -384,17 +276,12 @@ class DeviceProgram:
             before=BEFORE,
             after=AFTER,
             system=SYSTEM,
-            about=ABOUT,
-            lines=SYSTEM_LINES,
             kept=" ".join(KEPT),
-            running=RUNNING,
-            libraries=shell_path(runner.directory),
-            command=" ".join(command),
             limit=int(self.timeout_s),
         )
         outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
         return runner.device.ask(
-            script,
+            f"set -- {quote(runner.bundle.runner)} {' '.join(words)}\n{script}",
             timeout_s=self.timeout_s + GRACE_S,
             most_bytes=2 * outputs * self.program.compiled.sets + ROOM_BYTES,
         )
@@ -462,8 +349,3 @@ class DeviceProgram:
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)
-
-
-def shell_path(directory: str) -> str:
-    """Return a directory on the device, quoted for a shell. A relative one is in $HOME."""
-    return quote(directory) if directory.startswith("/") else f'"$HOME"/{quote(directory)}'

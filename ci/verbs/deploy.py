@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
-from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
-from ci.device.runner import CLEAN, STARTS, DeviceRunner, lease_first
+from ci.device.connection import (
+    Device,
+    DeviceFacts,
+    fill_script,
+    identify,
+    list_phones,
+    open_device,
+)
+from ci.device.runner import STARTS, DeviceRunner, lease_first
 from ci.verbs.options import add_option
 from provisioning.console.command import DIR, FLAG, MANY, Outcome, group_options
 from provisioning.console.progress import Progress
@@ -80,7 +86,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def clean_device(device: Device) -> Outcome:
     """Remove this project's files from a device, and their directory if nothing else is in it.
     Raises UsageError if the directory is another one, and the same errors as ``Device.call``."""
-    answer = device.call(f"set -e\n{CLEAN.format(place=quote(device.place))}")
+    answer = device.call(f"set -e\n{fill_script('clean', place=device.place)}")
     if answer.code:
         raise UsageError(
             f"{device.name}: nothing was removed from {device.place}",
