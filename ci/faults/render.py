@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from string import Template
 
 from ci.faults.graph import Graph, Tensor, parse_graph
@@ -12,128 +13,10 @@ from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
 from ci.report.document import make_markdown_table
 from ci.report.text import count
+from provisioning.documents import read_text
 from provisioning.manifest.targets import find_soc
 
-SCRIPT = Template("""\
-# pip install onnx onnxruntime onnxruntime-qnn==$version
-import sys
-from pathlib import Path
-
-import numpy as np
-import onnx
-import onnxruntime as ort
-import onnxruntime_qnn
-from onnx import helper as h, numpy_helper as nh
-
-rng = np.random.default_rng(0)
-normal = lambda *s: np.clip(rng.standard_normal(s), -3, 3).astype("f")
-positive = lambda *s: rng.uniform(0.5, 1.5, s).astype("f")
-large = lambda *s: 16 * normal(*s)
-causal = lambda *s: np.triu(np.full(s, -30, "f"), 1)
-window = lambda *s: causal(*s) + np.tril(np.full(s, -30, "f"), -8)
-def alibi(*s):
-    h, t, u = (np.arange(n, dtype="f") for n in s[-3:])
-    slopes = 2 ** (-8 * (h + 1) / len(h))
-    return np.broadcast_to(slopes[:, None, None] * np.minimum(u - t[:, None], 0), s)
-whole = lambda v, *s: np.full(s, v, "f")
-constants = {
-$constants}
-inputs = {
-$inputs}
-nodes = [
-$nodes]
-value = lambda n, s: h.make_tensor_value_info(n, 1, s)
-given = [value(n, a.shape) for n, a in inputs.items()], [value(n, None) for n in $outputs]
-graph = h.make_graph(nodes, "g", *given, [nh.from_array(a, n) for n, a in constants.items()])
-opset = [h.make_opsetid("", 21)]
-onnx.save(h.make_model(graph, opset_imports=opset, ir_version=10), "float.onnx")
-path = "float.onnx"
-$quantize
-wanted = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)
-ort.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
-options = ort.SessionOptions()
-device = next(one for one in ort.get_ep_devices() if "QNN" in one.ep_name)
-backend = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnHtp.so")
-options.add_provider_for_devices([device], {"backend_path": str(backend), "soc_model": "$soc",
-    "enable_htp_fp16_precision": "$half", "offload_graph_io_quantization": "0"})
-given = ort.InferenceSession(path, options).run(None, inputs)
-for name, a, b in zip($outputs, wanted, given):
-    for row in range(a.shape[0] if a.ndim else 1):
-        share = np.square(a[row]).mean() / max(np.square(a[row] - b[row]).mean(), 1e-30)
-        print(name, "row", row, f"{10 * np.log10(share):.1f} dB")
-""")
-QUANTIZE = Template('''\
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
-class Reader(CalibrationDataReader):
-    left = [inputs]
-    def get_next(self):
-        return self.left.pop() if self.left else None
-types = {"activation_type": QuantType.$activations, "weight_type": QuantType.$weights}
-config = get_qnn_qdq_config(path, Reader(), per_channel=$per_channel, **types)
-quantize(path, "quantized.onnx", config)
-path = "quantized.onnx"''')
-
-EXECUTORCH = Template("""\
-# pip install executorch==$version torch torchao
-# Before you start Python, set QNN_SDK_ROOT to the directory of QNN, and LD_LIBRARY_PATH to its
-# subdirectory lib/x86_64-linux-clang.
-import torch
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
-from executorch.backends.qualcomm.utils.utils import (
-    generate_htp_compiler_spec,
-    generate_qnn_executorch_compiler_spec,
-    to_edge_transform_and_lower_to_qnn,
-)
-from executorch.extension.pybindings import _C
-
-torch.manual_seed(0)
-normal = lambda *s: torch.randn(s).clamp(-3, 3)
-positive = lambda *s: torch.rand(s) + 0.5
-large = lambda *s: 16 * normal(*s)
-causal = lambda *s: torch.full(s, -30.0).triu(1)
-window = lambda *s: causal(*s) + torch.full(s, -30.0).tril(-8)
-def alibi(*s):
-    h, t, u = (torch.arange(float(n)) for n in s[-3:])
-    slopes = 2 ** (-8 * (h + 1) / len(h))
-    return (slopes[:, None, None] * (u - t[:, None]).clamp(max=0)).expand(s).clone()
-whole = lambda v, *s: torch.full(s, float(v))
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-$constants
-$forward
-
-net, inputs = Net().eval(), ($inputs,)
-$quantize
-wanted = net(*inputs)
-options = generate_htp_compiler_spec(use_fp16=$fp16)
-spec = generate_qnn_executorch_compiler_spec(QcomChipset.$soc, options)
-lower = to_edge_transform_and_lower_to_qnn
-edge = lower(net, inputs, spec, convert_linear_to_conv2d=$convolution)
-buffer = edge.to_executorch().buffer
-given = _C._load_for_executorch_from_buffer(buffer).run_method("forward", inputs)
-for index, (a, b) in enumerate(zip(wanted, given)):
-    for row in range(len(a) if a.dim() else 1):
-        right, error = (a[row], a[row] - b[row]) if a.dim() else (a, a - b)
-        share = right.square().mean() / error.square().mean().clamp(min=1e-30)
-        print("output", index, "row", row, f"{10 * torch.log10(share):.1f} dB")
-""")
-PT2E = Template("""\
-from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
-from torchao.quantization.pt2e import MinMaxObserver
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-quantizer = QnnQuantizer(soc_model=QcomChipset.$soc)
-quantizer.set_default_quant_config(
-    QuantDtype.$dtype, is_conv_per_channel=True, is_linear_per_channel=True,
-    act_observer=MinMaxObserver,
-)
-exported = torch.export.export(net, inputs, strict=True).module(check_guards=False)
-prepared = prepare_pt2e(exported, quantizer)
-prepared(*inputs)
-net = convert_pt2e(prepared)""")
-
-
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 FUNCTION = re.compile(r"^(?:(\w+) = lambda .*\n|def (\w+)\(.*\n(?:    .*\n)+)", re.MULTILINE)
 
 
@@ -252,8 +135,9 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
     stored = {name: text for name, text in tensors.items() if graph.is_constant(name)}
     recipe = scheme.recipe
     kinds = {"activations": recipe.activations, "weights": recipe.weights}
-    quantize = QUANTIZE.substitute(kinds, per_channel=recipe.per_channel)
-    return SCRIPT.substitute(
+    quantize = _fill("onnx_quantize", **kinds, per_channel=recipe.per_channel)
+    return _fill(
+        "onnx",
         version=version,
         constants=_show_entries(fixed | stored),
         inputs=_show_entries({name: tensors[name] for name in graph.inputs}),
@@ -277,8 +161,9 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
         for name, text in tensors.items()
         if graph.is_constant(name) and not graph.tensors[name].is_number
     ]
-    quantize = PT2E.substitute(soc=one.soc, dtype=scheme.recipe.dtype)
-    return EXECUTORCH.substitute(
+    quantize = _fill("executorch_quantize", soc=one.soc, dtype=scheme.recipe.dtype)
+    return _fill(
+        "executorch",
         version=version,
         constants="\n".join(constants),
         forward="\n".join(f"    {line}" for line in write_forward(graph).splitlines()),
@@ -288,6 +173,11 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
         soc=one.soc,
         convolution=scheme.recipe.linear_as_convolution,
     )
+
+
+def _fill(name: str, **values: object) -> str:
+    """Return the text of a template with these values."""
+    return Template(read_text(TEMPLATES / f"{name}.txt")).substitute(values).rstrip("\n")
 
 
 def _show_entries(texts: Mapping[str, str]) -> str:

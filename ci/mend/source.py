@@ -28,53 +28,7 @@ from ci.mend import call_rewritten
 
 HERE = Path(__file__).resolve().parent
 """
-STANDALONE = '''\
-
-from __future__ import annotations
-
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-
-HERE = Path(__file__).resolve().parent
-TORCH = ""
-
-
-def load_function(reference):
-    """Return the function in ``/absolute/file.py:function``."""
-    file, _, name = reference.rpartition(":")
-    path = Path(file).resolve()
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(f"model_{path.stem}", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
-def find_rewrite(_package, name):
-    if name not in REWRITES:
-        raise ValueError(f"there is no rewrite {name!r}")
-    return REWRITES[name]
-
-
-def find_place(_node):
-    return None
-
-
-def is_installed(_file):
-    return True
-
-
-def call_rewritten(reference, names):
-    """Call a factory, and return what it returns, with rewrites applied to the module."""
-    module, example, *calibration = load_function(reference)()
-    inputs = example if isinstance(example, (tuple, list)) else (example,)
-    return (rewrite_module(module, inputs, names), example, *calibration)
-'''
+STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
 AXES = "ci.mend.axes"
 # Of ci.mend.rewrite.
 NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
@@ -119,7 +73,7 @@ def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bo
     this project."""
     made = list(factories)
     names = dict.fromkeys(name for one in made for name in one.rewrites)
-    text = ABOUT + (f"{STANDALONE}{copy_rewrites(list(names))}" if standalone else HEAD)
+    text = ABOUT + (f"{read_text(STANDALONE)}{copy_rewrites(list(names))}" if standalone else HEAD)
     for one in made:
         file, _, factory = one.reference.rpartition(":")
         text += FUNCTION.format(
