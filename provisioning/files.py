@@ -137,13 +137,14 @@ def staged_directory(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a directory below ``parent`` that is removed at the end of the block.
+def scratch_directory(parent: Path, name: str, mode: int = 0o777) -> Iterator[Path]:
+    """Yield a directory below ``parent`` that is removed at the end of the block, unless it was
+    renamed. The umask applies to ``mode``.
 
     Directories of the same name that killed processes left are removed first. Raises OSError.
     """
-    _clear_staging(parent / name)
-    scratch, descriptor = _lock_new(parent / name)
+    clear_staging(parent / name)
+    scratch, descriptor = _lock_new(parent / name, mode)
     try:
         yield scratch
     finally:
@@ -320,7 +321,7 @@ def _beside(target: Path, word: str) -> Path:
     return target.with_name(f".{target.name}.staging-{word}")
 
 
-def _lock_new(target: Path) -> tuple[Path, int]:
+def _lock_new(target: Path, mode: int) -> tuple[Path, int]:
     """Create and lock a directory next to ``target``; return it and the descriptor that holds the
     lock.
 
@@ -328,7 +329,7 @@ def _lock_new(target: Path) -> tuple[Path, int]:
     """
     while True:
         staging = _beside(target, secrets.token_hex(4))
-        staging.mkdir()
+        staging.mkdir(mode)
         try:
             descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # another process removed it before it was locked
@@ -346,7 +347,7 @@ def _is_held(descriptor: int) -> bool:
     return True
 
 
-def _clear_staging(target: Path) -> None:
+def clear_staging(target: Path) -> None:
     """Remove directories that killed processes left next to ``target``, and restore ``target`` if
     one of these processes had moved it aside.
     """

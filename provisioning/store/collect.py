@@ -7,18 +7,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.documents import read_bytes, read_text
-from provisioning.files import REPLACED, remove_tree, walk
-from provisioning.store.store import STAGING_PREFIX, Store, find_published
+from provisioning.files import remove_tree, scratch_directory, walk
+from provisioning.store.store import Store, find_published
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts|[0-9]+)")
+STAGING_NAME = re.compile(r"\..+\.staging-.+")  # see scratch_directory and publish_directory
 LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
 BUILDS, ORIGIN, FETCHED = "builds", "origin.txt", "packages"
@@ -90,7 +90,7 @@ def _spare_used(
 def _judge_tree(path: Path, named: set[str]) -> Verdict:
     if path.is_symlink() or not path.is_dir():
         return FOREIGN
-    if path.name.startswith(STAGING_PREFIX) or path.name.endswith(f".staging-{REPLACED}"):
+    if STAGING_NAME.fullmatch(path.name):
         is_old = _is_old(path)
         return is_old, LEFT if is_old else "a process may still be writing it"
     if path.name in named:
@@ -163,10 +163,11 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
         if not gone.is_dir() or gone.is_symlink():
             gone.unlink(missing_ok=True)
         else:
-            if artifact := made_by_us(gone):
-                prefix = f"{STAGING_PREFIX}{artifact}-"
-                gone = gone.rename(tempfile.mkdtemp(prefix=prefix, dir=store.trees))
-            remove_tree(gone)
+            with ExitStack() as stack:
+                if artifact := made_by_us(gone):
+                    scratch = scratch_directory(store.trees, artifact, 0o700)
+                    gone = gone.rename(stack.enter_context(scratch) / gone.name)
+                remove_tree(gone)
         freed += item.size_bytes
     return freed
 

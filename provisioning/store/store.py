@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -27,11 +26,12 @@ from provisioning.documents import read_user_file
 from provisioning.errors import IntegrityError, StoreError, UnfitError, UsageError
 from provisioning.files import (
     SPARE_BYTES,
+    clear_staging,
     explain_writes,
     free_bytes,
     mib,
     publish_directory,
-    remove_tree,
+    scratch_directory,
     write_whole,
 )
 from provisioning.store.lock import HeldLock, find_callers, is_alive
@@ -41,7 +41,6 @@ HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
 FIX = f"set {HOME_VARIABLE} to a writable directory"
 TREE_FILE = "tree.json"
-STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
 OTHERS_WRITE = 0o022
 _said: set[Path] = set()
@@ -250,19 +249,13 @@ class Store:
         """Yield a fresh directory in which ``key`` can be built; remove it after the block, unless
         it was published.
 
-        Call this while holding the artifact's lock, because it first removes leftovers of killed
-        processes.
+        Leftovers of killed processes are removed first.
         """
         with explain_errors(self.home):
             self._make_directories()
-            self._remove_stale(key.artifact)
-            path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{key.artifact}-", dir=self.trees))
-            (path / key.artifact).mkdir()
-            try:
+            with scratch_directory(self.trees, key.artifact, 0o700) as path:
+                (path / key.artifact).mkdir()
                 yield path
-            finally:
-                if path.exists():
-                    _remove_own(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
         """Write ``data`` to the file ``path`` in the store. If ``path`` is a link, the link is
@@ -300,27 +293,8 @@ class Store:
         return None
 
     def sweep(self, artifact: str) -> None:
-        """Remove unpublished directories of ``artifact`` that killed processes left, unless another
-        process holds the artifact's lock.
-        """
-        if not self._stale(artifact):
-            return
-        guard = self._guard(artifact)
-        with suppress(OSError):
-            if guard.take():
-                try:
-                    self._remove_stale(artifact)
-                finally:
-                    guard.release()
-
-    def _stale(self, artifact: str) -> list[Path]:
-        prefix = f"{STAGING_PREFIX}{artifact}-"
-        found = self.trees.glob(f"{prefix}*")
-        return [path for path in found if "-" not in path.name[len(prefix) :]]
-
-    def _remove_stale(self, artifact: str) -> None:
-        for path in self._stale(artifact):
-            _remove_own(path)
+        """Remove unpublished directories of ``artifact`` that killed processes left."""
+        clear_staging(self.trees / artifact)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
         """Publish ``staged`` under the key's name with one rename. All users can read the result.
@@ -356,14 +330,6 @@ class Store:
                 why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, but only {mib(free)} are free",
                 fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
             )
-
-
-def _remove_own(path: Path) -> None:
-    """Remove a directory of the store, or as much of it as belongs to this user: in a shared store,
-    only its owner can remove the rest. Raises OSError.
-    """
-    with suppress(PermissionError):
-        remove_tree(path)
 
 
 def _is_published(found: Published) -> bool:

@@ -301,7 +301,7 @@ LOCKS: dict[str, Do] = {
     "a second name at the lock": place("home/locks/sdk.lock", Path.hardlink_to),
     "a pipe at the lock": place("home/locks/sdk.lock", fifo),
     "a tree that was never finished": place(
-        "home/store/.staging-sdk-abcd1234/sdk/x", lambda at, canary: at.symlink_to(canary)
+        "home/store/.sdk.staging-abcd1234/sdk/x", lambda at, canary: at.symlink_to(canary)
     ),
 }
 MIRRORS: dict[str, Do] = {

@@ -58,7 +58,7 @@ def test_tree_is_fetched_once(sdk: Workspace) -> None:
     assert (found.root / "note").read_bytes() == b"x"
     assert (found.root / "lib/link.so").readlink() == Path("one.so")
     sdk.printed()
-    left = sdk.store.trees / ".staging-sdk-0123"  # of a killed process
+    left = sdk.store.trees / ".sdk.staging-0123"  # of a killed process
     left.mkdir()
     assert sdk.provision() == replace(found, fetched=False)
     assert sdk.printed() == ""

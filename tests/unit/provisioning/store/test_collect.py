@@ -110,7 +110,7 @@ def test_store_directory_is_ours_if_its_record_and_name_agree(store: Store) -> N
     ("seconds", "is_removed"), [(86400 + 5, True), (86400 - 60, False), (-60, False)]
 )
 def test_leftovers_are_removed_after_a_day(store: Store, seconds: float, is_removed: bool) -> None:
-    stages = [".staging-sdk-abcd", ".sdk-1.0-0123456789ab.staging-replaced"]
+    stages = [".sdk.staging-abcd", ".sdk-1.0-0123456789ab.staging-replaced"]
     scratch = [".pip-abcd", ".update-abcd"]
     files = [PART, ".a.zip.0123abcd.json", ".a.zip.parts", ".a.zip.4711"]
     touch(store.trees, *(f"{name}/file" for name in stages))
@@ -240,21 +240,19 @@ def test_removed_bytes_are_counted_and_links_are_not_followed(store: Store, tmp_
 def test_tree_is_renamed_before_it_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next command sweeps what a killed one left."""
     found, gone = publish(store), list[Path]()
 
     def stop(path: Path) -> None:
         gone.append(path)
+        assert (path / TREE_FILE).is_file()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(collect, "remove_tree", stop)
     with pytest.raises(KeyboardInterrupt):
         remove_garbage(store, [Garbage(found.path, 10, "")])
     (left,) = gone
-    assert left.name.startswith(".staging-sdk-")
-    assert (left / TREE_FILE).is_file()
+    assert left.parent.name.startswith(".sdk.staging-")
     assert not found.path.exists()
-    store.sweep("sdk")
     assert names_in(store.trees) == set()
 
 

@@ -226,8 +226,8 @@ def test_errors_of_the_disk_name_the_store(store: Store, monkeypatch: pytest.Mon
 
 # -- leftovers ------------------------------------------------------------------------------------
 
-STALE = (".staging-sdk-abcd1234", ".staging-sdk-gone77")
-OTHERS = (".staging-sdk-x-abcd1234", ".staging-ndk-abcd1234", ".staging-sdkx-a", "sdk-1.0-abc")
+STALE = (".sdk.staging-abcd1234", ".sdk.staging-gone77")
+OTHERS = (".sdk-x.staging-abcd1234", ".ndk.staging-abcd1234", ".sdkx.staging-a", "sdk-1.0-abc")
 
 
 def leave(store: Store, *names: str) -> None:
@@ -238,33 +238,21 @@ def test_staging_directory_is_fresh_and_leftovers_are_removed(store: Store) -> N
     leave(store, *STALE, *OTHERS)
     with store.stage(KEY) as staged:
         assert (staged.parent, names_in(staged)) == (store.trees, {"sdk"})
-        assert staged.name.startswith(".staging-sdk-")
+        assert staged.name.startswith(".sdk.staging-")
         assert names_in(store.trees) == {staged.name, *OTHERS}
+        assert mode_of(staged) == 0o700
+        store.sweep("sdk")  # it is in use
+        assert staged.is_dir()
         (staged / "sdk/ro").mkdir(mode=0o555)
     assert names_in(store.trees) == {*OTHERS}
 
 
-def test_sweep_removes_leftovers_unless_the_artifact_is_locked(store: Store) -> None:
+def test_sweep_removes_leftovers(store: Store) -> None:
     store.sweep("sdk")
     assert not store.home.exists()
     leave(store, *STALE, *OTHERS)
-    store.sweep("sdk")  # there is no directory for a lock
-    assert names_in(store.trees) == {*STALE, *OTHERS}
-    store.locks.mkdir()
-    store.home.chmod(0o777)
-    held = HeldLock(store.locks / "sdk.lock")
-    assert held.take()
-    store.sweep("sdk")
-    assert names_in(store.trees) == {*STALE, *OTHERS}
-    held.release()
     store.sweep("sdk")
     assert names_in(store.trees) == {*OTHERS}
-    assert mode_of(store.locks / "sdk.lock") == 0o666
-    assert held.take()
-    held.release()
-    (store.locks / "sdk.lock").unlink()
-    store.sweep("sdk")  # nothing is left, so nothing is locked
-    assert names_in(store.locks) == set()
 
 
 # -- locks ----------------------------------------------------------------------------------------
