@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ci.faults.generate import find_unfit
-from ci.faults.graph import OPERATORS, Graph, parse_graph
+from ci.faults.graph import Graph, parse_graph, read_operators
 from ci.faults.known import FRONTENDS, Frontend
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -111,7 +111,7 @@ class Deck:
         except (UsageError, RuntimeError, ValueError, IndexError):
             return None  # such as more output padding than stride
         supports_all = self.frontend != "onnx" or all(
-            OPERATORS[one].onnx for one in graph.operators
+            read_operators()[one].onnx for one in graph.operators
         )
         return graph if fits and supports_all else None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ci.faults.graph import OPERATORS, Graph, Node, Shape, Tensor, Value, trim
+from ci.faults.graph import Graph, Node, Shape, Tensor, Value, read_operators, trim
 from ci.faults.known import Frontend
 from ci.faults.torch_graphs import apply, compute, draw
 
@@ -41,7 +41,7 @@ def find_unfit(graph: Graph, seed: int) -> str:
 
 
 def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> str:
-    kind = OPERATORS[node.operator].kind
+    kind = node.kind
     positive = kind == "positive" or node.operator == "rsqrt"
     divisor = given[-1] if node.operator == "div" else given[0] if positive else None
     if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
@@ -71,7 +71,7 @@ class Maker:
 
     def __init__(self, dice: random.Random, frontend: Frontend) -> None:
         self.dice = dice
-        rows = OPERATORS.items()
+        rows = read_operators().items()
         self.operators = {name: row.kind for name, row in rows if row.onnx or frontend != "onnx"}
         self.clear()
 
@@ -260,7 +260,7 @@ def make_other(  # noqa: C901, PLR0911, PLR0912 - a table
     or splits one."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
-    match operator, OPERATORS[operator].kind:
+    match operator, read_operators()[operator].kind:
         case _, "axis":
             return node(operator, x, axis=dice.choice((-1, -1, -1, 1 - rank)) if rank > 1 else -1)
         case _, "reduce" if rank > 2:

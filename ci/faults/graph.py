@@ -12,8 +12,8 @@ distribution of the elements: ``like="normal"`` (the default), ``"positive"`` (0
 (0 up to the diagonal) or ``"window"`` (0 at the diagonal and the seven elements before it), or the
 biases of ALiBi, [heads, rows, columns]: ``"alibi"``. With ``value=0.5``, all elements have that
 value instead.
-An operator of ``OPERATORS`` takes tensors, and keyword arguments that are numbers or lists of
-integers, such as ``axis=-1``. The last line returns one or more results of operators.
+An operator of graph-operators.toml takes tensors, and keyword arguments that are numbers or lists
+of integers, such as ``axis=-1``. The last line returns one or more results of operators.
 
 Instead of a tensor's name, an operand may be another call, such as ``relu(add(x, p))``, a number,
 which is a constant without axes, or a sum, difference, product or quotient, such as ``x * 0.5``.
@@ -27,105 +27,38 @@ import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, cast, get_args
 
+from msgspec import Struct
+
 from provisioning.errors import UsageError
+from provisioning.manifest.reader import read_policy
 
 
-@dataclass(frozen=True)
-class Operator:
-    """An operator. ``kind`` determines how the generator uses it: operators of kind ``positive``
-    read only values that are not near zero, and those of kind ``block`` occur only in blocks
-    (manifests/policies/blocks.toml), not in random graphs. ``aten`` are its names in torch graphs,
-    without the overload and without a final underscore. ``onnx`` is its name in ONNX, the names of
-    several operators, such as ``Sigmoid+Mul``, or empty if it cannot be used there."""
+class Operator(Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator. ``kind`` determines how the generator uses it. ``aten`` are its names in torch
+    graphs, and ``onnx`` is its name in ONNX, or empty if it cannot be used there. The comment at
+    the top of graph-operators.toml explains them."""
 
     kind: str
     aten: tuple[str, ...]
-    onnx: str
+    onnx: str = ""
 
 
-# rms_norm has no ONNX name here, because RMSNormalization needs an opset in which onnxruntime
-# cannot draw the random numbers that the noise prediction needs. docs/findings/operators.md and
-# docs/findings/onnx.md list the operators that each front end supports.
-TABLE = """
-block     upsample_linear  upsample_bilinear2d                              Resize
-block     pow              pow                                              Pow
-block     silu             silu                                             Sigmoid+Mul
-block     softplus         softplus                                         Softplus
-block     softsign         softsign                                         Softsign
-block     mish             mish                                             Mish
-block     selu             selu                                             Selu
-block     celu             celu                                             Celu
-block     erf              erf                                              Erf
-block     rsqrt            rsqrt                                            Sqrt+Reciprocal
-block     where            where                                            Where
-block     gather           index_select                                     Gather
-block     pixel_shuffle    pixel_shuffle                                    DepthToSpace
-block     adaptive_pool    adaptive_avg_pool2d                              -
-block     group_norm       group_norm,native_group_norm                     -
-block     grid_sample      grid_sampler,grid_sampler_2d                     -
-block     slice_scatter    slice_scatter                                    -
-block     index_copy       index_copy,index_put                             -
-block     gru              gru                                              -
-block     lstm             lstm                                             -
-block     scaled_dot_product_attention  scaled_dot_product_attention        -
-unary     relu            relu                                             Relu
-unary     sigmoid         sigmoid                                          Sigmoid
-unary     tanh            tanh                                             Tanh
-unary     gelu            gelu                                             Gelu
-unary     hardswish       hardswish                                        HardSwish
-unary     hardsigmoid     hardsigmoid                                      HardSigmoid
-unary     elu             elu                                              Elu
-unary     leaky_relu      leaky_relu                                       LeakyRelu
-unary     abs             abs                                              Abs
-unary     neg             neg                                              Neg
-unary     sin             sin                                              Sin
-unary     cos             cos                                              Cos
-unary     exp             exp                                              Exp
-unary     clip            clamp,clamp_min,hardtanh                         Clip
-positive  log             log,log10,log2                                   Log
-positive  sqrt            sqrt                                             Sqrt
-positive  reciprocal      reciprocal                                       Reciprocal
-binary    add             add                                              Add
-binary    sub             sub                                              Sub
-binary    mul             mul                                              Mul
-binary    div             div                                              Div
-binary    maximum         maximum                                          Max
-binary    minimum         minimum                                          Min
-axis      softmax         softmax,_softmax                                 Softmax
-axis      log_softmax     log_softmax,_log_softmax                         LogSoftmax
-axis      lp_norm         linalg_vector_norm                               LpNormalization
-axis      cumsum          cumsum                                           CumSum
-norm      layer_norm      layer_norm,native_layer_norm                     LayerNormalization
-norm      rms_norm        rms_norm                                         -
-norm      batch_norm      batch_norm,_native_batch_norm_legit_no_training  BatchNormalization
-norm      instance_norm   instance_norm                                    InstanceNormalization
-reduce    mean            mean                                             ReduceMean
-reduce    sum             sum                                              ReduceSum
-reduce    amax            amax                                             ReduceMax
-reduce    amin            amin                                             ReduceMin
-layer     linear          linear,addmm                                     Gemm
-layer     matmul          matmul,bmm,mm                                    MatMul
-layer     conv            convolution,conv2d,conv1d                        Conv
-layer     conv_transpose  conv_transpose2d,conv_transpose1d                ConvTranspose
-pool      max_pool        max_pool2d,max_pool2d_with_indices               MaxPool
-pool      avg_pool        avg_pool2d,avg_pool3d                            AveragePool
-move      reshape         view,reshape,_unsafe_view,flatten                Reshape
-move      transpose       permute,transpose,t                              Transpose
-move      slice           slice,slice_copy                                 Slice
-move      pad             constant_pad_nd,pad                              Pad
-move      expand          expand                                           Expand
-move      concat          cat                                              Concat
-move      upsample        upsample_nearest2d                               Resize
-move      prelu           prelu                                            PRelu
-"""
+class OperatorTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of graph-operators.toml: the operators by name."""
+
+    operator: dict[str, Operator]
 
 
-OPERATORS: Mapping[str, Operator] = {
-    name: Operator(kind, tuple(aten.split(",")), onnx.strip("-"))
-    for kind, name, aten, onnx in map(str.split, TABLE.strip().splitlines())
-}
+@cache
+def read_operators() -> Mapping[str, Operator]:
+    """Return the operators that graphs can have, by name. Raises ManifestError if their file is
+    invalid."""
+    return read_policy("graph-operators", OperatorTable).operator
+
+
 # Operators that patterns can name but graphs cannot have, with their names in ONNX.
 ONLY_IN_PATTERNS: Mapping[str, str] = {"masked_fill": "", "to": "", "type_as": ""}
 
@@ -178,6 +111,11 @@ class Node:
     operator: str
     reads: tuple[str, ...]
     attributes: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of its operator."""
+        return read_operators()[self.operator].kind
 
     def __str__(self) -> str:
         words = list(self.reads)
@@ -285,7 +223,7 @@ class _Parser:
             self.require_new(name)
             self.tensors[name] = tensor
             return
-        if operator not in OPERATORS:
+        if operator not in read_operators():
             raise ValueError(f"there is no operator {operator[:40]!r}")
         reads = []
         for place, one in enumerate(given, 1):

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS, Graph, Node, Shape, parse_graph
+from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Node, Shape, parse_graph, read_operators
 from ci.models.graph_steps import Operand, Step, measure_step
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
@@ -160,7 +160,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
         yield "its name must consist of lowercase letters, digits and hyphens"
-    allowed = {*OPERATORS, *ONLY_IN_PATTERNS}
+    allowed = {*read_operators(), *ONLY_IN_PATTERNS}
     for place in (*pattern.chains[0], pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in allowed)
     known = {scheme.value for scheme in Scheme}
@@ -327,7 +327,7 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 
 
 def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
-    kind, first = OPERATORS[node.operator].kind, given[0]
+    kind, first = node.kind, given[0]
     if kind == "reduce" and "axes" in node.attributes:
         axes = {axis % len(first) for axis in cast("tuple[int, ...]", node.attributes["axes"])}
         ones = [1 if axis in axes else size for axis, size in enumerate(first)]

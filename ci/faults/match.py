@@ -10,7 +10,7 @@ from msgspec import structs
 
 from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
-from ci.faults.graph import ONLY_IN_PATTERNS, OPERATORS
+from ci.faults.graph import ONLY_IN_PATTERNS, read_operators
 from ci.faults.known import Fault, find_pattern, read_faults
 from ci.models.graph_steps import Operand, Step
 
@@ -18,7 +18,7 @@ from ci.models.graph_steps import Operand, Step
 @cache
 def name_operators() -> dict[str, str]:
     """Map the operator names of torch and ONNX to those in ci.faults.graph."""
-    rows = [(name, (*one.aten, one.onnx)) for name, one in OPERATORS.items()]
+    rows = [(name, (*one.aten, one.onnx)) for name, one in read_operators().items()]
     rows += [(name, (onnx,)) for name, onnx in ONLY_IN_PATTERNS.items()]
     return {given: name for name, every in rows for given in every if given}
 

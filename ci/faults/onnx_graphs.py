@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.cases.engine import QUANTIZING
-from ci.faults.graph import OPERATORS, Graph, Shape, parse_graph
+from ci.faults.graph import Graph, Shape, parse_graph, read_operators
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import EPSILON, compute, draw, draw_together
 from ci.faults.trial import Edit
@@ -32,7 +32,8 @@ def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> No
     """Write one ONNX model with all graphs to ``path``. ``seeds`` contains a seed for the constants
     of each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for
     an operator that does not exist in ONNX."""
-    names = [name for graph in graphs for name in graph.operators if not OPERATORS[name].onnx]
+    used = (name for graph in graphs for name in graph.operators)
+    names = [name for name in used if not read_operators()[name].onnx]
     if names:
         raise FailedError(f"the operator {names[0]} does not exist in ONNX")
     builder = Builder()
@@ -66,7 +67,7 @@ class Builder:
                 self.inputs.append(self.describe(name))
         for name, node in graph.nodes.items():
             write: Callable[..., None] = WRITERS.get(node.operator, Builder.add)
-            write(self, OPERATORS[node.operator].onnx, name, node.reads, **node.attributes)
+            write(self, read_operators()[node.operator].onnx, name, node.reads, **node.attributes)
         self.outputs += [self.describe(name) for name in graph.outputs]
 
     def describe(self, name: str) -> Any:

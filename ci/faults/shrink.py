@@ -11,7 +11,7 @@ from itertools import compress, islice
 from typing import Any, cast
 
 from ci.faults.generate import find_unfit
-from ci.faults.graph import OPERATORS, Graph, Node, Shape, Tensor, trim
+from ci.faults.graph import Graph, Node, Shape, Tensor, read_operators, trim
 from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
 from ci.faults.torch_graphs import find_shapes
 
@@ -212,16 +212,17 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
     operators fail at that place. If the new operator is a norm, the last axis gets the size WIDE.
     Yield nothing unless the old operator is unary, a norm or an operator with an axis."""
     *_, (name, last) = graph.nodes.items()
-    if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
+    if len(graph.nodes) < 2 or last.kind not in {"unary", "axis", "norm"}:
         return
     size = next(iter(graph.tensors.values())).shape[-1:]
     for operator in FOLLOWERS:
-        if operator == last.operator or not (OPERATORS[operator].onnx or frontend != "onnx"):
+        exists = read_operators()[operator].onnx or frontend != "onnx"
+        if operator == last.operator or not exists:
             continue
         node = Node(operator, last.reads[:1], {"axis": -1} if operator == "softmax" else {})
         other = trim(replace(graph, nodes={**graph.nodes, name: node}))
         text = f"with {operator} as the last operator"
-        if OPERATORS[operator].kind == "norm":
+        if node.kind == "norm":
             text += f" and a last axis of size {WIDE}"
             for one, own in other.tensors.items():
                 if own.shape[-1:] == size:

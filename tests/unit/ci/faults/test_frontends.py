@@ -17,7 +17,7 @@ import torch
 
 from ci.faults import onnx_graphs
 from ci.faults.generate import generate
-from ci.faults.graph import OPERATORS, parse_graph
+from ci.faults.graph import parse_graph, read_operators
 from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
 from ci.faults.match import name_operators
 from ci.faults.onnx_graphs import number_of, write_model
@@ -67,7 +67,7 @@ ROWS = ("x = input(2, 3, 8)", "c = constant(8)", 'p = constant(8, like="positive
     [
         *(
             (ROWS, f"{one}(x)")
-            for one, row in OPERATORS.items()
+            for one, row in read_operators().items()
             if row.kind == "unary" and one != "clip"
         ),
         *((ROWS, f"{one}(p, x)") for one in ("add", "sub", "mul", "maximum", "minimum")),

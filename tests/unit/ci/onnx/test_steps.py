@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
-from ci.faults.graph import OPERATORS, parse_graph  # noqa: E402
+from ci.faults.graph import parse_graph, read_operators  # noqa: E402
 from ci.faults.known import Fault, find_pattern, read_faults  # noqa: E402
 from ci.faults.match import match_faults, name_operators  # noqa: E402
 from ci.faults.onnx_graphs import write_model  # noqa: E402
@@ -23,7 +23,7 @@ FAULTS = [
     one
     for one in read_faults()
     if any(row.frontend == "onnx" for row in one.tried)
-    and all(OPERATORS[name].onnx for name in parse_graph(one.graph).operators)
+    and all(read_operators()[name].onnx for name in parse_graph(one.graph).operators)
 ]
 
 
