@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ci.faults.expected import Rerun, show_end
 from ci.faults.known import ENDS
-from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
+from ci.judging.budget import read_figures
 from ci.report.comparison import SEEN_DB, compare_case, compare_reports
 from ci.report.document import Document, Row, Table
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
@@ -170,26 +170,26 @@ def _compare_operators(
 def _compare_figures(
     subject: str, before: Footprint | None, now: Footprint | None
 ) -> Iterator[Difference]:
-    for name in FIGURES:
+    for name, row in read_figures().program.items():
         was, own = getattr(before, name, None), getattr(now, name, None)
-        unit = UNITS.get(name, " bytes")
         if was is not None and own is None and now:
             verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
-            yield Difference(subject, name, f"{was:,}{unit}", "not known", verdict)
+            yield Difference(subject, name, f"{was:,}{row.unit}", "not known", verdict)
         if was is None or own is None or was == own:
             continue
         change = own / was - 1 if was else None
-        if name in MEASURED and change is not None and abs(change) < MEASURED_SHARE:
+        if row.measured and change is not None and abs(change) < MEASURED_SHARE:
             continue
-        worse = own < was if name == LEAST else own > was
-        old, new = (f"{value:,}{unit}" for value in (was, own))
+        worse = own < was if row.least else own > was
+        old, new = (f"{value:,}{row.unit}" for value in (was, own))
         yield Difference(subject, name, old, new, "worse" if worse else "better", change)
 
 
 def add_figures(old: Report, new: Report) -> Iterator[Total]:
     """Yield each figure of the footprint that can be added, summed over the cases that have it in
     both runs."""
-    for name in (one for one in FIGURES if one not in {LEAST, "vtcm_mb"}):
+    program = read_figures().program
+    for name in (name for name, row in program.items() if not row.least and name != "vtcm_mb"):
         found = [
             (was, own)
             for before, now in pair_cases(old, new)

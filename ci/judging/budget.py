@@ -4,71 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
+
+from msgspec import Struct
 
 from ci.facts.finding import Figure, Finding, advise
 from ci.facts.kinds import OVER_BUDGET
 from ci.report.schema import Budget, DeviceFigures, Estimate, Footprint
 from ci.report.text import count
+from provisioning.manifest.reader import read_policy
 
 ROOM = 0.9  # a figure below this share of its limit suggests a tighter limit
-LEAST = "segment_align"  # the only figure whose limit is a minimum
-MEASURED = ("lowering_memory_bytes",)  # figures that vary between runs
-UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all others is bytes
-TILES = "activations do not fit in VTCM: use smaller inputs, fewer bits or an SoC with more VTCM"
-TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
 OPERATORS = "write the model differently, so that it needs fewer of these operators"
-# The fix if a limited figure is unknown.
-UNKNOWN = "remove the limit"
-NO_SUMMARY = (
-    "remove the limit, or lower for HTP on this host without online_prepare: QNN then prepares the"
-    " graph and prints its DDR bandwidth summary"
-)
-NO_CONTEXT = (
-    "remove the limit, or lower for HTP without online_prepare: only then does the program have a"
-    " context binary with this figure"
-)
-UNKNOWNS = {
-    **dict.fromkeys(("spill_bytes", "fill_bytes", "read_bytes", "write_bytes"), NO_SUMMARY),
-    **dict.fromkeys(("context_bytes", "vtcm_mb"), NO_CONTEXT),
-    LEAST: "remove the limit: only ExecuTorch's programs have segments",
-}
-# Each figure's name, as the subject of a message, and the fix if the figure exceeds its limit.
-FIGURES = {
-    "program_bytes": ("the size of the program", "use fewer bits for the weights, or share them"),
-    "context_bytes": (
-        "the size of the largest context binary",
-        "split the model (for an LLM, use more shards), or use fewer bits for the weights",
-    ),
-    "spill_bytes": ("the spill to DDR", TILES),
-    "fill_bytes": ("the fill from DDR", TILES),
-    "read_bytes": ("the amount read from DDR", TRAFFIC),
-    "write_bytes": ("the amount written to DDR", TRAFFIC),
-    "vtcm_mb": ("the VTCM size", "compile with less VTCM"),
-    "partitions": (
-        "the number of partitions",
-        "make the operators between the partitions run on the NPU",
-    ),
-    LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
-    "lowering_memory_bytes": ("the peak memory of lowering", "split the model"),
-}
-
-
-# Limits of a device's times and memory: the figure's field in DeviceFigures, the field of its
-# spread ("" if it has none), and the figure's name.
-TIMES = {
-    "p50_ms": ("p50_ms", "p50_spread_ms", "the median time of a run"),
-    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of the run times"),
-    "load_ms": ("load_ms", "load_spread_ms", "the loading time"),
-    "device_memory_bytes": ("peak_memory_bytes", "", "the peak memory on the device"),
-}
-SLOW = (
-    "use fewer bits, run more operators on the NPU, or use a faster performance mode;"
-    " profile_level = detailed shows where the time goes"
-)
-LARGE = "use fewer bits or smaller inputs, or split the model"
 HOT = "let the device cool down, and run again"
-TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
-UNREAD = "remove the limit: the device did not show the runner's memory in /proc"
+
+
+class LimitedFigure(Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure that a budget can limit. The comments in budget.toml explain each field."""
+
+    what: str
+    fix: str
+    unknown: str
+    unit: str
+    least: bool = False
+    measured: bool = False
+    field: str = ""
+    spread: str = ""
+
+
+class FigureTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of budget.toml: the figures of a program, those that are measured on a device,
+    and those that are predicted, by the names of their limits."""
+
+    program: dict[str, LimitedFigure]
+    device: dict[str, LimitedFigure]
+    predicted: dict[str, LimitedFigure]
+
+
+@cache
+def read_figures() -> FigureTable:
+    """Return the figures that a budget can limit. Raises ManifestError."""
+    return read_policy("budget", FigureTable)
 
 
 def make_finding(text: str, fix: str, *details: str, figure: Figure | None = None) -> Finding:
@@ -84,22 +60,22 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
     counts as exceeded only if the model's ``own`` budget sets it, because then the user relies on
     it."""
     known = footprint or Footprint()
-    for name, (what, fix) in FIGURES.items():
+    for name, row in read_figures().program.items():
         limit, now = getattr(budget, name), getattr(known, name)
         if limit is None:
             continue
         if now is None:
             if getattr(own, name) is not None:
                 text = f"{name} = {limit:,} cannot be checked"
-                yield make_finding(text, UNKNOWNS.get(name, UNKNOWN), f"{what} is not known")
-        elif (now < limit) if name == LEAST else (now > limit):
-            unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
+                yield make_finding(text, row.unknown, f"{row.what} is not known")
+        elif (now < limit) if row.least else (now > limit):
+            apart = abs(now - limit)
             share = f" ({100 * apart / limit:.0f} %)" if limit else ""
-            side = "below" if name == LEAST else "above"
-            text = f"{name} is {now:,}{unit}, {limit:,} allowed"
-            figure = Figure(name=name, value=now, unit=unit.strip(), allowed=limit)
-            detail = f"{what} is {apart:,}{unit}{share} {side} its limit"
-            yield make_finding(text, fix, detail, figure=figure)
+            side = "below" if row.least else "above"
+            text = f"{name} is {now:,}{row.unit}, {limit:,} allowed"
+            figure = Figure(name=name, value=now, unit=row.unit.strip(), allowed=limit)
+            detail = f"{row.what} is {apart:,}{row.unit}{share} {side} its limit"
+            yield make_finding(text, row.fix, detail, figure=figure)
     for glob, limit in budget.operators.items():
         nodes = [operator for operator in known.operators if fnmatchcase(operator.op, glob)]
         found = sum(node.npu + node.cpu for node in nodes)
@@ -119,26 +95,24 @@ def find_slow(
     Without a device, or if a host emulates it, nothing is checked."""
     excesses: list[Finding] = []
     warnings: list[str] = []
-    limits = ((name, getattr(budget, name)) for name in TIMES)
-    for name, limit in limits if device and not device.emulated else ():
-        field, spread, what = TIMES[name]
-        now, off = getattr(device, field), getattr(device, spread, None) or 0.0
-        unit = " bytes" if name == "device_memory_bytes" else " ms"
+    rows = read_figures().device if device and not device.emulated else {}
+    for name, row in rows.items():
+        limit, now = getattr(budget, name), getattr(device, row.field)
+        off = getattr(device, row.spread, None) or 0.0
         if limit is None:
             continue
         if now is None:
             told = f"{name} = {limit:,} cannot be checked"
-            fix = TIMELESS if spread else UNREAD
-            excesses.append(make_finding(told, fix, f"{what} is not known"))
+            excesses.append(make_finding(told, row.unknown, f"{row.what} is not known"))
         elif now > limit:
-            within = f" ±{off:.2g}" if spread else ""
-            told = f"{what} is {now:,}{within}{unit}, above {name} = {limit:,}"
+            within = f" ±{off:.2g}" if row.spread else ""
+            told = f"{row.what} is {now:,}{within}{row.unit}, above {name} = {limit:,}"
             if now - off > limit:
-                hot = bool(device and device.throttled and spread)
-                fix = HOT if hot else SLOW if spread else LARGE
-                figure = Figure(name=name, value=now, unit=unit.strip(), allowed=limit)
+                hot = bool(device and device.throttled and row.spread)
+                figure = Figure(name=name, value=now, unit=row.unit.strip(), allowed=limit)
                 details = ["the device was throttled"] * hot
-                excesses.append(make_finding(told, fix, *details, figure=figure))
+                found = make_finding(told, HOT if hot else row.fix, *details, figure=figure)
+                excesses.append(found)
             else:
                 warnings.append(f"{told} by no more than its spread")
     return tuple(excesses), tuple(warnings)
@@ -156,25 +130,24 @@ def find_predicted_slow(
     if estimate is None:
         return (), ()
     one, times = estimate.simulation, estimate.times[:1]
-    cycles = (one.cycles, one.lower_cycles) if one else None
-    ms = (times[0].ms, times[0].low_ms) if times else None
-    for name, figures, what in (
-        ("cycles", cycles, "the number of simulated cycles"),
-        ("ms", ms, "the estimated time in ms"),
-    ):
-        limit = getattr(budget, name)
+    known = {
+        "cycles": (one.cycles, one.lower_cycles) if one else None,
+        "ms": (times[0].ms, times[0].low_ms) if times else None,
+    }
+    for name, row in read_figures().predicted.items():
+        limit, figures = getattr(budget, name), known[name]
         if limit is None:
             continue
         if figures is None:
             if getattr(own, name) is not None:
                 told = f"{name} = {limit:,} cannot be checked"
-                excesses.append(make_finding(told, UNKNOWN, estimate.unknown))
+                excesses.append(make_finding(told, row.unknown, estimate.unknown))
         elif figures[0] > limit:
-            told = f"{what} is {figures[0]:,.6g}, above {name} = {limit:,}"
+            told = f"{row.what} is {figures[0]:,.6g}, above {name} = {limit:,}"
             if figures[1] > limit:
                 low = f"its range starts at {figures[1]:,.6g}"
                 figure = Figure(name=name, value=figures[0], allowed=limit)
-                excesses.append(make_finding(told, SLOW, low, figure=figure))
+                excesses.append(make_finding(told, row.fix, low, figure=figure))
             else:
                 warnings.append(f"{told}, which is within its range")
     return tuple(excesses), tuple(warnings)
@@ -183,9 +156,9 @@ def find_predicted_slow(
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
     """Yield a warning for each figure that is more than 10 % below its maximum in the model's
     ``own`` budget. Such a limit would not detect small increases."""
-    for name, (what, _) in FIGURES.items():
+    for name, row in read_figures().program.items():
         limit, now = getattr(own, name), getattr(footprint, name, None)
-        if limit and now is not None and name != LEAST and now < ROOM * limit:
+        if limit and now is not None and not row.least and now < ROOM * limit:
             left = f"{int(100 - 100 * now / limit)} % below its budget"
-            tighter = int(now / ROOM) if name in MEASURED else now
-            yield f"{what} is {now:,}{UNITS.get(name, ' bytes')}, {left}: set {name} = {tighter}"
+            tighter = int(now / ROOM) if row.measured else now
+            yield f"{row.what} is {now:,}{row.unit}, {left}: set {name} = {tighter}"

@@ -14,7 +14,7 @@ from ci.cases.engine import RunNotes
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.qnn_files import Peak, make_footprint, read_traffic
 from ci.facts.finding import Question
-from ci.judging.budget import FIGURES, LEAST, TIMES, find_excesses, find_slow, suggest_tighter
+from ci.judging.budget import find_excesses, find_slow, read_figures, suggest_tighter
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelBudget, ModelEntry, Source
 from ci.report.schema import Budget, DeviceFigures, Footprint, OperatorCount, Status
@@ -104,10 +104,10 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
     assert [operator.op for operator in found.operators] == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", read_figures().program)
 def test_each_budget_figure_may_equal_its_limit_and_not_exceed_it(name: str) -> None:
     reached = getattr(TAKEN, name)
-    step = -1 if name == LEAST else 1
+    step = -1 if read_figures().program[name].least else 1
     (excess,) = find_excesses(TAKEN, Budget(**{name: reached - step}), NONE)
     (figure,) = excess.figures
     assert (figure.name, figure.value, figure.allowed) == (name, reached, reached - step)
@@ -230,11 +230,11 @@ PHONE = DeviceFigures(
 
 
 def test_time_budgets_ignore_emulated_figures_and_fail_for_unknown_device_figures() -> None:
-    budget = Budget(**dict.fromkeys(TIMES, 1))
+    budget = Budget(**dict.fromkeys(read_figures().device, 1))
     emulated = msgspec.structs.replace(PHONE, emulated=True)
     assert find_slow(emulated, budget) == find_slow(None, budget) == ((), ())
     unknown, _ = find_slow(DeviceFigures(starts=1, runs=0), budget)
-    assert len(unknown) == len(TIMES)
+    assert len(unknown) == len(read_figures().device)
     assert all("cannot be checked" in one.headline for one in unknown)
     for one in unknown:  # only times are from the runner's trace
         assert ("EVENT_TRACER" in one.text) is ("device_memory_bytes" not in one.headline)
@@ -249,12 +249,12 @@ def test_time_budgets_ignore_emulated_figures_and_fail_for_unknown_device_figure
 
 def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() -> None:
     """Each figure has its own number."""
-    limits = {name: 100 + number for number, name in enumerate(FIGURES)}
+    limits = {name: 100 + number for number, name in enumerate(read_figures().program)}
     budget = Budget(**limits, operators={"conv*": 2})  # type: ignore[arg-type]
     above = {name: 2 * limit for name, limit in limits.items()} | {"segment_align": 64}
     below = {name: limit // 2 for name, limit in limits.items()}
     operators = (OperatorCount(op="conv2d", npu=2, cpu=3),)
-    slow = Budget(**{name: 10 + number for number, name in enumerate(TIMES)})  # type: ignore[arg-type]
+    slow = Budget(**{name: 10 + number for number, name in enumerate(read_figures().device)})  # type: ignore[arg-type]
     device = DeviceFigures(
         starts=3,
         runs=30,
