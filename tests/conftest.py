@@ -37,7 +37,7 @@ SPREAD = (
     "tests/journeys/",
     "tests/unit/ci/cases/test_island.py",
     "tests/unit/provisioning/console/test_process.py",
-    "tests/unit/test_poison.py",
+    "tests/integration/test_poison.py",
 )
 
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would

@@ -214,11 +214,12 @@ def measure(path: Path) -> int:
     """Return the size in bytes of a file, or of all files below a directory. What another process
     removes meanwhile counts as nothing.
     """
-    if path.is_symlink() or not path.is_dir():
+    files = (f"{directory}/{name}" for directory, _, names in walk(path) for name in names)
+    size_bytes = 0
+    for file in [path] if path.is_symlink() or not path.is_dir() else files:
         with suppress(OSError):
-            return path.lstat().st_size
-        return 0
-    return sum(measure(directory / name) for directory, _, names in walk(path) for name in names)
+            size_bytes += os.lstat(file).st_size
+    return size_bytes
 
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -76,6 +76,6 @@ def test_a_package_is_judged_by_the_unit_tests_of_its_room() -> None:
     assert [find_tests(package) for package in packages] == [
         "tests/unit/ci/parity",
         "tests/unit/ci/judging",
-        "tests/unit/test_noxfile.py",
+        "tests/integration/test_noxfile.py",
         "tests/unit/ci/cases",
     ]

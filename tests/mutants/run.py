@@ -112,9 +112,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def find_tests(package: str) -> str:
-    """Return the unit tests of a package: those of its room."""
+    """Return the unit tests of a package: those of its room. A script has a file of its own."""
     if package.endswith(".py") and "/" not in package:
-        return f"tests/unit/test_{package}"
+        return f"tests/integration/test_{package}"
     return "tests/unit/" + "/".join(package.split("/")[:2]).removesuffix(".py")
 
 
