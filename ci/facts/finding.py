@@ -17,6 +17,8 @@ from msgspec import Meta, Struct
 
 from provisioning.errors import FailedError, QnnCiError
 
+PLAIN = frozenset({bool, int, tuple, type(None)})  # most values of a report
+
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A value of a report. numpy's numbers are converted to Python's, NaN and infinity become
@@ -25,6 +27,8 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            if type(value) in PLAIN:
+                continue
             plain = _plain(value)
             if plain is not value:
                 msgspec.structs.force_setattr(self, name, plain)

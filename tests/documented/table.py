@@ -276,7 +276,7 @@ ROWS = (
     Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
-    Row("build_runner$", "qnn_wheel_runner", daily_in=JOURNEYS),
+    Row("build_runner$", "qnn_wheel_runner", daily_in="docs/findings/builds.md"),
     Row(
         "qnn_wheel_runner",
         "",

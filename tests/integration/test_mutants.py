@@ -42,6 +42,7 @@ def judge(folder: Path, check: str) -> Result:
     )
 
 
+@pytest.mark.nightly
 def test_mutants_that_no_test_notices_are_listed_with_what_they_change(tmp_path: Path) -> None:
     result = judge(tmp_path, CHECK)
     assert result.summary == (
@@ -57,6 +58,7 @@ def test_a_mutant_is_a_string_mutant_only_if_only_a_string_differs() -> None:
     assert not Survivor("", f"{head}+    return 'is', 2").is_in_string
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("check", "message"),
     [

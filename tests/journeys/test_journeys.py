@@ -218,6 +218,7 @@ def test_a_failing_trained_model_is_localised_and_mended(clone: Traveller) -> No
     assert "1 passed" in clone.type("./nox -s test_emulator -- --policy mended/qnn.toml")
 
 
+@pytest.mark.nightly  # tests/integration/device does each step on a board by day
 def test_a_staged_bundle_runs_on_a_board_over_ssh(clone: Traveller, board: Lab) -> None:
     built = clone.type("./nox -s build_runner")
     (folder,) = re.findall(r"(?m)^  in +(\S+)$", built)

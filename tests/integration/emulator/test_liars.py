@@ -101,6 +101,7 @@ LIE_OF = {
 }
 
 
+@pytest.mark.nightly  # by day, test_emulator_session has a runner that returns zeros
 def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     suite: tuple[Path, Report, list[Kept]], tmp_path: Path
 ) -> None:

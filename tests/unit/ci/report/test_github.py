@@ -79,9 +79,9 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     rows = tuple(
         replace(
             one,
-            model=f"{one.model[:20]}{'|é' * 2000} {i}",
-            log_tail="<@é>" * 9000,
-            findings=say(f"{i} {'`|' * 9000}"),
+            model=f"{one.model[:20]}{'|é' * 500} {i}",
+            log_tail="<@é>" * 1500,
+            findings=say(f"{i} {'`|' * 1500}"),
         )
         for i in range(200)
         for one in (hostile.cases[0], troubled.cases[2])
