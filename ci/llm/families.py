@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, structs
-from torch import Tensor
 
 from ci.llm.config import DecoderConfig, RopeFactors, RopeScaling
+from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
+
+if TYPE_CHECKING:  # reading a config.json takes half a second, importing torch two
+    from torch import Tensor
 
 Positive = Annotated[int, Meta(ge=1)]
 Factor = Annotated[float, Meta(gt=0)]
@@ -335,3 +339,16 @@ class FactorFields(Struct, frozen=True):
     factor: Factor | None = None
     attention_factor: Factor | None = None
     original_max_position_embeddings: Positive | None = None
+
+
+def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
+    """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
+    model is not supported."""
+    try:
+        find_family(read_json(path, ModelType).model_type)
+        held = read_json(path, HuggingFaceConfig)
+    except DocumentError as error:
+        raise UsageError(f"{path} is not the config.json of a decoder", why=str(error)) from error
+    config = held.convert()
+    config.require_shape(path.name)
+    return held, config

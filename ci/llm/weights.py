@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder, Layer, pair_to_half
-from ci.llm.families import CONFIG, OF_LAYER, HuggingFaceConfig, ModelType, find_family
+from ci.llm.families import CONFIG, OF_LAYER, read_config
 from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
 from provisioning.errors import UsageError
 
@@ -106,19 +106,6 @@ def _list_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]
     yield FREQUENCIES, (2, config.most_context, config.head_dim // 2)
     if not config.tied:
         yield "output.weight", (config.vocabulary, config.dim)
-
-
-def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
-    """Read Hugging Face's config.json. Raises UsageError if the file cannot be read, or if its
-    model is not supported."""
-    try:
-        find_family(read_json(path, ModelType).model_type)
-        held = read_json(path, HuggingFaceConfig)
-    except DocumentError as error:
-        raise UsageError(f"{path} is not the config.json of a decoder", why=str(error)) from error
-    config = held.convert()
-    config.require_shape(path.name)
-    return held, config
 
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:

@@ -23,6 +23,7 @@ from ci.facts.kinds import NO_OUTPUTS, TOKENS
 from ci.judging.verdict import CaseFigures
 from ci.llm import tiny
 from ci.llm.case import LlmRun, Show, describe_speed
+from ci.llm.families import read_config
 from ci.llm.foreign import Foreign, ForeignJob
 from ci.llm.generation import NAME, make_runner
 from ci.llm.lowering import LlmEngine, Subject
@@ -173,8 +174,6 @@ def project_model(args: argparse.Namespace) -> Outcome:
     """Return the estimated size of a model's programs. Raises UsageError if the model is not a
     Llama or was trained for a shorter context."""
 
-    from ci.llm.weights import read_config  # it imports torch
-
     _, config = read_config(args.project)
     require_context(args.context, config.most_context)
     projection = project(config, choose_schemes(args.scheme), args.context)
@@ -197,8 +196,6 @@ def require_context(context: int, most: int) -> None:
 def find_program(args: argparse.Namespace) -> ForeignJob:
     """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing or
     damaged files, and for options that are invalid or apply only to lowering."""
-
-    from ci.llm.weights import read_weights  # it imports torch
 
     if args.scheme or len(args.soc) > 1:
         raise UsageError(
@@ -224,6 +221,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
         raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=told)
     read_tokenizer(args.tokenizer)
     if args.weights:
+        from ci.llm.weights import read_weights  # it imports torch
+
         read_weights(args.weights)
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
@@ -232,8 +231,6 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     """Return the model to lower, and a function that shows its token ids as text. The files of a
     known model are fetched if necessary. Raises UsageError for weights, a tokenizer, a text or
     sizes that do not match, and the same errors as ``find_files``."""
-
-    from ci.llm.weights import read_weights  # it imports torch
 
     if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
         told = f"--max-perplexity {args.max_perplexity:g}" + (
@@ -252,6 +249,9 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         weights, path = find_files(args.model, progress, offline=args.offline)
         texts = read_decoders()[args.model].prompts
     tokenizer = read_tokenizer(path)
+
+    from ci.llm.weights import read_weights  # it imports torch
+
     config, _ = read_weights(weights)
     tokenizer.require(f"{weights}", vocabulary=config.vocabulary)
     texts = [args.prompt] if args.prompt else texts
