@@ -23,8 +23,8 @@ from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulate
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
 from ci.models.suite import DEFAULT_SOC
-from ci.report.schema import CaseName, Estimate, PredictedTime, Simulation
-from ci.report.text import show_bytes
+from ci.report.filled import fill_text
+from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
 from ci.verbs import onnx
 from ci.verbs.options import RUN, add_option, add_options
@@ -44,48 +44,6 @@ NOTE = (
 )
 
 
-def render_estimate(case: CaseName, estimate: Estimate) -> Iterator[str]:
-    """Yield the lines of one case."""
-    yield str(case)
-    if estimate.unknown:
-        yield f"  cannot tell the time: {estimate.unknown}"
-    width = max((len(time.device) for time in estimate.times), default=0)
-    for one in estimate.times:
-        told = f"{one.ms:.3g} ms ({one.low_ms:.3g} to {one.high_ms:.3g})"
-        yield f"  {one.device:{width}}  {told}{name_neighbours(one)}"
-    if estimate.simulation:
-        yield from render_simulation(estimate.simulation)
-
-
-def name_neighbours(time: PredictedTime) -> str:
-    """Return the nearest measured models, such as ``, between resnet18 1.0 and regnet 1.2``."""
-    below, above = (one and f"{one.model} {one.ms:.3g}" for one in (time.below, time.above))
-    if below and above:
-        return f", between {below} and {above}"
-    return f", above {below}" if below else f", below {above}" if above else ""
-
-
-def render_simulation(one: Simulation) -> Iterator[str]:
-    """Yield the lines of a simulation: cycles, traffic, and the most expensive operators."""
-    yield (
-        f"  {one.cycles:,} cycles ({one.lower_cycles:,} to {one.upper_cycles:,}), simulated for"
-        f" {one.soc} at {one.clock_mhz:g} MHz"
-    )
-    yield (
-        f"  {show_bytes(one.read_bytes)} in, {show_bytes(one.write_bytes)} out,"
-        f" {show_bytes(one.spill_bytes)} spilled, {show_bytes(one.fill_bytes)} filled again"
-    )
-    if not one.costs:
-        return
-    busy = one.hmx_cycles + one.hvx_cycles + one.dma_cycles
-    yield "  the most expensive operators, in % of the busy time of the NPU's units:"
-    names = [cost.operator or "(several)" for cost in one.costs]
-    width = max(map(len, names))
-    for cost, name in zip(one.costs, names, strict=True):
-        place = f"  [{cost.place}]" if cost.place else ""
-        yield f"    {100 * cost.cycles / busy:5.1f}  {name:{width}}  {cost.name}{place}"
-
-
 SCHEMA_VERSION = 1
 
 
@@ -102,6 +60,11 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[EstimatedCase, ...]
     note: str = NOTE
     schema_version: int = SCHEMA_VERSION
+
+
+def render_estimates(cases: Sequence[EstimatedCase]) -> str:
+    """Return the times, the cycles, the traffic and the most expensive operators of each case."""
+    return fill_text("verbs/templates/estimate.txt.j2", cases=cases, note=NOTE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,13 +116,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             write_whole(target, json.dumps(convert_trace(gzip.decompress(timeline))))
             found = msgspec.structs.replace(found, trace=str(target))
         cases.append(found)
-    text = [line for case in cases for line in render_estimate(case.name, case.estimate)]
-    text += [f"  trace: {case.trace}" for case in cases if case.trace]
-    if any(case.estimate.times for case in cases):
-        text.append(NOTE)
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
     failed = any(case.estimate.simulation is None for case in cases)
-    return Outcome("\n".join(text) + "\n", data, ExitCode.FAILED if failed else ExitCode.OK)
+    return Outcome(render_estimates(cases), data, ExitCode.FAILED if failed else ExitCode.OK)
 
 
 def judge_result(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
-from ci.audit.localise_search import LEAST_OFF, Departure, Operator, Row
+from ci.audit.localise_search import LEAST_OFF
 from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
-from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.schemes import EXECUTORCH, ONNX
 from ci.onnx.engine import OnnxEngine
-from ci.report.text import count, name_models
+from ci.report.filled import fill_text
+from ci.report.text import name_models
 from ci.verbs import onnx
 from ci.verbs.environments import are_files
 from ci.verbs.options import RUN, add_option, add_options, check_values, least
@@ -62,88 +63,24 @@ def choose_exit(cases: Iterable[Localised]) -> ExitCode:
 
 def render_cases(cases: Sequence[Localised]) -> str:
     """Return the results as text for a terminal."""
-    names = name_models(case.model for case in cases)
-    return "\n".join(line for case in cases for line in _render(case, names[case.model]))
+    return fill_text(
+        "verbs/templates/localise.txt.j2",
+        cases=cases,
+        names=name_models(case.model for case in cases),
+        shown=SHOWN,
+        least_off=LEAST_OFF,
+        least_lost_db=LEAST_LOST_DB,
+        shown_path=lambda path: shown_path(Path(path)),
+        quote=shlex.quote,
+        repeat=repeat_case,
+    )
 
 
-def _render(case: Localised, name: str) -> Iterator[str]:
-    yield f"{name} {case.scheme} {case.soc}"
-    for number, one in enumerate(case.outputs):
-        told = "wrong" if one.wrong else "as predicted" if one.faithful else "near the prediction"
-        yield f"  output {number}: {_pair(one)}, {told}"
-    for fault in case.known_faults:
-        yield f"  known fault: {fault}"
-        yield f"    fix: {fault.fix}"
-    if case.program_rows:
-        yield "  SQNR lost by the program against the lowered model, in addition to rounding:"
-        yield from _tabulate(row for row in case.program_rows if row.lost_db > LEAST_LOST_DB)
-    if case.model_rows:
-        yield "  SQNR lost by the quantized model against float32, most noise first:"
-        yield from _tabulate(case.model_rows)
-    yield from _conclude(case)
-    if case.reproducer:
-        file = shown_path(Path(case.reproducer))
-        yield f"  reproducer: {file}"
-        if file.endswith(ONNX.suffix):
-            scheme = f" --scheme {case.scheme}" if case.scheme == Scheme.FP16.value else ""
-            yield f"    red by itself: `qnn-ci test-onnx --model {shlex.quote(file)}{scheme}`"
-    if case.ended:
-        yield f"  the search ended early: {case.ended}" if case.outputs else f"  {case.ended}"
-    if not case.outputs:
-        verb = "test-onnx" if case.model.endswith(ONNX.suffix) else "test-emulator"
-        words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
-        yield "  localise compares results, so it does not search for a refusal or a crash"
-        yield f"    try: `qnn-ci {verb} {shlex.join(words)}` names the operator, if it is known"
-    yield f"  {count(case.programs, 'program')}"
-
-
-def _conclude(case: Localised) -> Iterator[str]:
-    if case.not_compared:
-        total = count(case.not_compared, "result")
-        yield f"  not compared: {total}, because QNN refuses programs that return so many of them"
-    if case.first:
-        yield f"  first wrong operator: {case.first}"
-    elif case.wrong and case.program_rows:
-        yield "  all operators are right if their results are also returned: QNN's fusion is wrong"
-    if case.part:
-        yield f"  smallest part that is still wrong, {count(len(case.part), 'operator')}:"
-        yield from (f"    {one.name}: {one}{_note(one)}" for one in case.part)
-        for output in case.part_outputs:
-            wrong = ", wrong" if output.wrong else ""
-            yield f"    returns {output.operator}: {_pair(output)}{wrong}"
-    if case.cured_by:
-        names = ", ".join(f"{one.name} ({one})" for one in case.cured_by)
-        yield f"  the part is right if it also returns: {names}"
-    for operator in case.readers:
-        yield f"  the first operator that depends on them: {operator.name} ({operator})"
-    for operator in case.sharing:
-        yield f"  the quantizer uses the same range for the part and {operator.name} ({operator})"
-    if case.cause:
-        yield f"  cause: {case.cause}"
-
-
-def _note(one: Operator) -> str:
-    clipped = f", its values exceed its range by {one.clipped:.2%}" if one.clipped else ""
-    off = one.bias_off > LEAST_OFF
-    return clipped + (f", the scale of its bias is {one.bias_off:.2%} off" if off else "")
-
-
-def _pair(one: Departure) -> str:
-    return f"{one.reached_db:.1f} dB, {one.predicted_db:.1f} dB predicted"
-
-
-def _tabulate(rows: Iterable[Row]) -> Iterator[str]:
-    shown = list(rows)
-    for row in shown[:SHOWN]:
-        name = f"the range of {row.operator}" if row.is_range else str(row.operator)
-        yield (
-            f"    {row.lost_db:6.1f} dB  {name}: {row.before_db:.1f} dB before it,"
-            f" {row.behind_db:.1f} dB after it"
-        )
-    if len(shown) > SHOWN:
-        yield f"    and {len(shown) - SHOWN} more (--json)"
-    if not shown:
-        yield "    nothing"
+def repeat_case(case: Localised) -> str:
+    """Return the verb that judges a case, with options that select it."""
+    verb = "test-onnx" if case.model.endswith(ONNX.suffix) else "test-emulator"
+    words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
+    return f"{verb} {shlex.join(words)}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +112,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
     )
     cases = localise(options, tools, args, progress)
-    return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
+    return Outcome(render_cases(cases), data_of(cases), choose_exit(cases))
 
 
 def choose_cases(

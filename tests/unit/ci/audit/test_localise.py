@@ -726,7 +726,7 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
         ),
     ]
     place = Path(__file__).parent / "snapshots"
-    check_snapshot(place / "localise.txt", render_cases(cases) + "\n")
+    check_snapshot(place / "localise.txt", render_cases(cases))
     data = data_of(cases)
     (first, *_) = data.pop("cases")
     assert data == {"schema_version": 1}

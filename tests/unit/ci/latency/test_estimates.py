@@ -39,7 +39,7 @@ from ci.report.schema import (
     Simulation,
     Status,
 )
-from ci.verbs.estimate import render_estimate
+from ci.verbs.estimate import EstimatedCase, render_estimates
 from provisioning.errors import ManifestError, UsageError
 from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
 from tests.stand_ins.reports import make_report
@@ -112,7 +112,7 @@ def test_an_estimated_time_is_on_its_line_and_names_the_neighbouring_models() ->
     assert time.below
     assert time.above
     assert time.below.model not in {"", time.above.model}
-    text = "\n".join(render_estimate(CaseName("net", "fp16", "SM8650"), found))
+    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=found)])
     assert f"{time.ms:.3g} ms ({time.low_ms:.3g} to {time.high_ms:.3g})" in text
     assert f"between {time.below.model}" in text
 
