@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,21 @@ ROOT = Path(__file__).parents[2]
 IMPORT = re.compile(r"^\s*(?:from|import) executorch[.\s]", re.MULTILINE)
 # They run in an interpreter that may lack this project, and a user's model.
 ELSEWHERE = {
-    "ci/audit/localise_reproducer.py",
+    "ci/audit/templates/reproducer.txt",
     "ci/builds/proof_program.py",
-    "ci/faults/render.py",
+    "ci/faults/templates/executorch.txt",
+    "ci/faults/templates/executorch_quantize.txt",
     "ci/models/suite/mlp.py",
     "provisioning/doctor/survey/qnn_probe.py",
 }
 
 
 def test_no_other_module_imports_executorch() -> None:
-    files = [path for room in ("ci", "provisioning") for path in (ROOT / room).rglob("*.py")]
+    files = [
+        path
+        for room, suffix in product(("ci", "provisioning"), ("py", "txt"))
+        for path in (ROOT / room).rglob(f"*.{suffix}")
+    ]
     found = {str(path.relative_to(ROOT)) for path in files if IMPORT.search(path.read_text())}
     assert found == ELSEWHERE
 
