@@ -33,7 +33,6 @@ from ci.models.schemes import Scheme
 from ci.report.schema import (
     Budget,
     Case,
-    CaseName,
     DeviceFigures,
     Estimate,
     Simulation,
