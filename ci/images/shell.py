@@ -14,7 +14,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import sys
 import tarfile
 import tempfile
@@ -30,6 +29,7 @@ from typing import Any
 
 from docker.client import DockerClient
 from docker.types import Mount
+from docker.utils.socket import STDERR, STDOUT, frames_iter
 
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
@@ -40,9 +40,6 @@ from provisioning.errors import ToolError
 from provisioning.store.store import store_home
 
 READ_BYTES = 1 << 16
-# Without a terminal, each piece of data has this header: the number of the stream, and the size.
-HEADER = struct.Struct(">BxxxL")
-STDERR = 2
 
 
 def open_stream(client: DockerClient, container_id: str) -> socket.socket:
@@ -66,8 +63,8 @@ def copy_streams(stream: socket.socket, *, terminal: bool) -> None:
     feeder = threading.Thread(target=_feed, args=(stream, done), daemon=True)
     feeder.start()
     try:
-        for number, data in _pieces(stream, terminal):
-            os.write(STDERR if number == STDERR else 1, data)
+        for number, data in frames_iter(stream, terminal):  # type: ignore[no-untyped-call]
+            os.write(STDERR if number == STDERR else STDOUT, data)
     finally:
         done.set()
         feeder.join(1.0)
@@ -83,17 +80,6 @@ def _feed(stream: socket.socket, done: threading.Event) -> None:
                 stream.shutdown(socket.SHUT_WR)
                 return
             stream.sendall(data)
-
-
-def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]]:
-    if terminal:
-        while data := stream.recv(READ_BYTES):
-            yield 1, data
-        return
-    with stream.makefile("rb") as frames:
-        while len(header := frames.read(HEADER.size)) == HEADER.size:
-            number, size = HEADER.unpack(header)
-            yield number, frames.read(size)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,6 +25,7 @@ from ci.signing.record import (
 from ci.signing.selection import find_sdk_version, read_directory_version
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Verdict, Verification
+from ci.signing.verify import verify_bytes
 from provisioning.console.caller import read_clock
 from provisioning.console.progress import Progress
 from provisioning.documents import CONTENT_BYTES, read_bytes
@@ -91,18 +91,12 @@ class Run:
     log: list[str] = field(default_factory=list)
 
     def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[Made]:
-        """Run ``jobs`` in order. Each file is verified while the signer works on the next one.
-
-        Raises SignerError.
-        """
-        pending: list[Future[Made]] = []
-        with ThreadPoolExecutor(1) as verifier:
-            for index, job in enumerate(jobs):
-                progress.step(f"signing {self.mask(job.name)} ({index + 1} of {len(jobs)})")
-                pending.append(verifier.submit(self._prove, job, self._sign(job)))
-                if index:
-                    pending[index - 1].result()
-            return [one.result() for one in pending]
+        """Run ``jobs`` in order, and verify each file. Raises SignerError."""
+        made = []
+        for index, job in enumerate(jobs, 1):
+            progress.step(f"signing {self.mask(job.name)} ({index} of {len(jobs)})")
+            made.append(self._prove(job, self._sign(job)))
+        return made
 
     def _sign(self, job: SignJob) -> Path:
         """Run the signer in a separate directory, move its output to ``ready``, and return the new
@@ -121,8 +115,6 @@ class Run:
         return written.rename(self.ready / written.name)
 
     def _prove(self, job: SignJob, path: Path) -> Made:
-        from ci.signing.verify import verify_bytes  # imported here (50 ms), while the signer runs
-
         data, name = read_bytes(path, CONTENT_BYTES), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
         report = verify_bytes(

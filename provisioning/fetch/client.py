@@ -280,29 +280,21 @@ def judge_redirect(url: str, location: str) -> str:
 def _open_session(sockets: list[socket.socket]) -> Any:
     import requests
     import requests.adapters
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-    def watch(pool: Any) -> Any:
-        class Connection(pool.ConnectionCls):  # type: ignore[misc]
-            def _new_conn(self) -> Any:
-                connected = super()._new_conn()
-                sockets.append(connected.dup())
-                return connected
+    class Watched:
+        """Remembers the socket of each new connection."""
 
-        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
-
-    pools = {"http": watch(HTTPConnectionPool), "https": watch(HTTPSConnectionPool)}
+        def _new_conn(self) -> Any:
+            connected = super()._new_conn()  # type: ignore[misc]
+            sockets.append(connected.dup())
+            return connected
 
     class Adapter(requests.adapters.HTTPAdapter):
-        def init_poolmanager(self, *words: Any, **options: Any) -> None:
-            super().init_poolmanager(*words, **options)
-            self.poolmanager.pool_classes_by_scheme = pools
-
-        def proxy_manager_for(self, *words: Any, **options: Any) -> Any:
-            manager = super().proxy_manager_for(*words, **options)
-            if "SOCKS" not in type(manager).__name__:
-                manager.pool_classes_by_scheme = pools
-            return manager
+        def get_connection_with_tls_context(self, *words: Any, **options: Any) -> Any:
+            pool: Any = super().get_connection_with_tls_context(*words, **options)
+            if not issubclass(pool.ConnectionCls, Watched):
+                pool.ConnectionCls = type("Connection", (Watched, pool.ConnectionCls), {})
+            return pool
 
     class Session(requests.Session):
         def get_redirect_target(self, resp: Any) -> None:
