@@ -25,7 +25,7 @@ from ci.onnx.layers import (
     list_losses,
     skip_rounding,
 )
-from ci.onnx.models import list_graphs
+from ci.onnx.models import list_bodies, list_graphs, list_required_inputs
 from ci.onnx.precision import find_origin, name_result
 from ci.onnx.preparation import quantize_file
 from ci.onnx.source import Arrays, Source
@@ -77,8 +77,7 @@ class OnnxGraphs:
 
     @cached_property
     def inputs(self) -> list[str]:
-        constants = {initializer.name for initializer in self.proto.graph.initializer}
-        return [one.name for one in self.proto.graph.input if one.name not in constants]
+        return [one.name for one in list_required_inputs(self.proto)]
 
     @cached_property
     def operators(self) -> dict[str, Any]:
@@ -271,11 +270,9 @@ def _list_reads(node: Any) -> list[str]:
     """Return the names of the values that a node reads, including those that its inner graphs
     read."""
     names = [*node.input]
-    for attribute in node.attribute:
-        bodies = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-        for inner in (inner for body in bodies for inner in list_graphs(body)):
-            names += [name for one in inner.node for name in one.input]
-            names += [output.name for output in inner.output]
+    for inner in (inner for body in list_bodies(node) for inner in list_graphs(body)):
+        names += [name for one in inner.node for name in one.input]
+        names += [output.name for output in inner.output]
     return [name for name in dict.fromkeys(names) if name]
 
 

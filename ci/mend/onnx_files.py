@@ -18,13 +18,14 @@ import onnx
 from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
 
-from ci.mend.onnx_rewrites.graph import Graph, list_bodies, read
+from ci.mend.onnx_rewrites.graph import Graph, read
 from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     QUANTIZED,
     Shapes,
     find_batch,
     fix_shapes,
+    list_bodies,
     list_external,
     list_free,
     list_required_inputs,

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
 from ci.mend.onnx_files import OnnxFile, infer
 from ci.mend.rewrite import Change
+from ci.onnx.layers import compute_sets
 from ci.onnx.models import find_batch
 from ci.onnx.session import open_reference
 from ci.onnx.source import Array, Arrays
@@ -103,13 +104,9 @@ class OnnxProof:
         """Return values inside of the file's model for the first sample."""
         if not names:
             return {}
-        model = deepcopy(self.file.model)
-        own = {output.name for output in model.graph.output}
-        more = (helper.make_empty_tensor_value_info(name) for name in names if name not in own)
-        model.graph.output.extend(more)
-        path = save(infer(model), self.scratch / "values.onnx")
-        feed = dict(zip(self.names, self.sets[0], strict=True))
-        return dict(zip(names, open_reference(path).run([*names], feed), strict=True))
+        scratch = self.scratch / "values.onnx"
+        (values,) = compute_sets(deepcopy(self.file.model), scratch, self.sets[:1], names)
+        return values
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:

@@ -377,9 +377,14 @@ def list_graphs(graph: Any) -> Iterator[Any]:
     how deeply graphs are nested."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from list_graphs(body)
+        for body in list_bodies(node):
+            yield from list_graphs(body)
+
+
+def list_bodies(node: Any) -> list[Any]:
+    """Return the graphs inside of a node."""
+    single = [one.g for one in node.attribute if one.HasField("g")]
+    return [*single, *(body for one in node.attribute for body in one.graphs)]
 
 
 def read_constants(graph: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.mend.rewrite import Change, OnnxRewrite
-from ci.onnx.models import list_graphs, read_constants
+from ci.onnx.models import list_bodies, list_graphs, read_attributes, read_constants
 
 Array = NDArray[Any]
 SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
@@ -224,21 +224,10 @@ def rewrites(
     return register
 
 
-def list_bodies(node: Any) -> list[onnx.GraphProto]:
-    """Return the graphs inside of a node."""
-    single = [one.g for one in node.attribute if one.HasField("g")]
-    return [*single, *(body for one in node.attribute for body in one.graphs)]
-
-
 def read(node: Any, name: str, default: Any) -> Any:
     """Return the value of a node's attribute, or ``default`` if it has none. Texts are strings."""
-    value = read_all(node).get(name, default)
+    value = read_attributes(node).get(name, default)
     return value.decode() if isinstance(value, bytes) else value
-
-
-def read_all(node: Any) -> dict[str, Any]:
-    """Return the values of all attributes of a node."""
-    return {one.name: helper.get_attribute_value(one) for one in node.attribute}
 
 
 def read_axes(graph: Graph, node: Any) -> list[int] | None:

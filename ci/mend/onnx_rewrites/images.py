@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ci.mend.axes import find_growth
-from ci.mend.onnx_rewrites.graph import Graph, read, read_all, rewrites
+from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
+from ci.onnx.models import read_attributes
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10
@@ -103,7 +104,7 @@ def stride_by_pool(graph: Graph, node: Any) -> None:
     depthwise = len(shape) in (3, 4) and shape[1] == 1 and read(node, "group", 1) > 1
     faulty = max(read(node, "dilations", [1])) > 1 or shape[2:] == (1,)
     if depthwise and faulty and max(strides) > 1 and "SAME" not in read(node, "auto_pad", ""):
-        own = read_all(node) | {"strides": [1] * len(strides)}
+        own = read_attributes(node) | {"strides": [1] * len(strides)}
         every = graph.add("Conv", *node.input, **own)
         result = graph.add("MaxPool", every, kernel_shape=own["strides"], strides=strides)
         told = f"a depthwise Conv with strides {[*strides]}"
@@ -189,7 +190,7 @@ def join_transposed_groups(graph: Graph, node: Any) -> None:
     weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
     if weights is None or groups < 2:
         return
-    own = read_all(node) | {"group": 1}
+    own = read_attributes(node) | {"group": 1}
     size, count, *kernel = weights.shape
     joined = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
     for group, part in enumerate(np.split(weights, groups)):
@@ -208,7 +209,7 @@ def resize_flat(graph: Graph, node: Any) -> None:
     scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
     if scales is None or not graph.is_float(x, y):
         return
-    own = read_all(node)
+    own = read_attributes(node)
     shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
     rounding = read(node, "nearest_mode", "round_prefer_floor")
     is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"

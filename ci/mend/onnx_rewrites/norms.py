@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, read_all, rewrites
+from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
+from ci.onnx.models import read_attributes
 
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")
@@ -67,7 +68,7 @@ def write_root_of_squares(graph: Graph, node: Any) -> None:
     """Compute a ReduceL2 as the square root of a sum of squares."""
     x, *axes = node.input
     if graph.is_float(x):
-        own = read_all(node)
+        own = read_attributes(node)
         if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
             axes = [graph.hold(np.array(own.pop("axes")))]
         result = graph.add("Sqrt", graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own))
