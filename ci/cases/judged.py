@@ -73,7 +73,7 @@ from ci.judging.verdict import (
     keeps_metric,
 )
 from ci.latency.estimate import Line
-from ci.models.schemes import FINER, Mixture, Scheme
+from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets
 from ci.models.user_models import MetricResult, is_suite
@@ -750,7 +750,7 @@ def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
     paste. There is none if the weights lose the most and a finer scheme has no finer weights, and
     for a scheme without a finer one."""
     base, choices = spec.scheme.base, spec.source.choices
-    finer = FINER.get(base)
+    finer = find_alternatives(base).finer
     if not finer or not loss.nodes or choices.recipe:
         return NO_ADVICE
     if finer.weight_bits == base.weight_bits and loss.weights_db < loss.behind_db + WEIGHTS_DB:

@@ -35,7 +35,7 @@ from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, Trials
 from ci.models.lowering_options import QUANTIZING, Observer
-from ci.models.schemes import FINER, ONNX, Scheme
+from ci.models.schemes import ONNX, Scheme, find_alternatives
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -49,35 +49,11 @@ NET = "net"  # the function in a candidate's file
 TIME_IS_UP = "the time is up (--minutes)"
 FINISH_S = 20.0  # for the last trial of a search for mixtures
 MORE_DB = 3.0  # what a mixture must gain if the SQNR is high enough, but not for the task
-# Schemes for operators that QNN computes wrongly.
-AROUND = {
-    Scheme.A8W8: (Scheme.A16W8,),
-    Scheme.A16W8: (Scheme.A8W8, Scheme.A16W16),
-    Scheme.A16W16: (Scheme.A8W8, Scheme.A16W8),
-    Scheme.A16W4: (Scheme.A8W8, Scheme.A16W8),
-    Scheme.U8: (Scheme.U16A8W,),
-    Scheme.U8_CHANNEL: (Scheme.U16A8W_CHANNEL,),
-    Scheme.U16A8W: (Scheme.U8,),
-    Scheme.U16A8W_CHANNEL: (Scheme.U8_CHANNEL,),
-}
 # How ranges may follow from calibration, for PyTorch models and for .onnx files.
 OBSERVERS: tuple[tuple[Observer, ...], ...] = (
     ("histogram", "moving_average"),
     ("percentile", "moving_average"),
 )
-# Schemes for a whole model, the cheapest first, if nothing else makes it green.
-OTHERS = {
-    Scheme.A8W4: (Scheme.A8W8, Scheme.A16W8, Scheme.FP16),
-    Scheme.A8W8: (Scheme.A16W8, Scheme.FP16),
-    Scheme.A16W4: (Scheme.A16W8, Scheme.FP16),
-    Scheme.A16W8: (Scheme.FP16, Scheme.A16W16),
-    Scheme.FP16: (Scheme.A16W8, Scheme.U16A8W, Scheme.A16W16, Scheme.U16A16W),
-    Scheme.U8: (Scheme.U8_CHANNEL, Scheme.U16A8W, Scheme.FP16),
-    Scheme.U8_CHANNEL: (Scheme.U16A8W_CHANNEL, Scheme.FP16),
-    Scheme.U16A4W: (Scheme.U16A8W, Scheme.FP16),
-    Scheme.U16A8W: (Scheme.U16A8W_CHANNEL, Scheme.FP16, Scheme.U16A16W),
-    Scheme.U16A8W_CHANNEL: (Scheme.FP16, Scheme.U16A16W),
-}
 
 
 @dataclass
@@ -156,15 +132,16 @@ class Mending:
         is_coarse = recipe.activation_bits == 8 and not recipe.training_steps
         # The precision of parts can be chosen with ExecuTorch, but not in blocks.
         has_parts = bool(recipe.dtype) and not recipe.block
-        others = [other for other in OTHERS.get(scheme, ()) if other in policy.schemes]
+        other = find_alternatives(scheme)
+        whole = [one.value for one in other.whole if is_plain and one in policy.schemes]
         return Search(
             one.before,
             [row for row in table if row.helps_in(scheme)],
             self.approximate,
-            faults=is_plain and scheme in AROUND,
-            mixes=is_plain and scheme in FINER and has_parts and not recipe.training_steps,
+            faults=is_plain and bool(other.around),
+            mixes=is_plain and bool(other.finer) and has_parts and not recipe.training_steps,
             observers=OBSERVERS[one.spec.is_file] if is_plain and is_coarse else (),
-            schemes=[other.value for other in others if is_plain],
+            schemes=whole,
             floor_db=self.find_floor(one.spec),
         )
 
@@ -265,18 +242,20 @@ class Mending:
         best = one.search.best.case if one.search else one.before
         spec, limit_s, scheme = one.spec, self.left_s, one.spec.scheme.base
         common = spec.reference, spec.source, question.rewrites, scheme
+        other = find_alternatives(scheme)
         job: FaultTrials | MixTrials
         if question.faulty:
             path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
             lines = tuple(f"{place.file}:{place.line}" for place in best.findings[0].places)
-            job = FaultTrials(*common, AROUND[scheme], lines, path if spec.is_file else None)
+            job = FaultTrials(*common, other.around, lines, path if spec.is_file else None)
         else:
             target_db, reached_db = self.find_floor(spec), best.sqnr_db or 0.0
             if reached_db >= target_db:
                 target_db = reached_db + MORE_DB
-            self.progress.step(f"  {best.name}: find operators for {FINER[scheme].value}")
+            finer = other.finer or scheme
+            self.progress.step(f"  {best.name}: find operators for {finer.value}")
             numbers = spec.soc, target_db, max(self.left_s - FINISH_S, 0), question.observer
-            job = MixTrials(*common, FINER[scheme], *numbers)
+            job = MixTrials(*common, finer, *numbers)
         log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
         ended = self.setup.pool.run(job, log, limit_s, fresh=True)
         return () if ended.failure else tuple(ended.result)

@@ -7,11 +7,15 @@ Most names contain the bits of activations and weights, such as ``16a8w``. Names
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TypeAlias
 
 from msgspec import Struct
+
+from provisioning.manifest.reader import read_policy
 
 
 class Recipe(Struct, frozen=True):
@@ -111,21 +115,26 @@ class Mixture:
         return self.base.quantized
 
 
-# The scheme for the parts of a model that lose the most in another scheme.
-FINER = {
-    Scheme.A8W8: Scheme.A16W8,
-    Scheme.A8W4: Scheme.A16W8,
-    Scheme.A16W8: Scheme.A16W16,
-    Scheme.A16W4: Scheme.A16W8,
-    Scheme.A16W4_BLOCK: Scheme.A16W8,
-    Scheme.A16W2: Scheme.A16W8,
-    Scheme.A8W8_TRAINED: Scheme.A16W8_TRAINED,
-    Scheme.A16W4_TRAINED: Scheme.A16W8_TRAINED,
-    Scheme.U8: Scheme.U16A8W,
-    Scheme.U8_CHANNEL: Scheme.U16A8W_CHANNEL,
-    Scheme.U16A8W: Scheme.U16A16W,
-    Scheme.U16A4W: Scheme.U16A8W_CHANNEL,
-}
+class Alternatives(Struct, frozen=True, forbid_unknown_fields=True):
+    """Other schemes for a model that fails in a scheme. The comments in alternatives.toml explain
+    each field."""
+
+    finer: Scheme | None = None
+    around: tuple[Scheme, ...] = ()
+    whole: tuple[Scheme, ...] = ()
+
+
+@cache
+def read_alternatives() -> Mapping[Scheme, Alternatives]:
+    """Return the other schemes for each scheme that has any. Raises ManifestError."""
+    return read_policy("alternatives", dict[Scheme, Alternatives])
+
+
+def find_alternatives(scheme: Scheme) -> Alternatives:
+    """Return the other schemes for a model that fails in this one. Raises ManifestError."""
+    return read_alternatives().get(scheme, Alternatives())
+
+
 AnyScheme: TypeAlias = Scheme | Mixture
 
 
