@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def fill_text(name: str, **values: Any) -> str:
+def fill_text(name: str, /, **values: Any) -> str:
     """Return the text of the Jinja template ``name``, a path in this package, with ``values``. A
     template can also use the filters ``many`` (``3 cases``) and ``bytes``."""
     return _environment().get_template(name).render(values)

@@ -12,6 +12,7 @@ from pathlib import Path
 from ci.cases.spec import find_models
 from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
+from ci.report.filled import fill_text
 from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import find_origin, shown_path
 from provisioning.console.command import FLAG, Outcome, group_options, read_version, user_path
@@ -25,19 +26,6 @@ POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py
 IGNORED = ".gitignore"
 # What the commands on our pages write into a repository.
 RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n")
-# Replacements in the template of the policy, if the model is an .onnx file.
-OF_ONNX = {
-    "test-emulator": "test-onnx",
-    " # FACTORY() returns (module, example_inputs) or (..., calibration)": "",
-    'schemes = ["8a8w", "16a8w"] # others: fp16, 16a16w, 16a4w, 16a4w_block': (
-        '# schemes = ["u8"] # fp16, u8 and u16a8w by default; a quantized file runs as it is\n'
-        '# float_model = "float.onnx" # the float model of a quantized file'
-    ),
-    '"data/calibration.npz" # one array per input, [samples, *shape], or data.py:function': (
-        '"data/calibration.npz" # one array per input, named after it, [samples, *shape]'
-    ),
-    "limits.8a8w": "limits.u8",
-}
 USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 
@@ -147,11 +135,19 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
         path = Path(file).relative_to(root).as_posix()
         shapes = write_shapes(Path(file), notes) if is_onnx else ""
     else:
-        files[MODEL] = fill_template("qnn_model.txt", {})
+        files[MODEL] = read_text(TEMPLATES / "qnn_model.txt")
     quoted = json.dumps(path if is_onnx else f"{path}:{factory}", ensure_ascii=False)
     key = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40].rstrip("-_") or "model"
-    words = {'"PATH:FACTORY"': quoted + shapes, "FACTORY": factory, "NAME": key}
-    return {**files, POLICY: fill_template("qnn.toml", {**(OF_ONNX if is_onnx else {}), **words})}
+    files[POLICY] = fill_text(
+        "verbs/templates/qnn.toml.j2",
+        name=key,
+        path=quoted,
+        factory=factory,
+        shapes=shapes,
+        is_onnx=is_onnx,
+        verb="test-onnx" if is_onnx else "test-emulator",
+    )
+    return files
 
 
 def write_shapes(path: Path, notes: list[str]) -> str:
@@ -182,10 +178,5 @@ def make_workflow(uses: str, *, is_onnx: bool) -> str:
     words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
     if is_onnx:
         words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
-    return fill_template("qnn.yml", words)
-
-
-def fill_template(name: str, words: dict[str, str]) -> str:
-    """Return a template with each key of ``words`` replaced by its value, in one pass."""
-    text = read_text(TEMPLATES / name)
-    return re.sub("|".join(map(re.escape, words)) or "$^", lambda found: words[found[0]], text)
+    text = read_text(TEMPLATES / "qnn.yml")  # with GitHub's own expressions in braces
+    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
