@@ -58,16 +58,7 @@ ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
 
 FAILED, DEAD = 1, 134
 LACKING = "lacking.txt"  # in a test's directory: the flags of its calls that this runner lacks
-CLIENT = """#!{python} -SE
-import json, os, socket, sys
-line = socket.socket(socket.AF_UNIX)
-line.connect("\\0" + os.environ["{address}"])
-line.sendall(json.dumps([os.getcwd(), *sys.argv[1:]]).encode())
-line.shutdown(socket.SHUT_WR)
-code, output = json.load(line.makefile())
-print(output)
-sys.exit(code)
-"""
+CLIENT = Path(__file__).with_name("templates") / "client.txt"
 
 
 @contextmanager
@@ -232,7 +223,8 @@ def run_here(name: str, directory: Path) -> Entry:
     os.chdir(work)
     client = work / RUNNER
     client.parent.mkdir(parents=True, exist_ok=True)
-    client.write_text(CLIENT.format(python=sys.executable, address=ADDRESS), encoding="utf-8")
+    text = read_text(CLIENT).format(python=sys.executable, address=ADDRESS)
+    client.write_text(text, encoding="utf-8")
     client.chmod(0o755)
     os.environ["QNN_EXECUTOR_RUNNER"] = str(client)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
