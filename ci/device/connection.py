@@ -19,8 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from provisioning.console.process import run_streams
-from provisioning.documents import read_text
+from provisioning.console.process import fill_script, run_streams
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ANSWER_BYTES = 16 << 20
@@ -122,6 +121,7 @@ class Device:
         there = self.list_digests(directory)
         lacking = [name for name in files if there.get(name) != digests[name]]
         sizes = {name: files[name].stat().st_size for name in lacking}
+        marks = {"sums": SUMS, "damaged": DAMAGED}
         large = [[name] for name in lacking if sizes[name] > LARGE_BYTES]
         small = [name for name in lacking if sizes[name] <= LARGE_BYTES]
         for names in filter(None, [*large, small]):
@@ -131,9 +131,7 @@ class Device:
                 # Each call has a separate directory, because a killed call may still be sending.
                 part = f"{PART}.{secrets.token_hex(4)}"
                 answer = self.call(
-                    fill_script(
-                        "receive", directory=directory, part=part, sums=SUMS, damaged=DAMAGED
-                    ),
+                    fill_script(SCRIPTS / "receive.sh", directory=directory, part=part, **marks),
                     data=Path(packed.name),
                     timeout_s=ANSWER_S + PUSH_S_PER_MIB * size / 2**20,
                 )
@@ -157,12 +155,6 @@ class Device:
         )
         rows = (line.split(None, 1) for line in text.decode("utf-8", "replace").splitlines())
         return {name.lstrip("*"): digest for digest, name in rows}
-
-
-def fill_script(name: str, **values: object) -> str:
-    """Return a script in scripts/, with assignments of ``values`` to the variables that it uses."""
-    text = re.sub(r"(?m)^#.*\n", "", read_text(SCRIPTS / f"{name}.sh"))
-    return "".join(f"{key}={quote(str(value))}\n" for key, value in values.items()) + text
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
@@ -304,7 +296,9 @@ class DeviceFacts:
 def identify(device: Device) -> DeviceFacts:
     """Return the facts of a device. Raises the same errors as ``Device.ask``, and UnfitError if the
     device lacks a required tool."""
-    text = device.ask(fill_script("identify", place=device.place)).decode("utf-8", "replace")
+    text = device.ask(fill_script(SCRIPTS / "identify.sh", place=device.place)).decode(
+        "utf-8", "replace"
+    )
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, value = line.partition("=")

@@ -21,10 +21,11 @@ from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.runners import SPEED
 from ci.device.bundle import Bundle, Target
-from ci.device.connection import Device, fill_script
+from ci.device.connection import SCRIPTS, Device
 from ci.device.figures import Start, parse_heat, read_times, summarize_starts
 from ci.models.lowering_options import ONE_RUN
 from ci.models.tensors import FILE, write_sets
+from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
@@ -105,7 +106,8 @@ class DeviceRunner:
         gone = ""
         while True:
             values = {"me": self.owner, "gone": gone, "seconds": int(seconds)}
-            answer = self.device.call(fill_script("take", place=self.device.place, **values))
+            script = fill_script(SCRIPTS / "take.sh", place=self.device.place, **values)
+            answer = self.device.call(script)
             if not answer.code:
                 return None
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
@@ -121,7 +123,7 @@ def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterato
     try:
         yield runner
     finally:
-        script = fill_script("leave", place=runner.device.place, me=runner.owner)
+        script = fill_script(SCRIPTS / "leave.sh", place=runner.device.place, me=runner.owner)
         with suppress(ToolError, StoreError):  # the lease expires later
             runner.device.call(script)
 
@@ -263,7 +265,7 @@ class DeviceProgram:
         }
         words = [quote(f"--{name}={value}") for name, value in flags.items()]
         script = fill_script(
-            "run",
+            SCRIPTS / "run.sh",
             place=self.place,
             directory=runner.directory,
             outputs=OUTPUTS,

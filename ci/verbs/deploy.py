@@ -11,9 +11,9 @@ from functools import partial
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import (
+    SCRIPTS,
     Device,
     DeviceFacts,
-    fill_script,
     identify,
     list_phones,
     open_device,
@@ -21,6 +21,7 @@ from ci.device.connection import (
 from ci.device.runner import STARTS, DeviceRunner, lease_first
 from ci.verbs.options import add_option
 from provisioning.console.command import DIR, FLAG, MANY, Outcome, group_options
+from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
@@ -86,7 +87,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def clean_device(device: Device) -> Outcome:
     """Remove this project's files from a device, and their directory if nothing else is in it.
     Raises UsageError if the directory is another one, and the same errors as ``Device.call``."""
-    answer = device.call(f"set -e\n{fill_script('clean', place=device.place)}")
+    answer = device.call(f"set -e\n{fill_script(SCRIPTS / 'clean.sh', place=device.place)}")
     if answer.code:
         raise UsageError(
             f"{device.name}: nothing was removed from {device.place}",

@@ -11,6 +11,7 @@ import ctypes
 import io
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, TypeVar
 
@@ -115,6 +117,14 @@ def module_command(
     """
     limit = _LIMIT_FILES.format(most_bytes) if most_bytes else ""
     return [os.fspath(python), "-c", f"{limit}{_RUN_MODULE}", module]
+
+
+def fill_script(path: Path, **values: object) -> str:
+    """Return a shell script without its comments, and with assignments of ``values`` to the
+    variables that it uses. Raises OSError.
+    """
+    text = re.sub(r"(?m)^#.*\n", "", read_text(path))
+    return "".join(f"{key}={quote(str(value))}\n" for key, value in values.items()) + text
 
 
 def run_process(
@@ -357,16 +367,7 @@ def _read(
     return True
 
 
-GUARDIAN = """
-groups=" "
-while read -r sign group; do
-  case $sign in
-    +) groups="$groups$group " ;;
-    -) groups="${groups%% "$group" *} ${groups#* "$group" }" ;;
-  esac
-done
-for group in $groups; do kill -s KILL -- "-$group"; done
-"""
+GUARDIAN = Path(__file__).with_name("guardian.sh")
 _guardian: list[subprocess.Popen[bytes]] = []
 _guarding = threading.Lock()
 
@@ -379,7 +380,7 @@ def start_guardian() -> None:
     """
     with _guarding:
         if not _guardian:
-            words = ["/bin/sh", "-c", GUARDIAN]
+            words = ["/bin/sh", str(GUARDIAN)]
             nowhere: dict[str, Any] = {"stdout": DEVNULL, "stderr": DEVNULL, "cwd": "/"}
             _guardian.append(
                 subprocess.Popen(words, stdin=PIPE, start_new_session=True, bufsize=0, **nowhere)

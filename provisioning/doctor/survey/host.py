@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from provisioning.artifacts.installations import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
-from provisioning.console.process import run_process
+from provisioning.console.process import fill_script, run_process
 from provisioning.console.usage import measure_memory
 from provisioning.doctor.facts import (
     HOST_DIRECTORY,
@@ -105,21 +104,7 @@ def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = Non
 
 LIST_TIMEOUT_S = 15.0
 SHELL_TIMEOUT_S = 60.0
-# Uses only toybox, which every Android since 6 has. Shells of old versions print \r\n.
-SCRIPT = r"""
-echo "soc=$(getprop ro.soc.model)"
-echo "android=$(getprop ro.build.version.release)"
-echo "api=$(getprop ro.build.version.sdk)"
-echo "page=$(getconf PAGE_SIZE 2>/dev/null)"
-echo "uid=$(id -u)"
-echo "su=$(su 0 id -u 2>/dev/null)"
-df -k {directory} 2>/dev/null | tail -n 1 | while read -r _ _ _ free _; do echo "free=$free"; done
-for file in {directory}/libQnn*.so; do
-  [ -f "$file" ] || continue
-  build=$(grep -aoE 'v[0-9]+\.[0-9]+\.[0-9]+\.[0-9]{{12}}' "$file" | head -n 1)
-  echo "library=$file $build"
-done
-"""
+SCRIPT = Path(__file__).with_name("device.sh")
 
 
 def survey_devices(variables: Mapping[str, str], directory: str) -> tuple[DeviceFacts, ...]:
@@ -154,7 +139,7 @@ def _parse_list(output: str) -> Iterator[tuple[str, str]]:
 
 
 def _ask(adb: str, serial: str, variables: Mapping[str, str], directory: str) -> DeviceFacts:
-    script = SCRIPT.format(directory=shlex.quote(directory))
+    script = fill_script(SCRIPT, directory=directory)
     output = _run([adb, "-s", serial, "shell", script], variables, SHELL_TIMEOUT_S)
     rows = [line.strip().partition("=") for line in output.splitlines()]
     said = {key: value for key, _, value in rows if key != "library"}

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from ci.device.bundle import read_bundle
-from ci.device.connection import fill_script
+from ci.device.connection import SCRIPTS
 from ci.device.runner import DeviceRunner
+from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
 from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab, tool
 from tests.integration.device.test_faults import SIZE
@@ -187,7 +188,7 @@ def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
     (here.place / "lease").mkdir(parents=True)
     held = here.place / "lease/held"
     held.write_text("1000 another-1-a\n")
-    script = fill_script("take", place=here.place, me=other.owner, gone="", seconds=60)
+    script = fill_script(SCRIPTS / "take.sh", place=here.place, me=other.owner, gone="", seconds=60)
     (tmp_path / "take").write_text(script)
     between = f"{before} PATH=/usr/bin:/bin sh '{tmp_path}/take'; echo $? > '{tmp_path}/code'"
     once = f"case $1 in {pattern}) [ -e '{tmp_path}/code' ] || {{ {between}; }};; esac"
