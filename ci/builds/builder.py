@@ -38,7 +38,7 @@ from ci.builds.files import (
 from ci.builds.plan import BuildJob, BuildPlan
 from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
-from ci.report.text import count
+from ci.report.filled import fill_text
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.doctor.registry import Finding
@@ -291,35 +291,4 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
     """Return the text about a build: a summary, and the artifacts with their sizes and findings.
     For an adaptor, the text also says where it was installed and whether it was proven."""
-    lines = []
-    for one in result.artifacts:
-        machine = one.facts.machine_name if one.facts else "not ELF"
-        head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
-        if one.facts and one.facts.android:
-            head += f"  pages of {one.facts.load_align} bytes"
-        lines += [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]
-    if python := row.get("python"):
-        lacks = ", ".join(row["import_lacks"])
-        lines.append(
-            f"  imported  {f'no, because {python} lacks {lacks}' if lacks else f'by {python}'}"
-        )
-    lines += [f"  installed {path}" for path in row.get("installed", ())]
-    if overlay := row.get("overlay"):
-        lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
-    if proof := row.get("proof"):
-        when = ", earlier" if proof["cached"] else ""
-        lines.append(
-            f"  proof     lowered a model with the adaptor in {proof['wall_s']:.1f} s{when}"
-        )
-    where = result.plan.place.artifacts if result.published else "not published"
-    head = f"{result.plan.target.name}: up to date ({result.wall_s:.2f} s)"
-    if not result.up_to_date:
-        verdict = "" if result.published else ", but VIOLATES its policy"
-        head = f"{result.plan.target.name}: built in {result.wall_s:.1f} s{verdict} ("
-        head += ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.stage_s.items())
-        head += f"; {count(result.changed_files, 'file')} changed"
-        if cache := result.cache:
-            hits, misses = count(cache.hits, "hit"), count(cache.misses, "miss", "misses")
-            head += f"; {cache.name}: {hits}, {misses}"
-        head += ")"
-    return "\n".join([head, *lines, f"  in        {where}"]) + "\n"
+    return fill_text("builds/templates/result.txt.j2", result=result, row=row)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from jinja2 import Template
 
 from ci.device.connection import SCRIPTS
 from ci.report.evidence import SUFFIX, find_faults, parse_statement
+from ci.report.filled import fill_text
 from ci.signing.record import LOG_NAME, RECORD_NAME, STATEMENT_NAME, check_record
 from provisioning.console.caller import read_clock
 from provisioning.documents import DocumentError, read_bytes, read_json, read_text
@@ -48,8 +48,7 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None, *, android: bool
     """Write the instructions into a bundle for Android or for Linux. If ``kept`` is a directory in
     which a run kept cases, also add their files and a script that runs them. Raises UsageError if
     that directory contains no case or a damaged record."""
-    template = Template(read_text(SCRIPTS / f"{BY_HAND}.j2"), trim_blocks=True)
-    text = template.render(runner=runner, kept=kept, android=android)
+    text = fill_text(f"device/scripts/{BY_HAND}.j2", runner=runner, kept=kept, android=android)
     if kept:
         for artifact in list_artifacts(kept):
             copy_case(artifact, bundle / CASES / artifact.parent.name)

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ci.report.filled import fill_text
 from ci.signing.masking import Masker
 
 if TYPE_CHECKING:
@@ -156,24 +157,6 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     notes, on separate lines. If any file is signed, the text ends with the questions that only the
     device can answer.
     """
-    lines = []
-    for path, report in reports.items():
-        lines.append(f"{Masker()(path.name)}: {report.verdict.value}")
-        if report.header_version:
-            version = f" V{report.hexagon_version:X}" if report.hexagon_version else ""
-            lines.append(
-                f"  {report.machine}{version}, MBN header {report.header_version}, "
-                f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
-            )
-        for signer in report.signers:
-            size, scheme = signer.signature_bytes, signer.scheme.value
-            lines.append(f"  {signer.authority}: signature of {size} bytes, {scheme}")
-            chain = enumerate(signer.chain)
-            lines += [f"    {index}: {certificate.describe()}" for index, certificate in chain]
-        lines += [f"  wrong: {error}" for error in report.errors]
-        lines += [f"  note: {note}" for note in report.notes]
-    if any(report.signed for report in reports.values()):
-        lines += [
-            f"not checked, because only the device can check it: {what}" for what in NOT_JUDGED
-        ]
-    return "".join(f"{line}\n" for line in lines)
+    name = "signing/templates/reports.txt.j2"
+    not_judged = NOT_JUDGED if any(report.signed for report in reports.values()) else ()
+    return fill_text(name, reports=reports, mask=Masker(), not_judged=not_judged)
