@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.facts.kinds import INCONCLUSIVE, LOST, NOISE, Kind
+from ci.facts.kinds import INCONCLUSIVE, LOST, NOISE, FindingId
 from ci.report.schema import Status
 from ci.upstream.expectations import (
     Cause,
@@ -37,7 +37,7 @@ def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
     return Expectations(policy, "upstream", "SM8650", "v2.49.40.250829133435_12")
 
 
-def end(test: str, outcome: Ending, reason: str = "", *kinds: Kind) -> Judged:
+def end(test: str, outcome: Ending, reason: str = "", *kinds: FindingId) -> Judged:
     found = tuple(kind.find("19 dB above") for kind in kinds)
     return Judged(test, outcome, reason, found, entry=Entry(test=test, ran=Ran.PASSED))
 
