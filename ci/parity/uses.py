@@ -173,7 +173,7 @@ def read_imports(tree: SourceTree, path: str, modules: Mapping[str, list[str]]) 
     text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
     text = TRIED.sub("", text) if "try:" in text else text
     project = tree.layout.project
-    for match in find_statements(text):
+    for match in IMPORT.finditer(text):
         module, plain = match["module"], match["plain"]
         named = match["many"] or match["few"] or plain or ""
         names = NAME.findall(COMMENT.sub("", named) if "#" in named else named)
@@ -186,17 +186,6 @@ def read_imports(tree: SourceTree, path: str, modules: Mapping[str, list[str]]) 
                 folders.append(folder)
         for folder in folders:
             yield from modules.get(folder, ())
-
-
-def find_statements(text: str) -> Iterator[re.Match[str]]:
-    """Yield the import statements of a Python file. Only lines that contain the word are matched,
-    which takes a third of the time that finditer takes."""
-    at = text.find("import")
-    while at >= 0:
-        match = IMPORT.match(text, text.rfind("\n", 0, at) + 1)
-        if match:
-            yield match
-        at = text.find("import", max(at + 1, match.end() if match else 0))
 
 
 def absolute(module: str, path: str, project: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
 
 from ci.parity.cmake.blocks import (
     Block,
@@ -108,15 +107,6 @@ class LimitError(Exception):
 
 class Variables(ChainMap[str, "Value | None"]):
     """The scopes of variables, the current one first. A variable that was unset is None."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Do the same as ChainMap.get() in a third of the time. This matters, since no other method
-        is called as often.
-        """
-        for table in self.maps:
-            if key in table:
-                return table[key]
-        return default
 
 
 @dataclass(frozen=True)
