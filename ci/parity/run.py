@@ -6,7 +6,6 @@ With a base revision, findings about targets and files that were only moved or r
 from __future__ import annotations
 
 import difflib
-import gc
 import hashlib
 import posixpath
 import re
@@ -189,14 +188,8 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         kept = cache / f"found-{digest_tree(tree)}-{rules}.json"
         with suppress(DocumentError):  # there is none yet, or it is damaged
             return read_json(kept, Compared, CONTENT_BYTES)
-    # The facts are many objects that live to the end. Looking through them again and again takes a
-    # fifth of the time.
-    gc.disable()
-    try:
-        facts = read_tree(tree)
-        found = tuple(compare_tree(facts, policy))
-    finally:
-        gc.enable()
+    facts = read_tree(tree)
+    found = tuple(compare_tree(facts, policy))
     everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
         findings=found,
