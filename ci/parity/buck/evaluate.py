@@ -25,14 +25,7 @@ from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
 from ci.parity.trees import Matched, PackageFiles, SourceTree
 
-# The variants. A build file can distinguish each from the first one only by these names.
-FIRST = "fbcode"
-VARIANTS = {
-    FIRST: (),
-    "xplat": ("fbcode_target", "is_fbcode", "is_xplat"),
-    "oss": ("is_fbcode", "is_oss"),
-    "switched": ("is_fbcode", "read_config"),
-}
+VARIANTS = ("fbcode", "xplat", "oss", "switched")
 FILE_LIMIT_S = 5.0
 DEPTH_LIMIT = 300
 RETRIES = 40

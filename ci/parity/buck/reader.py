@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from ci.parity.buck.evaluate import (
-    FIRST,
     RULE_CALL,
     VARIANTS,
     Evaluator,
@@ -114,23 +113,13 @@ class Merger:
         self.unread: dict[str, NotEvaluated] = {}
         self.read: set[str] = set()
         self.recorded: dict[Key, tuple[Recorded, BuckTarget]] = {}  # in the latest variant
-        self.first: dict[str, Package] = {}
         self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
-        """Evaluate one build file and add its content, or the reason why it could not be evaluated.
-
-        The file is not evaluated again in a variant that it cannot distinguish from the first one.
-        """
+        """Evaluate one build file and add its content, or the reason why it could not be
+        evaluated."""
         try:
-            package, names = self.first.get(path), VARIANTS[evaluator.variant]
-            read = self.literals.tree.read
-            texts = [read(file) or "" for file in package.files] if package else []
-            if package is None or any(name in text for name in names for text in texts):
-                package = evaluator.evaluate(path)
-            if evaluator.variant == FIRST:
-                self.first[path] = package
-            self.add(package, evaluator.variant)
+            self.add(evaluator.evaluate(path), evaluator.variant)
         except NotEvaluatedError as error:
             place, folder = Place(error.path, error.line), path.rpartition("/")[0]
             reason = f"{path}: {error.reason}"
