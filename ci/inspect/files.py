@@ -108,7 +108,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
 
 
 def _inspect_library(path: Path, name: str) -> Inspected:
-    facts = read_file((name, path))
+    facts = read_file(name, path)
     if facts.elf is None:
         why = f"{facts.defect.value if facts.defect else 'unreadable'} ({facts.defect_why})"
         return Inspected(name, "library", facts.size_bytes, f"cannot be read as ELF: it is {why}")

@@ -228,13 +228,13 @@ def survey_variables(variables: Mapping[str, str], sdk_root: Path | None = None)
 
 
 def _survey_entry(directory: str) -> PathEntry:
-    found: dict[str, tuple[Path, os.stat_result]] = {}
-    runtimes: dict[str, tuple[Path, os.stat_result]] = {}
+    found: dict[str, Path] = {}
+    runtimes: dict[str, Path] = {}
     try:
         for entry in os.scandir(directory or "."):
             kept = runtimes if RUNTIME.fullmatch(entry.name) else found
             if (kept is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
-                kept[entry.name] = (Path(entry.path), entry.stat())
+                kept[entry.name] = Path(entry.path)
     except OSError:
         return PathEntry(directory)
     return PathEntry(directory, read_files(found), read_files(runtimes))

@@ -60,7 +60,7 @@ def survey_python(
 def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
     adaptors = tuple(said["adaptors"])
     fitting = [path for path in adaptors if path.endswith(said["tag"])]
-    adaptor = read_file((Path(fitting[0]).name, Path(fitting[0]))) if fitting else None
+    adaptor = read_file(Path(fitting[0]).name, Path(fitting[0])) if fitting else None
     built = read_overlay(Path(said["executorch"]).parent) if said["executorch"] else None
     headers = ""
     if adaptor and adaptor.elf:

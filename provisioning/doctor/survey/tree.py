@@ -1,30 +1,21 @@
-"""Find every library and program below a root directory, with its ELF facts and its QNN build.
-
-A file that has not changed is read once per process. Large trees are read by several processes.
-"""
+"""Find every library and program below a root directory, with its ELF facts and its QNN build."""
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import os
 import re
 import stat
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
-from provisioning.doctor.survey.host import usable_cores
 from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import Defect, ElfError
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
-POOL_BYTES = 512 << 20
-CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^[^\S\n]*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
@@ -41,7 +32,7 @@ def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
-    found: dict[str, tuple[Path, os.stat_result]] = {}
+    found: dict[str, Path] = {}
     lowered: list[FileFacts] = []
     for path, status in _walk(root, "", wanted):
         relative = path.relative_to(root).as_posix()
@@ -57,7 +48,7 @@ def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:
             if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
-            found[relative] = (path, status)
+            found[relative] = path
     facts = read_files(found)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
@@ -135,36 +126,16 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     )
 
 
-def identify(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that change with the file's content: every write changes at least ctime, which
-    cannot be reset.
-    """
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    return (status.st_dev, status.st_ino, status.st_size, *times)
+def read_files(found: Mapping[str, Path]) -> tuple[FileFacts, ...]:
+    """Return facts about each file, in the order of relative paths, which are the keys."""
+    return tuple(read_file(relative, path) for relative, path in sorted(found.items()))
 
 
-_known: dict[tuple[Path, tuple[int, ...]], FileFacts] = {}
-
-
-def read_files(found: Mapping[str, tuple[Path, os.stat_result]]) -> tuple[FileFacts, ...]:
-    """Return facts about each file, in the order of paths. A file that this process has read before
-    is read again only if it has changed.
-    """
-    keys = {name: (path, identify(status)) for name, (path, status) in found.items()}
-    fresh = [(name, key[0]) for name, key in keys.items() if key not in _known]
-    size_bytes = sum(found[name][1].st_size for name, _ in fresh)
-    for (name, _), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
-        _known[keys[name]] = facts
-    # A file may be in several trees.
-    return tuple(replace(_known[key], relative=name) for name, key in sorted(keys.items()))
-
-
-def read_file(item: tuple[str, Path]) -> FileFacts:
+def read_file(relative: str, path: Path) -> FileFacts:
     """Return facts about one file. A file that cannot be read as ELF has a ``defect``."""
     from provisioning.elf.qnn_build import find_qnn_build
     from provisioning.elf.reader import read_elf
 
-    relative, path = item
     try:
         elf = read_elf(path)
         if elf.type in LOADABLE and not elf.program_headers:
@@ -175,19 +146,6 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)
-
-
-def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[FileFacts]:
-    workers = usable_cores()
-    # A fork copies other threads' locks, so a process with threads does not fork.
-    if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
-        return map(read_file, items)
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    importlib.import_module("provisioning.elf.reader")  # once, not in every worker
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-        return list(pool.map(read_file, items, chunksize=CHUNK))
 
 
 def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.stat_result]]:

@@ -105,7 +105,7 @@ def use(facts: ElfFacts, path: Path) -> None:
     for policy in POLICIES:
         for finding in judge(Placed(facts, policy)):
             msgspec.json.encode(finding)
-    kept = read_file((path.name, path))
+    kept = read_file(path.name, path)
     assert kept.elf == facts or (kept.defect and not facts.program_headers)
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from provisioning.console.process import run_process
 from provisioning.doctor.checks.process import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.facts import TreeFacts
-from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.verdict_text import render_verdict
@@ -32,13 +29,6 @@ def root(tmp_path: Path) -> Path:
     place.mkdir(parents=True)
     shutil.copy(LIBRARIES / "libx86.so", place)
     return tmp_path / "sdk"
-
-
-def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(item: tuple[str, Path]) -> None:
-        raise AssertionError(f"{item} was read again")
-
-    monkeypatch.setattr(tree, "read_file", refuse)
 
 
 def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
@@ -65,59 +55,11 @@ def test_loadable_elf_file_has_program_headers(tmp_path: Path, kind: int, is_dam
     assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
 
 
-def test_unchanged_libraries_are_not_read_again(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = survey_tree(root)
-    forbid_reading(monkeypatch)
-    assert survey_tree(root) == first
-
-
-def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -> None:
-    survey_tree(root)
-    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[18] = 40  # e_machine
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (file,) = survey_tree(root).files
-    assert file.elf is not None
-    assert file.elf.machine == 40
-
-
 def test_a_missing_root_has_no_files(tmp_path: Path) -> None:
     none = tmp_path / "none"
     assert survey_tree(none) == TreeFacts(none, (), is_directory=False)
     none.mkdir()
     assert survey_tree(none) == TreeFacts(none, ())
-
-
-COMPARE = """
-import sys
-from concurrent import futures
-from pathlib import Path
-from provisioning.console.process import run_process
-from provisioning.doctor.survey import tree
-place = Path(sys.argv[1])
-survey = lambda: tree.survey_tree(place)
-alone = survey()
-tree._known.clear()
-tree.POOL_BYTES = 0
-opened = futures.ProcessPoolExecutor
-futures.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
-print(survey() == alone, len(alone.files))
-"""
-
-
-def test_a_survey_with_several_processes_equals_that_of_one(root: Path) -> None:
-    for number in range(20):
-        name = f"lib{number}.so"
-        shutil.copy(LIBRARIES / "libandroid.so", root / "lib" / "x86_64-linux-clang" / name)
-    ended = run_process([sys.executable, "-W", "error", "-c", COMPARE, root], cwd=ROOT)
-    lines = ended.output.splitlines()
-    assert lines[-1] == "True 21"
-    assert ("pool" in lines) == (len(os.sched_getaffinity(0)) > 1)
 
 
 def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
