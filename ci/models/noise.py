@@ -10,13 +10,13 @@ neither a program nor recorded numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._decomp import get_decompositions
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
@@ -42,6 +42,7 @@ from ci.models.rounding import (
 )
 
 FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
+CELLS = ("gru", "lstm", "rnn_tanh", "rnn_relu")
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
 # Operators that move or select elements but compute nothing.
 MOVES = re.compile(
@@ -58,12 +59,13 @@ def predict_noise(
     """Return one tensor per output: its errors in disturbed runs, [run, sample, *shape], or an
     empty tensor if the output is not floating-point.
 
-    ``module`` is the quantized model or, with ``float16``, the float32 model. ``qnn`` is the
-    version of QNN. The model is run once without errors and up to RUNS times with random errors
-    from fixed seeds. Its state is restored.
+    ``module`` is the quantized model, of which QNN computes in float16 what is not quantized, or,
+    with ``float16``, the float32 model. ``qnn`` is the version of QNN. The model is run once
+    without errors and up to RUNS times with random errors from fixed seeds. Its state is restored.
     """
     terms = read_terms(qnn)
-    traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
+    traces = float16 or _has_cells(module)
+    traced = join_modules(module, trace_methods(module, sets[0])) if traces else module
     with keep_state(traced):
         right = run_eager(traced, sets)
     made: list[list[Inputs]] = []
@@ -84,8 +86,8 @@ def predict_noise(
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
     """Return a graph for each method. Recurrent cells are decomposed into simpler operators. Raises
     TraceError for a model that torch.export cannot trace."""
-    aten, given = torch.ops.aten, split_inputs(module, inputs)
-    cells = [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
+    given = split_inputs(module, inputs)
+    cells = [getattr(torch.ops.aten, name).input for name in CELLS]
     made: dict[str, nn.Module] = {}
     with torch.no_grad():
         for name, part in split_module(module).items():
@@ -96,6 +98,36 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
             decomposed = program.run_decompositions(get_decompositions(cells))
             made[name] = decomposed.module(check_guards=False)
     return made
+
+
+def _has_cells(module: nn.Module) -> bool:
+    """Return whether a quantized model contains recurrent cells, which stay whole and float."""
+    graphs = (part.graph for part in split_module(module).values() if isinstance(part, GraphModule))
+    return any(name_operator(node) in CELLS for graph in graphs for node in graph.nodes)
+
+
+def find_float16(nodes: Iterable[Node]) -> frozenset[Node]:
+    """Return the nodes of a quantized model that QNN computes in float16: those with results that
+    are not quantized next, and the values from which they are computed. ``nodes`` are in execution
+    order."""
+    found: set[Node] = set()
+    quantized: set[Node] = set()
+    read: set[Node] = set()
+    for node in reversed([*nodes]):
+        name = name_operator(node)
+        if name.startswith("quantize_"):
+            quantized.update(node.all_input_nodes)
+        elif computes(node):
+            if node not in quantized:
+                found.add(node)
+                read.update(node.all_input_nodes)
+        elif _is_given(node):
+            found |= read & {node}
+        else:
+            for names in (quantized, read):
+                if node in names:
+                    names.update(node.all_input_nodes)
+    return frozenset(found)
 
 
 class Dice:
@@ -109,15 +141,15 @@ class Dice:
         """Return uniformly distributed values from -1 to 1 in this shape."""
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
-    def disturb(self, node: Node, value: Any, operand: Any = 1.0) -> Any:
+    def disturb(self, node: Node, value: Any, operand: Any, *, float16: bool) -> Any:
         """Return ``value``, the result of a node, with the random error that a correct program may
         have there. If it may have none, ``value`` is returned unchanged. ``operand`` is the value
-        of the node's first argument."""
+        of the node's first argument. If ``float16`` is true, the node is computed in float16."""
         if not isinstance(value, Tensor):
             return value
-        if self.float16:
+        if float16:
             moves = node.op == "call_function" and not computes(node)
-            if moves or is_state(node) or not value.is_floating_point():
+            if (moves and not _is_given(node)) or is_state(node) or not value.is_floating_point():
                 return value
             return self._round(node, value, operand)
         if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
@@ -133,7 +165,7 @@ class Dice:
             name, scale = "sigmoid", operand
         term = take_term(self.terms, name, FLOAT16, after)
         error = finite * (max(RELATIVE, UNIFORM * term.relative) * self.draw(value.shape))
-        if node.op in {"placeholder", "get_attr"}:  # values that float16 can hold are exact
+        if _is_given(node):  # values that float16 can hold are exact
             error = error * (value != value.half())
         error = error + scale * (UNIFORM * term.steps * self.draw(value.shape))
         return value + error + self._share(term, finite)
@@ -177,20 +209,24 @@ class Disturbed(nn.Module):
     def __init__(self, module: nn.Module, dice: Dice) -> None:
         super().__init__()
         self.module, self.dice = module, dice
+        self.float16 = frozenset[Node]()
+        if isinstance(module, GraphModule) and not dice.float16:
+            self.float16 = find_float16(module.graph.nodes)
 
     def forward(self, *inputs: Tensor) -> Any:
-        return _Interpreter(self.module, self.dice).run(*inputs)
+        return _Interpreter(self.module, self.dice, self.float16).run(*inputs)
 
 
 class _Interpreter(Interpreter):
-    def __init__(self, module: Any, dice: Dice) -> None:
+    def __init__(self, module: Any, dice: Dice, float16: frozenset[Node]) -> None:
         super().__init__(module)
-        self.dice = dice
+        self.dice, self.float16 = dice, float16
 
     def run_node(self, n: Node) -> Any:
         value, first = super().run_node(n), n.args[0] if n.args else None
         operand = self.env.get(first) if isinstance(first, Node) else first
-        return self.dice.disturb(n, value, operand)
+        float16 = self.dice.float16 or n in self.float16
+        return self.dice.disturb(n, value, operand, float16=float16)
 
 
 def name_operator(node: Any) -> str:
@@ -207,6 +243,11 @@ def name_term(node: Any) -> str:
 
 def computes(node: Any) -> bool:
     return bool(name_operator(node)) and not MOVES.fullmatch(name_operator(node))
+
+
+def _is_given(node: Node) -> bool:
+    """Return whether a node is an input, a weight or a dequantized value, which is only rounded."""
+    return node.op in {"placeholder", "get_attr"} or name_operator(node).startswith("dequantize_")
 
 
 def _is_narrow(node: Node) -> bool:

@@ -91,11 +91,52 @@ class Rounds(nn.Module):
         return round_to(values.relu() - (-values).relu(), 0.05)
 
 
-def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs() -> None:
-    (noise,) = predict_noise(trace(0.0, 0.0, 1e-4, bits=16), inputs(), float16=False)
-    assert rms(noise) == pytest.approx(1e-4, rel=0.02)
-    (noise,) = predict_noise(trace(1e-4, 0.0, 0.0, bits=16), inputs(), float16=False)
-    assert rms(noise) == 0
+class Scaled(nn.Module):
+    """The input, quantized to 16 bits and multiplied, unless the factor is 1."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, values: Tensor) -> Tensor:
+        given = round_to(values, 1e-4, 16)
+        return given if self.factor == 1 else round_to(given * self.factor, 1e-4, 16)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, 0.0), (0.7, 1e-4)])
+def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs(
+    factor: float, expected: float
+) -> None:
+    graph: Any = torch.export.export(Scaled(factor), inputs()[0], strict=True).module()
+    (noise,) = predict_noise(graph, inputs(), float16=False)
+    assert rms(noise) == pytest.approx(expected, rel=0.02)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, which ExecuTorch does not quantize, with a quantized input."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.cell, self.step = nn.GRU(16, 8), step
+
+    def forward(self, values: Tensor) -> Tensor:
+        result: Tensor = self.cell(round_to(values, self.step, 16) if self.step else values)[0]
+        return result
+
+
+@pytest.mark.parametrize(
+    ("quantized", "whole"),
+    [(Chain(1e-4, 0.0, 0.0, bits=16), Chain(0.0, 0.0, 0.0)), (Recurrent(1e-4), Recurrent(0.0))],
+    ids=["layers", "recurrent"],
+)
+def test_what_a_quantized_model_leaves_in_float_is_predicted_in_float16(
+    quantized: nn.Module, whole: nn.Module
+) -> None:
+    graph: Any = torch.export.export(quantized, inputs()[0], strict=True).module()
+    (partly,) = predict_noise(graph, inputs(), float16=False)
+    (wholly,) = predict_noise(whole, inputs(), float16=True)
+    assert rms(partly) == pytest.approx(rms(wholly), rel=0.2)
 
 
 def test_the_noise_of_a_layer_propagates_through_the_next() -> None:
