@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -201,7 +200,6 @@ def read_place(path: Path) -> str:
     return f"v{named[1]}" if named else ""
 
 
-READERS = 2
 LPAI_NAME = re.compile(r"libQnnLpai")
 
 
@@ -233,8 +231,7 @@ def read_inputs(
     Raises UsageError if a file cannot be read. Raises UnfitError if the QNN SDK is too old for
     ``selection``, or if a library has a fault. The error lists the faults of all libraries.
     """
-    with ThreadPoolExecutor(READERS) as readers:
-        read = list(readers.map(_read_input, wanted))
+    read = [_read_input(one) for one in wanted]
     inputs = tuple(found for found, _ in read if found)
     refused: list[str] = []
     wrong: list[str] = []

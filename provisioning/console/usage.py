@@ -228,11 +228,11 @@ def has_ended(pid: int) -> bool:
     return read_stat(pid)[:1] in ([], ["Z"])
 
 
-def end_descendants(pid: int, deadline_s: float = 2.0) -> None:
+def end_descendants(pid: int) -> None:
     """Kill the descendants of a process, and theirs, but not the process itself. Processes that
     fork without end can only be killed as a group.
     """
-    deadline, kept = time.monotonic() + deadline_s, {os.getpgrp()}
+    deadline, kept = time.monotonic() + 2.0, {os.getpgrp()}
     with suppress(ProcessLookupError):
         kept.add(os.getpgid(pid))
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:

@@ -119,7 +119,6 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bits: int
     machine: int
     directories: tuple[str, ...] = ()
-    little_endian: bool = True
     types: tuple[int, ...] = (3,)
     flags: int | None = None
     glibc: str | None = None

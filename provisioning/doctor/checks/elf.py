@@ -127,7 +127,7 @@ DEFECTS.when(
 TARGET.when(
     QNN212=lambda file: file.elf.machine != file.policy.machine,
     QNN210=lambda file: file.elf.bits != file.policy.bits,
-    QNN211=lambda file: file.elf.little_endian != file.policy.little_endian,
+    QNN211=lambda file: not file.elf.little_endian,
     QNN213=lambda file: file.elf.type not in file.policy.types,
     QNN233=lambda file: file.elf.android and file.policy.glibc is not None,
     QNN214=lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
