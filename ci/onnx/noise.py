@@ -134,13 +134,14 @@ def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
 
 def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
     """Return the names of values that are computed in float16: results that are not quantized next,
-    and the dequantized values from which they are computed. ``nodes`` are in execution order."""
+    results of recurrent layers, and the dequantized values from which they are computed. ``nodes``
+    are in execution order."""
     found: set[str] = set()
     quantized: set[str] = set()
     read: set[str] = set()
     for node in reversed(nodes):
         moves = MOVES.fullmatch(node.op_type)
-        if not moves and quantized.isdisjoint(node.output):
+        if node.op_type in RECURRENT or (not moves and quantized.isdisjoint(node.output)):
             found.update(node.output)
             read.update(node.input)
         elif node.op_type == "QuantizeLinear":
