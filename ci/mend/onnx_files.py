@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from ci.mend.onnx_rewrites.graph import Graph, read
 from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
@@ -130,10 +131,11 @@ class OnnxFile:
         if any(list_external(given)):
             data = target.with_name(f"{target.name}.data")
             data.unlink(missing_ok=True)  # onnx appends to it
-            options = {"save_as_external_data": True, "size_threshold": LEAST_EXTERNAL}
-            onnx.save(model, target, location=data.name, **options)
-        else:
-            onnx.save(model, target)
+            # Not save_as_external_data, which refuses a file of that name in the working directory.
+            for tensor in model.graph.initializer:
+                if tensor.HasField("raw_data") and len(tensor.raw_data) >= LEAST_EXTERNAL:
+                    set_external_data(tensor, data.name)
+        onnx.save(model, target)
         fix_shapes(given, self.shapes)
         inputs = list_inputs(given)
         if sets := [*read_beside(self.path, inputs)]:

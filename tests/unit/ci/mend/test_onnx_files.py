@@ -164,8 +164,8 @@ def test_a_dynamic_size_that_a_rewrite_needs_becomes_fixed(
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18, 23])
-def test_weights_in_another_file_input_sets_opset_and_metadata_are_kept(
-    opset: int, tmp_path: Path
+def test_weights_in_another_file_samples_opset_and_metadata_are_kept(
+    opset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, new = tmp_path / "net.onnx", tmp_path / "new" / "net.onnx"
     body = "{ w = MatMul(x, k) r = Relu(w) y = BatchNormalization<epsilon = 0.5>(r, s, b, m, v) }"
@@ -173,7 +173,10 @@ def test_weights_in_another_file_input_sets_opset_and_metadata_are_kept(
     weights = np.eye(600, dtype=np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weights, "k"))
     onnx.helper.set_model_props(model, {"labels": "a,b"})
-    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=100)
+    # As torch.onnx.export names them, and in the working directory.
+    monkeypatch.chdir(path.parent)
+    name = f"{path.name}.data"
+    onnx.save(model, path, save_as_external_data=True, location=name, size_threshold=100)
     sets = np.random.default_rng(0).standard_normal((8, 1, 4, 600), np.float32)
     np.savez(path.with_suffix(".npz"), x=sets)
     new.parent.mkdir()
