@@ -219,7 +219,7 @@ ROWS = (
         given=(readers.red_net,),
         daily_in=JOURNEYS,
     ),
-    Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,)),
+    Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
     Row("fuzz", "graphs", slow=45),
     Row("versions-matrix --known", "pad-beyond-range"),
     Row("versions-matrix", "matrix.md", slow=60),
@@ -337,7 +337,7 @@ ROWS = (
     Row("report --schema", '"$schema"'),
     Row("report --trend", "1 report", given=(readers.report,)),
     Row("qnn-ci report", "1 passed", given=(readers.report,)),
-    Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", given=(readers.evidence,)),
+    Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", given=(readers.evidence,), slow=3),
     # -- parity --
     Row(
         "-s parity$|qnn-ci parity", "cmake-only-source", 1, (readers.two_build_systems, EXPORTS[0])
@@ -345,7 +345,8 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
-    Row("(unit|tests) -- tests/(unit/ci/audit|static/test_links)", " passed", daily=True),
+    Row("unit -- tests/unit/ci/audit", " passed", daily_in=CONTRIBUTING),
+    Row("tests -- tests/static/test_links", " passed", daily=True),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
     Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),
     Row("nox -s (unit|tests)", " passed", slow=60),
