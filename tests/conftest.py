@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
@@ -91,3 +92,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """End this process's guardian, of which Python would print a ResourceWarning."""
+    for guardian in process._guardian:
+        guardian.communicate()
