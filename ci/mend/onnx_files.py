@@ -128,14 +128,16 @@ class OnnxFile:
         model, changes = self.rewrite(names)
         require_changes(names, changes, self.path.name)
         given = onnx.load(self.path, load_external_data=False)
+        data = target.with_name(f"{target.name}.data")
         if any(list_external(given)):
-            data = target.with_name(f"{target.name}.data")
             data.unlink(missing_ok=True)  # onnx appends to it
             # Not save_as_external_data, which refuses a file of that name in the working directory.
             for tensor in model.graph.initializer:
                 if tensor.HasField("raw_data") and len(tensor.raw_data) >= LEAST_EXTERNAL:
                     set_external_data(tensor, data.name)
         onnx.save(model, target)
+        if data.is_file():  # onnx lets only its owner read it
+            data.chmod(target.stat().st_mode)
         fix_shapes(given, self.shapes)
         inputs = list_inputs(given)
         if sets := [*read_beside(self.path, inputs)]:
