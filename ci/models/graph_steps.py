@@ -66,6 +66,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       or 0
     - ``length``: the size of the first operand's last axis
     - ``rows``: the product of the first operand's other sizes
+    - ``eights``: an eighth of the size of the first operand's second last axis, if that is a whole
+      number
     - ``height`` and ``width``: the last two sizes of a first operand with four axes
     - ``stride``: the kernel size, for a pooling operator that specifies no stride
     - ``unreached``: how many rows at the end of a transposed convolution's result no kernel
@@ -120,6 +122,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
+        if rows and not rows[-1] % 8:
+            found["eights"] = (rows[-1] / 8,)
     if operands and len(operands[0].shape) == 4:
         height, width = operands[0].shape[2:]
         found |= {"height": (float(height),), "width": (float(width),)}

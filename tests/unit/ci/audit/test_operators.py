@@ -184,7 +184,8 @@ POSITIONS = (
         (Operand((2, 24, 64)), Operand((24, 64), constant=True)),
         ("", ""),
         (2, 24, 64),
-        origin=NET(line=31),
+        {"eights": (3.0,)},
+        NET(line=31),
     ),
     Step("layer_norm", "layer_norm", (Operand((2, 24, 64)),), ("add",), (2, 24, 64)),
 )

@@ -19,7 +19,8 @@ from ci.facts.known_fault import KnownFault  # noqa: E402
 from ci.faults.match import match_faults  # noqa: E402
 from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
 
-X = torch.randn(2, 6, 16)
+X = torch.randn(2, 24, 16)
+POSITIONS = "broadcast-add-before-norm"
 IMAGE = torch.randn(2, 4, 6, 6)
 SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
 
@@ -64,7 +65,7 @@ def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy()
     assert found.fault == "broadcast-add-before-norm"
     assert "# line: positions" in SOURCE[found.line - 1]
     assert found.file.endswith("test_match.py")
-    assert found.calls == "add of [2, 6, 16] and a constant [6, 16], then layer_norm"
+    assert found.calls == "add of [2, 24, 16] and a constant [24, 16], then layer_norm"
     assert found.place in str(found)
     ((cause,), (remedy,)) = found.advice.causes, found.advice.remedies
     assert (cause.certainty, remedy.proof) == (Certainty.KNOWN, Proof.PROVEN)
@@ -72,13 +73,14 @@ def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy()
 
 
 def test_each_known_fault_is_reported_once_per_line() -> None:
+    numbers = {"eights": (3.0,)}
     wide, constant = Operand((2, 24, 64)), Operand((24, 64), constant=True)
 
     def call(name: str, operator: str, source: str) -> Step:
         operands = (wide, constant) if operator in {"add", "mul"} else (wide,)
         sources = (source, "") if len(operands) == 2 else (source,)
         return Step(
-            name, operator, operands, sources, wide.shape, origin=Origin(file="net.py", line=3)
+            name, operator, operands, sources, wide.shape, numbers, Origin(file="net.py", line=3)
         )
 
     steps = [
@@ -98,13 +100,20 @@ def test_each_known_fault_is_reported_once_per_line() -> None:
     ("call", "scheme", "qnn", "names"),
     [
         (add_positions, "8a8w", "2.49.40", []),
-        (lambda net, x: net.parts[1](x + net.positions[:6]), "fp16", "2.49.40", []),
+        (lambda net, x: net.parts[1](x + net.positions[:24]), "fp16", "2.49.40", []),
+        *(  # QNN computes it right with other numbers of rows
+            (lambda net, x, rows=rows: net.parts[0](x[:, :rows] + net.positions[:rows]), *given)
+            for rows, *given in (
+                *((8, "fp16", "2.49.40", []), (12, "fp16", "2.49.40", [])),
+                *((17, "fp16", "2.49.40", []), (16, "fp16", "2.49.40", [POSITIONS])),
+            )
+        ),
         (
-            lambda net, x: net.parts[0](x + net.positions[:6].expand(x.shape[0], -1, -1).clone()),
+            lambda net, x: net.parts[0](x + net.positions[:24].expand(x.shape[0], -1, -1).clone()),
             *("fp16", "2.49.40", []),
         ),
         *(
-            (lambda net, x: net.parts[0](x * net.positions[:6]), "fp16", qnn, names)
+            (lambda net, x: net.parts[0](x * net.positions[:24]), "fp16", qnn, names)
             for qnn, names in (
                 *(("2.49.40", ["broadcast-mul-before-norm"]), ("2.48.40", [])),
                 *(("v2.48.40.260101", []), ("2.99.0", ["broadcast-mul-before-norm"])),
@@ -122,10 +131,10 @@ def test_a_large_attention_mask_is_a_known_fault_in_8_bits_stored_or_computed() 
     def block(factor: float) -> Callable[..., Tensor]:
         return lambda net, x, kept: (x + (1 - kept)[:, None, :] * factor).softmax(-1)
 
-    scores, kept = torch.randn(2, 6, 16), torch.ones(2, 16)
+    scores, kept = torch.randn(2, 24, 16), torch.ones(2, 16)
     (found,) = find(block(-1e4), scores, kept, scheme="8a8w")
     assert found.fault == "mask-too-large"
-    assert found.calls.startswith("add of [2, 6, 16] and [2, 1, 16] up to 1e+04")
+    assert found.calls.startswith("add of [2, 24, 16] and [2, 1, 16] up to 1e+04")
     stored = find(lambda net, x: (x + net.mask).softmax(-1), scores, scheme="8a8w")
     assert [one.fault for one in stored] == [found.fault]
     for scheme in ("8a8w", "16a8w"):
@@ -151,15 +160,15 @@ def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> 
 
 def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
     def call(net: Net, x: Tensor) -> Tensor:
-        return (x * 2).clone() + net.positions[:6] * 3
+        return (x * 2).clone() + net.positions[:24] * 3
 
     multiply, add = describe_steps(Net(call), (X,))
     assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0, least=2.0))
     assert multiply.sources == ("", "")
     assert add.sources == (multiply.name, "")
-    assert add.operands[0] == Operand((2, 6, 16), magnitude=2.0)
-    assert (add.operands[1].shape, add.operands[1].constant) == ((6, 16), True)
-    assert add.shape == (2, 6, 16)
+    assert add.operands[0] == Operand((2, 24, 16), magnitude=2.0)
+    assert (add.operands[1].shape, add.operands[1].constant) == ((24, 16), True)
+    assert add.shape == (2, 24, 16)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +180,7 @@ def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
     class Cache(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("cache", torch.zeros(6, 16))
+            self.register_buffer("cache", torch.zeros(24, 16))
 
         def forward(self, x: Tensor) -> Tensor:
             if when == "before":
@@ -182,7 +191,7 @@ def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
             if when == "in part":
                 self.cache[2:4].view(-1, 16)[0].copy_(x[0, 0])
             if when == "in a chunk":
-                self.cache.chunk(2)[1].copy_(x[0, 3:])
+                self.cache.chunk(2)[1].copy_(x[0, 12:])
             if when == "out":
                 torch.add(x[0], 1.0, out=self.cache)
             if when == "in part of a copy":
@@ -452,10 +461,10 @@ def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
 
 def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> None:
     """A factor is a constant of one element; operators that only move elements pass it on."""
-    scale, kept = torch.ones(1), torch.ones(6, 16, dtype=torch.bool)
+    scale, kept = torch.ones(1), torch.ones(24, 16, dtype=torch.bool)
     for call, magnitude in (
         (lambda x, s: (x * -30.0).transpose(1, 2), 30.0),
-        (lambda x, s: (x * torch.tensor([1e39])).reshape(2, 96), 1e38),
+        (lambda x, s: (x * torch.tensor([1e39])).reshape(2, 384), 1e38),
         (lambda x, s: x * torch.tensor([7.0, 8.0]).repeat(8), 0.0),
         (lambda x, s: (s * 1000.0) * x, 0.0),  # of several factors, the last counts
         (lambda x, s: (x * 5.0).relu(), 0.0),
