@@ -325,7 +325,8 @@ def _lock_new(target: Path, mode: int) -> tuple[Path, int]:
     """Create and lock a directory next to ``target``; return it and the descriptor that holds the
     lock.
 
-    Other processes do not remove the directory while it is locked.
+    Other processes do not remove the directory while it is locked, nor if its file system cannot
+    lock directories, as NFS.
     """
     while True:
         staging = _beside(target, secrets.token_hex(4))
@@ -334,7 +335,10 @@ def _lock_new(target: Path, mode: int) -> tuple[Path, int]:
             descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # another process removed it before it was locked
             continue
-        if _is_held(descriptor) and staging.exists():
+        is_held = True
+        with suppress(OSError):
+            is_held = _is_held(descriptor)
+        if is_held and staging.exists():
             return staging, descriptor
         os.close(descriptor)
 

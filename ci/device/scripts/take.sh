@@ -1,5 +1,5 @@
 #!/bin/sh
-# Takes or extends the lease of a device. ci.device.connection.fill_script assigns the variables.
+# Takes or extends the lease of a device.
 # shellcheck disable=SC2154,SC2164 # place, me, gone, seconds
 #
 # A lease is the directory "lease" with the file "held". The file has one line: the time at which

@@ -297,6 +297,20 @@ def test_scratch_directories_of_killed_processes_are_removed_and_others_stay(
         one.communicate()
 
 
+def test_scratch_directories_stay_where_directories_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS refuses to lock a directory, because it cannot be opened for writing."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with scratch_directory(tmp_path, "run") as one, scratch_directory(tmp_path, "run") as other:
+        assert sorted(tmp_path.iterdir()) == sorted([one, other])
+    assert not list(tmp_path.iterdir())
+
+
 def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
