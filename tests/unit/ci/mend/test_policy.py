@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Place
-from ci.facts.kinds import INVALID, NOISE, NOT_LOWERED, UNRECORDED
+from ci.facts.finding import Advice, Cause, Certainty, Place
+from ci.facts.kinds import INVALID, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
 from ci.mend.mending import Mended
 from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
 from ci.mend.report import choose_exit, describe_case, make_document
@@ -231,5 +231,12 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     refused = [structs.replace(other, findings=(NOT_LOWERED.find(text),)) for text in texts]
     cases = suggest_mending(make_report(refused), "torch", "mend").cases
     assert [len(case.findings[0].remedies) for case in cases] == [1, 1, 0, 0]
+    told = "ExecuTorch does not quantize nn.LSTM"
+    cause = Cause(text=told, certainty=Certainty.KNOWN, name="QNN1346")
+    left = ON_CPU.find("QNN does not take these types: slice", advice=Advice(causes=(cause,)))
+    (lstm,) = suggest_mending(
+        make_report([structs.replace(other, findings=(left,))]), "torch", "mend"
+    ).cases
+    assert len(lstm.findings[0].remedies) == 1
     own = structs.replace(other, findings=(INVALID.find("net.py raised: no index"),))
     assert suggest_mending(make_report([own]), "torch", "mend").cases == (own,)
