@@ -24,6 +24,7 @@ T = TypeVar("T")
 DECODING = threading.Lock()
 DOCUMENT_BYTES = 64 << 20  # of a file that is decoded as a whole, such as a record or a source file
 CONTENT_BYTES = 2 << 30  # of a program, a library or a file of tensors
+POINTER = b"version https://git-lfs"  # the start of a Git LFS pointer
 WINDOW_BYTES = 4 << 20  # of a log
 MORE_BYTES = 1 << 16
 MAPPED_BYTES = 8 << 30  # of a program or a library that is mapped

@@ -33,7 +33,7 @@ from provisioning.archives.zipfiles import (
     read_directory,
 )
 from provisioning.doctor.facts import TreeFacts
-from provisioning.documents import open_regular
+from provisioning.documents import POINTER, open_regular
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 
 MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store is 0.5 MB long
@@ -217,7 +217,6 @@ PROGRAMS = (".pte", ".bin", ".onnx", ".dlc")
 # The id of ExecuTorch's QNN backend, the name of a member of QNN's DLC archives, and the operator
 # of a compiled ONNX model.
 QNN_BACKEND, DLC, EP_CONTEXT = MARKS = b"QnnBackend", b"dlc.metadata", b"EPContext"
-LFS = b"version https://git-lfs"
 
 
 class Kind(str, Enum):
@@ -246,7 +245,7 @@ class PackedFile:
     def is_pointer(self) -> bool:
         """Whether the file is only a Git LFS pointer."""
         with suppress(OSError), open_regular(self.path) as file:
-            return file.read(len(LFS)) == LFS
+            return file.read(len(POINTER)) == POINTER
         return False
 
     def find_needs(self) -> tuple[str, ...]:
@@ -350,8 +349,8 @@ class ArchiveReader:
 
     def read_file(self, path: Path) -> AppUnit:
         with open_regular(path) as file:
-            start = file.read(len(LFS))
-        if start == LFS:
+            start = file.read(len(POINTER))
+        if start == POINTER:
             raise UnfitError(
                 f"{path} is a Git LFS pointer",
                 fix="run 'git lfs pull' in the checkout that contains it",

@@ -26,7 +26,7 @@ from ci.models.lowering_options import (
 from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
-from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
+from provisioning.documents import CONTENT_BYTES, POINTER, open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
@@ -408,6 +408,10 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as stream:
             _check_size(path, os.fstat(stream.fileno()).st_size)
+            if stream.read(len(POINTER)) == POINTER:
+                what = f"{path.name} is a Git LFS pointer"
+                raise UsageError(what, fix="run `git lfs pull`, or set `lfs: true` in a workflow")
+            stream.seek(0)
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"arr_0": loaded}

@@ -24,7 +24,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ci.report.text import show_row
-from provisioning.documents import open_regular, read_text, read_user_file
+from provisioning.documents import POINTER, open_regular, read_text, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
@@ -71,7 +71,6 @@ PICTURE_RANK = 4
 # Names of first dimensions that are not a batch.
 LENGTH_NAME = re.compile("seq|len|time|frame|token|step")
 BARE_KEY = re.compile("[A-Za-z0-9_-]+")  # of TOML
-POINTER = b"version https://git-lfs"
 # First bytes of files that often have the suffix .onnx by mistake.
 OTHERS = {
     b"\x80": "a Python pickle",

@@ -278,7 +278,7 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
     """
     listed = tree.read("CMakeLists.txt")
     declared = PROJECT.search(listed or "")
-    if project and (not declared or declared[1].lower() != project):
+    if project and (not declared or declared[1].lower() != project.lower()):
         why = "it has no CMakeLists.txt at its root"
         if listed is not None:
             call = (

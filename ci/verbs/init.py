@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only = parser.add_mutually_exclusive_group().add_argument
     only("--policy-only", **FLAG, help="write no workflow")
     only("--workflow-only", **FLAG, help="write only the workflow, for a qnn.toml")
-    text = "the repository; default: the one that contains the current directory"
+    text = "the policy's directory; default: the root of the repository you are in"
     add("--directory", text, type=user_path)
     add("--force", "overwrite existing files", **FLAG)
 
@@ -47,6 +47,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")
+    top = find_repository(root / POLICY) or root  # GitHub reads no workflows elsewhere
+    workflow = WORKFLOW if top == root else str(top / WORKFLOW)
+    policy = (root / POLICY).relative_to(top).as_posix()
     uses = args.uses or find_origin()
     if uses and not USES.fullmatch(uses):
         raise UsageError(
@@ -61,30 +64,32 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     else:
         files = make_policy(args.model, root, notes)
     if uses and not args.policy_only:
-        files[WORKFLOW] = make_workflow(uses, is_onnx=is_onnx)
+        files[workflow] = make_workflow(uses, policy, is_onnx=is_onnx)
     elif not args.policy_only:
+        where = f" --directory {shlex.quote(shown_path(root))}" if args.directory else ""
         notes.append(
-            f"{WORKFLOW} was not written, because it is not known which repository has the"
-            " workflow to call: run `qnn-ci init --workflow-only --uses OWNER/REPOSITORY@COMMIT`"
+            f"{WORKFLOW} was not written, because it is not known which repository has the workflow"
+            f" to call: run `qnn-ci init --workflow-only --uses OWNER/REPOSITORY@COMMIT{where}`"
         )
     present = [name for name in files if os.path.lexists(root / name)]
     if present and not args.force:
         what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
-        raise UsageError(
-            what, why="nothing was written", fix="pass --force to overwrite existing files"
-        )
+        fix = "pass --force to overwrite existing files"
+        if present == [workflow]:
+            fix += ", or --policy-only to keep the workflow"
+        raise UsageError(what, why="nothing was written", fix=fix)
     every: dict[str, bytes | str] = {**files, **ignore_results(root)}
     with explain_writes(root, "pass another --directory"):
         for name, data in every.items():
             write_whole(root / name, data)
     written = [shown_path(root / name) for name in every]
     verb = "test-onnx" if is_onnx else "test-emulator"
-    policy = shlex.quote(shown_path(root / POLICY))
+    shown = shlex.quote(shown_path(root / POLICY))
     return Outcome(
         "".join(f"wrote {name}\n" for name in written)
         + "".join(f"note: {note}\n" for note in notes)
-        + f"next: run `qnn-ci {verb} --policy {policy}`, then commit these files\n",
-        {"written": written, "notes": notes, "policy": policy},
+        + f"next: run `qnn-ci {verb} --policy {shown}`, then commit these files\n",
+        {"written": written, "notes": notes, "policy": shown},
     )
 
 
@@ -172,11 +177,11 @@ def write_shapes(path: Path, notes: list[str]) -> str:
     return f"\n{line} # the sizes that you use in practice"
 
 
-def make_workflow(uses: str, *, is_onnx: bool) -> str:
-    """Return the text of the workflow, which calls the one of ``uses``."""
+def make_workflow(uses: str, policy: str, *, is_onnx: bool) -> str:
+    """Return the text of the workflow, which calls the one of ``uses`` with the path ``policy``."""
     owner, _, commit = uses.partition("@")
     words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
-    if is_onnx:
-        words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
+    path = policy if policy == POLICY else json.dumps(policy, ensure_ascii=False)
+    words["policy: qnn.toml"] = f"policy: {path}{', lane: onnx' if is_onnx else ''}"
     text = read_text(TEMPLATES / "qnn.yml")  # with GitHub's own expressions in braces
     return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)

@@ -70,9 +70,9 @@ def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
 )
 def test_the_tree_of_another_project_is_refused_at_once(call: str, refused: bool) -> None:
     tree = TextTree({"p/BUCK": "", "CMakeLists.txt": f"{call}\n"}, LAYOUT)
-    told = "is not a tree of executorch"
+    told = "is not a tree of ExecuTorch"
     with pytest.raises(UsageError, match=told) if refused else nullcontext():
-        check_tree(tree, (), "executorch")
+        check_tree(tree, (), "ExecuTorch")
     check_tree(tree, (), "")  # a layout of any project
 
 

@@ -54,6 +54,21 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     assert len([line for line in text.splitlines() if not line.lstrip().startswith("#")]) <= 12
 
 
+@pytest.mark.parametrize("folder", ["below", "below/a, b}"])
+def test_the_workflow_for_a_policy_in_a_folder_is_at_the_root(
+    root: Path, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / folder).mkdir(exist_ok=True)
+    at = ["--directory", str(root / folder)]
+    assert main(["init", "--uses", USES, *at]) == ExitCode.OK
+    workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
+    assert workflow["jobs"]["models"]["with"] == {"policy": f"{folder}/qnn.toml"}
+    assert not (root / folder / ".github").exists()
+    (root / "other").mkdir()
+    assert main(["init", "--uses", USES, "--directory", "../other"]) == ExitCode.USAGE
+    assert "or --policy-only to keep the workflow" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

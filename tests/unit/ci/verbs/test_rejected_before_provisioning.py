@@ -33,6 +33,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "net.py").write_text("def factory(): ...\ndef top1(outputs, labels): ...\n")
     (tmp_path / "x.onnx").write_text("")
     (tmp_path / "bad.npz").write_text("no archive")
+    (tmp_path / "lfs.npz").write_text("version https://git-lfs.github.com/spec/v1\n")
     sets = RANDOM.standard_normal((8, 2, 4)).astype(np.float32)
     holes = np.where(sets > 1, np.float32(np.nan), sets)
     np.savez(tmp_path / "apart.npz", a=sets, b=sets[:5])
@@ -60,6 +61,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ('inputs = "gone.npy"\n', "models.m.inputs"),
         ('inputs = "bad.npz"\n', "models.m.inputs: bad.npz cannot be read"),
+        ('inputs = "lfs.npz"\n', "models.m.inputs: lfs.npz is a Git LFS pointer"),
         ('inputs = "pickled.npy"\n', "models.m.inputs: pickled.npy cannot be read"),
         ('inputs = "three.npy"\n', "models.m.inputs: three.npy has only 3 of the 4 samples"),
         ('inputs = "empty.npy"\n', "models.m.inputs: empty.npy does not contain samples"),
