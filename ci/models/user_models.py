@@ -408,9 +408,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as stream:
             _check_size(path, os.fstat(stream.fileno()).st_size)
-            if stream.read(len(POINTER)) == POINTER:
-                what = f"{path.name} is a Git LFS pointer"
-                raise UsageError(what, fix="run `git lfs pull`, or set `lfs: true` in a workflow")
+            _check_start(path, stream.read(len(POINTER)))
             stream.seek(0)
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -422,6 +420,12 @@ def read_arrays(path: Path) -> dict[str, Any]:
     except Exception as error:  # of numpy, zipfile, zlib, or for lack of memory
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
+
+
+def _check_start(path: Path, start: bytes) -> None:
+    if start == POINTER:
+        fix = "run `git lfs pull`, or set `lfs: true` in a workflow"
+        raise UsageError(f"{path.name} is a Git LFS pointer", fix=fix)
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
