@@ -36,8 +36,8 @@ gc.disable()
 SPREAD = (
     "tests/documented/",
     "tests/journeys/",
-    "tests/unit/ci/cases/test_island.py",
-    "tests/unit/provisioning/console/test_process.py",
+    "tests/integration/cases/test_island.py",
+    "tests/integration/console/test_process.py",
     "tests/integration/test_poison.py",
 )
 

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent / "in_one_process"
 FILES = sorted(map(str, FOLDER.glob("*.py")))
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_tests_that_import_torch_pass_in_one_process() -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -206,6 +206,7 @@ def test_one_repository_tests_torch_and_onnx_models_with_two_policies(team: Trav
     assert set(second.statuses("test_onnx").values()) == {"passed"}
 
 
+@pytest.mark.nightly  # by day, tests/documented localises and mends a model
 def test_a_failing_trained_model_is_localised_and_mended(clone: Traveller) -> None:
     clone.write("pitch.py", PITCH)
     subprocess.run([sys.executable, "pitch.py"], cwd=clone.here, check=True)
@@ -258,6 +259,7 @@ def test_an_executorch_checkout_gets_its_parity_report_and_plan(clone: Traveller
     assert "build_android" in planned
 
 
+@pytest.mark.nightly  # by day, tests/integration/upstream has a suite of its own
 def test_upstream_s_tests_of_relu_pass_by_both_gates(clone: Traveller) -> None:
     said = clone.type("./nox -s test_upstream -- --filter '*FloatingPointOperator*relu*'")
     assert "5 tests of 564: 4 passed by both; 1 passed by theirs, failed by ours" in said

@@ -17,7 +17,10 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.stand_ins.tiny_toolchains import missing_programs
 
-pytestmark = pytest.mark.skipif(bool(missing_programs("g++")), reason=missing_programs("g++"))
+pytestmark = [
+    pytest.mark.nightly,  # by day, tests/documented builds the runner
+    pytest.mark.skipif(bool(missing_programs("g++")), reason=missing_programs("g++")),
+]
 
 # Programs of two inputs and two outputs on the CPU, made in a process of its own: torch warns
 # at import.

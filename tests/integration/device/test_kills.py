@@ -103,7 +103,8 @@ def require_none(place: Path, within_s: float) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(1800)  # by night
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @PHONE_BY_DAY
 def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
     lab: Lab, tmp_path: Path

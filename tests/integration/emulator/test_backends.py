@@ -66,6 +66,7 @@ def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> Case
     return CaseRun(spec, setup).run()
 
 
+@pytest.mark.nightly
 def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_path: Path) -> None:
     """ExecuTorch quantizes LPAI's inputs on the CPU: that is not a fallback. A device needs another
     program of the same model, which is lowered and not run."""
@@ -88,6 +89,7 @@ def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_p
     assert program.stat().st_size == unrun.case.pte_bytes
 
 
+@pytest.mark.nightly
 def test_a_program_for_the_gpu_is_lowered_and_kept(pool: Pool, tmp_path: Path) -> None:
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     case = run_case(pool, tmp_path, Backend.GPU, spec).case

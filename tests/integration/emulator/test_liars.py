@@ -22,7 +22,8 @@ from ci.report.write import read_report
 from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
 
-pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]  # the cases are lowered once
+# By day, test_emulator_session has a runner that returns zeros. The cases are lowered once.
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 from tests.bench.gate import STRICT, Kept, accepts, count_accepted, read_kept, run_cases  # noqa: E402
@@ -101,7 +102,6 @@ LIE_OF = {
 }
 
 
-@pytest.mark.nightly  # by day, test_emulator_session has a runner that returns zeros
 def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     suite: tuple[Path, Report, list[Kept]], tmp_path: Path
 ) -> None:

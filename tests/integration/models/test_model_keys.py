@@ -13,7 +13,10 @@ import pytest
 
 from tests.stand_ins.torch_forks import TorchForks, start_forks
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+pytestmark = [
+    pytest.mark.nightly,  # by day, test_user_models has keys of models from files
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
