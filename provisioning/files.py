@@ -295,7 +295,9 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
     if error.errno == errno.EFBIG:
         fix = f"raise the limit for the size of a file (ulimit -f), or {fix}"
     elif error.errno in NO_ROOM:
-        why = f"{mib(free_bytes(place))} are free; {why}"
+        free = free_bytes(place)
+        limit = ", so a quota or the number of files (df -i) is the limit"
+        why = f"{mib(free)} are free{limit if free > SPARE_BYTES else ''}; {why}"
         return StoreError(
             f"there is no space left for {place}",
             why=why,

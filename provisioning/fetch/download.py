@@ -323,8 +323,9 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     is_page = head.content_type.lower().startswith(("text/html", "application/xhtml"))
     shown = part.start_of()
     if is_small or is_page or shown.lower().startswith(("<!doctype html", "<html")):
+        sent = f"{part.size} bytes instead of the file, with status {head.status}"
         part.restart()
-        raise TransientError(f"the server sent an error page with status {head.status}: {shown!r}")
+        raise TransientError(f"the server sent {sent}: {shown!r}")
     if not pin.size_bytes:
         return
     if expected >= 0:

@@ -61,15 +61,15 @@ def store_home() -> Path:
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = caller_path(home)
     try:
-        mode = home.stat().st_mode
+        os.stat(f"{home}/.")  # noqa: PTH116 - the dot, which a Path drops, asks for entry
     except PermissionError as error:
         raise UnfitError(
             f"the store {home} cannot be opened", why=error.strerror or "", fix=FIX
         ) from error
-    except OSError:  # it does not exist yet
-        return home
-    if not stat.S_ISDIR(mode):
-        raise UnfitError(f"the path of the store, {home}, is not a directory", fix=FIX)
+    except OSError as error:
+        if os.path.lexists(home):  # a file, or a link to nothing
+            what = f"the path of the store, {home}, is not a directory"
+            raise UnfitError(what, fix=FIX) from error
     return home
 
 

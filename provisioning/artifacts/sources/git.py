@@ -205,7 +205,8 @@ def _list_tags(root: Path, url: str) -> list[str]:
             failures.append(_last_words(ended))
         elif (tags := [row for row in rows if "\trefs/tags/" in row]) or not mirrors:
             return tags  # the other rows are messages
-    raise DownloadError(f"the tags of {redact_url(url)} cannot be read", why="; ".join(failures))
+    what = f"the tags of {redact_url(url)} cannot be read"
+    raise DownloadError(what, why="; ".join(failures), fix=NETWORK)
 
 
 class _Checkout:

@@ -242,7 +242,7 @@ def test_every_refused_write_is_a_store_error_with_exit_code_4(number: int, what
         raise OSError(number, os.strerror(number), "/here/file")
     assert caught.value.what == what
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
-    assert (" MiB are free; " in caught.value.why) == what.startswith("there is no space")
+    assert (" MiB are free" in caught.value.why) == what.startswith("there is no space")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 

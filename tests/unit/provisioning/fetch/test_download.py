@@ -131,7 +131,7 @@ def test_a_downloaded_file_has_its_mode_and_no_part_file_is_left(
 
 
 HTML = "<!DOCTYPE HTML>"
-SAID, SHORT = "the server sent an error page with status 200", "the body ended after"
+SAID, SHORT = "bytes instead of the file, with status 200: ", "the body ended after"
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,14 @@ def parts_of(store: Store) -> tuple[Path, ...]:
         ({"QNN_CI_HOME": "TMP"}, "TMP"),
         ({"QNN_CI_HOME": "~nobody-has-this-name/x"}, "there is no home directory"),
         ({"QNN_CI_HOME": "TMP/file"}, "the path of the store, TMP/file, is not a directory"),
+        ({"QNN_CI_HOME": "TMP/loop"}, "the path of the store, TMP/loop, is not a directory"),
     ],
 )
 def test_home_is_named_by_a_variable_or_below_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], home: str
 ) -> None:
     touch(tmp_path, "file")
+    (tmp_path / "loop").symlink_to("loop")
     for name in ("QNN_CI_HOME", "XDG_CACHE_HOME", "QNN_CI_CALLER_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/home/of/me", **variables}.items():
@@ -75,14 +77,15 @@ def test_home_is_named_by_a_variable_or_below_the_cache(
         assert caught.value.what == home
 
 
+@pytest.mark.parametrize("store", ["closed/store", "closed"])
 def test_a_store_that_this_user_may_not_open_is_an_error_with_a_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     (tmp_path / "closed").mkdir(mode=0)
-    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "closed/store"))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / store))
     with unprivileged(tmp_path), pytest.raises(UnfitError) as caught:
         store_home()
-    assert caught.value.what == f"the store {tmp_path}/closed/store cannot be opened"
+    assert caught.value.what == f"the store {tmp_path}/{store} cannot be opened"
     assert (caught.value.why, caught.value.fix) == ("Permission denied", FIX)
 
 
