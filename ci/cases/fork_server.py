@@ -27,6 +27,7 @@ if STARTER not in os.environ:  # started by multiprocessing, as the pool's serve
 sys.path[:] = [place for place in sys.path if place]
 # Ctrl-C also reaches this process. It exits anyway when the process that started it exits.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # garbage collection took a fifth of the import time and freed little
 # Imports print notes, such as torchao's about CUDA libraries and QNN's about its configuration.

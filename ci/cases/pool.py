@@ -348,9 +348,14 @@ class Pool:
         self.starting, self.again = threading.Lock(), threading.Lock()
 
     def start_server(self) -> None:
-        """Start the fork server, unless it is running."""
-        with process_set(self.variables, self.directory):
-            forkserver.ensure_running()
+        """Start the fork server, unless it is running. Until its preloaded module ignores Ctrl-C,
+        the signal is blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with process_set(self.variables, self.directory):
+                forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
         """Stop every process of the pool. Running and later jobs fail.

@@ -101,8 +101,12 @@ def load_function(reference: str, contract: str = CONTRACT, *words: Any) -> Call
 
 
 def list_callables(module: ModuleType) -> list[str]:
-    """Return the names of a module's functions and classes, without private ones."""
-    return [name for name, one in vars(module).items() if callable(one) and name[:1] != "_"]
+    """Return the names of the functions that a module defines, without private ones."""
+    return [
+        name
+        for name, one in vars(module).items()
+        if inspect.isfunction(one) and one.__module__ == module.__name__ and name[:1] != "_"
+    ]
 
 
 def import_file(path: Path) -> ModuleType:

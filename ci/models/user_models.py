@@ -306,7 +306,10 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
         why = "its path contains bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
     if has_function and find_function(path, function) is False:
-        raise lacks_function(path, function, list_defined(ast.parse(read_bytes(path)).body))
+        body = ast.parse(read_bytes(path)).body
+        raise lacks_function(
+            path, function, [one.name for one in body if isinstance(one, ast.FunctionDef)]
+        )
     return f"{path}:{function}" if has_function else str(path)
 
 

@@ -99,10 +99,12 @@ def is_ci() -> bool:
 
 def keep_cause(text: str) -> None:
     """Write ``text``, this program's final error, to the file in QNN_CI_CAUSE_FILE, so that the
-    noxfile can repeat it after all sessions. Does nothing if the variable is not set.
+    noxfile can repeat it after all sessions. Does nothing if the variable is not set, or if the
+    file cannot be written: nox may have ended, or the disk may be full.
     """
     if path := os.environ.get(CAUSE_VARIABLE):
-        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+        with suppress(OSError):
+            Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def caller_path(path: Path) -> Path:

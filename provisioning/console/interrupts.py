@@ -6,11 +6,14 @@ own process groups and do not receive these signals, so this process has to end 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 CLEANUP_S = 8.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -28,9 +31,12 @@ class Interrupt:
         self.held = False
         self.pending = False
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, number: int = 0, frame: FrameType | None = None) -> None:
         if self.held:
             self.pending = True
+        elif any(one.f_code.co_name == "__del__" for one, _ in traceback.walk_stack(frame)):
+            # Python prints and ignores an exception of a finalizer, so this comes after it.
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         elif time.monotonic() - self.last >= CLEANUP_S:
             self.last = time.monotonic()
             raise KeyboardInterrupt

@@ -28,7 +28,8 @@ SNAPSHOT = Path(__file__).with_name("snapshots") / "user_models.txt"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    (tmp_path / "net.py").write_text("def factory(): pass\ndef other(): pass\n")
+    text = "from torch import nn\ndef factory(): pass\nclass Net: pass\ndef other(): pass\n"
+    (tmp_path / "net.py").write_text(text)
     (tmp_path / "empty.py").write_text("value = 3\n")
     for name in ("net.onnx", "float.onnx", "data.npy", "a\nb.npy"):
         (tmp_path / name).touch()

@@ -103,6 +103,8 @@ def test_the_cause_of_a_failure_is_written_to_the_file_of_the_variable(
     assert (tmp_path / "cause").read_text() == "a model failed"
     keep_cause("no file \udcff")
     assert (tmp_path / "cause").read_text() == "no file \\udcff"
+    monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "gone" / "cause"))
+    keep_cause("nox has ended")
 
 
 @pytest.mark.parametrize(

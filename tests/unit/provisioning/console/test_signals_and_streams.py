@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,25 @@ def test_every_ending_signal_raises_one_keyboard_interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)  # the second one, while the first is worked on
     interrupts.ignore_signals()
     assert {signal.getsignal(one) for one in interrupts.ENDING_SIGNALS} == {signal.SIG_IGN}
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_interrupt_in_a_finalizer_comes_after_it() -> None:
+    interrupts.catch_signals()
+    seen = []
+
+    class Pipe:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            seen.append("closed")
+
+    def close() -> None:
+        Pipe()
+        time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        close()
+    assert seen == ["closed"]
 
 
 @pytest.mark.usefixtures("handlers")
