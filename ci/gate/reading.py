@@ -126,7 +126,7 @@ class Repository:
         """Return the merge base of ``base`` (by default, the branch in the rules) and ``head`` (by
         default, HEAD). Raises UsageError if a revision does not exist or there is no merge base."""
         own = self.resolve(head or "HEAD")
-        other = self.resolve(base) if base else self._find_branch(own)
+        other = self.resolve(base) if base else self.find_branch() or own
         try:
             return self.ask("merge-base", other, own).strip()
         except MissingToolError:
@@ -138,13 +138,13 @@ class Repository:
                 fix="pass --base a revision that shares history with the head",
             ) from error
 
-    def _find_branch(self, otherwise: str) -> str:
+    def find_branch(self) -> str:
         """Return the commit of the branch in the rules: origin's branch if there is one, otherwise
-        the local branch. Return ``otherwise`` if neither exists."""
+        the local branch. Return an empty string if neither exists."""
         names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
         known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
         found = dict(row.split(" ") for row in known.splitlines())
-        return next((found[name] for name in names if name in found), otherwise)
+        return next((found[name] for name in names if name in found), "")
 
     def compare(self, base: str, head: str) -> Difference:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ci.builds.builder import SCHEMA_VERSION, describe_result, render_result, run_build
-from ci.builds.checkout import LPAI, find_python, prepare_checkout
+from ci.builds.checkout import LPAI, QNN_SOURCES, find_python, prepare_checkout
 from ci.builds.deliver import PLACES, check_delivery, deliver
 from ci.builds.plan import BuildJob, BuildRequest
 from ci.builds.runner import prepare_runner
@@ -183,6 +183,12 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         raise UsageError(f"--jobs {args.jobs} is negative")
     if args.source and not args.source.is_dir():
         raise UsageError(f"--source {args.source} is not a directory", fix="correct the path")
+    if args.source and not (args.source / QNN_SOURCES).is_dir():
+        raise UsageError(
+            f"--source {args.source} is not an ExecuTorch checkout",
+            why=f"it has no {QNN_SOURCES}",
+            fix="pass the root of a clone of pytorch/executorch",
+        )
     defines = {}
     for word in args.defines:
         name, equals, defines[name] = word.partition("=")

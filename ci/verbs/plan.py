@@ -110,9 +110,13 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     """Return the commit to compare with, and the reason why a push has to run everything, or an
     empty string.
 
-    A push runs everything if it cannot be compared with its base, as after a forced push. Raises
-    UsageError if the base of another event cannot be compared.
+    Everything runs if there is no branch to compare with, and for a push that cannot be compared
+    with its base, as after a forced push. Raises UsageError if the base of another event cannot be
+    compared.
     """
+    if not args.base and not repository.find_branch():
+        why = f"there is no branch {repository.rules.branch} to compare with; pass --base"
+        return repository.resolve(head or "HEAD"), why
     try:
         base = repository.find_base(args.base, head)
     except UsageError:

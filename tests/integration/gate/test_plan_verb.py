@@ -160,5 +160,7 @@ def test_rules_option_replaces_the_built_in_gate_rules(checkout: Checkout, tmp_p
     words = ["--rules", str(rules), "--head", "HEAD~1", "--base"]
     assert running(plan(checkout, *words, "HEAD~2")) == {"qnn"}
     assert running(plan(checkout, "--rules", str(rules), "--base", "HEAD~1")) == set()
+    rules.write_text(rules.read_text().replace('"main"', '"gone"'))
+    assert "no branch gone" in plan(checkout, "--rules", str(rules))["everything"]
     rules.write_text("branch = 1\n")
     assert "does not match its schema" in refuse(checkout, "--rules", str(rules))["what"]

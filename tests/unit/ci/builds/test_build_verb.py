@@ -68,6 +68,7 @@ class Builds:
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkout/backends/qualcomm").mkdir(parents=True)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv(SDK_VARIABLE, "")
     made = Builds()
@@ -122,7 +123,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
     assert builds.done == ["delivery", "check"]
     assert main(["build", "aot", "--dry-run", *TWO]) == ExitCode.OK
     assert capsys.readouterr().out == "cmake -S 'a 3.10'\ncmake -S 'a 3.11'\n"
-    assert not [*Path().iterdir()]
+    assert [*Path().iterdir()] == [Path("checkout")]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
         (["direct", "--dsp-type", "0"], find_target("direct").lpai_profile),
         (["direct"], find_target("direct").profile),
         (["runner"], find_target("runner").profile),
-        (["runner", "--source", "."], find_target(find_target("runner").with_source).profile),
+        (["runner", "--source", "checkout"], find_target(find_target("runner").with_source).profile),
         (["direct", "--profile", "direct-lpai"], "direct-lpai"),
         (["direct", "--dsp-type", "0", "--profile", "direct"], "direct"),
     ],
@@ -166,6 +167,7 @@ def test_an_installed_executorch_of_another_version_than_the_checkout_is_refused
         ["runner", "--profile", "aot"],
         ["aot", "--sdk", "no-such-directory"],
         ["aot", "--source", "no-such-directory"],
+        ["aot", "--source", "."],
     ],
 )
 def test_contradictory_build_options_are_usage_errors_before_any_preparation(
