@@ -132,7 +132,10 @@ def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
         (["direct", "--dsp-type", "0"], find_target("direct").lpai_profile),
         (["direct"], find_target("direct").profile),
         (["runner"], find_target("runner").profile),
-        (["runner", "--source", "checkout"], find_target(find_target("runner").with_source).profile),
+        (
+            ["runner", "--source", "checkout"],
+            find_target(find_target("runner").with_source).profile,
+        ),
         (["direct", "--profile", "direct-lpai"], "direct-lpai"),
         (["direct", "--dsp-type", "0", "--profile", "direct"], "direct"),
     ],
