@@ -42,9 +42,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if found.program is None:
         if found.kind == "onnx":
             raise FailedError(f"{found.file} cannot be checked", why=f"it {found.damage}")
-        why = f"its kind is {found.kind}"
         raise UsageError(
-            f"{found.file} is not a program", why=why, fix="pass a .pte or a context binary"
+            f"{found.file} is not a program",
+            why=f"it {found.damage}" if found.damage else f"its kind is {found.kind}",
+            fix="pass a .pte or a context binary",
         )
     operators = {operator for method in found.program.methods for operator in method.cpu_operators}
     runtime = read_runtime(args.runtime, operators) if args.runtime else None

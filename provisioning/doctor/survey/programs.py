@@ -173,6 +173,8 @@ def describe_other(view: View) -> str:
         return "contains only zeros: its download or copy is incomplete"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         return "is a web page: a server answered with an error instead of the file"
+    if view[257:262] == b"ustar":
+        return "is a tar archive, such as the weights that QNN's converters write next to a .cpp"
     return f"is of an unknown kind: it starts with {head[:8].hex(' ')}"
 
 

@@ -89,11 +89,15 @@ def test_damaged_files_of_a_package_are_named(
     assert "more than 1000 bytes" in found.damage
 
 
+TAR = "is a tar archive, such as the weights that QNN's converters write next to a .cpp"
+
+
 @pytest.mark.parametrize(
     ("data", "damage"),
     [
         (b"", "is empty"),
         (b"a text of more", "is of an unknown kind: it starts with 61 20 74 65 78 74 20 6f"),
+        (bytes(257) + b"ustar", TAR),
         (b"version https://git-lfs.github.com", "is a Git LFS pointer: run `git lfs pull`"),
     ],
 )
