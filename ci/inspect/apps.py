@@ -23,6 +23,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from shlex import quote
 
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
@@ -368,8 +369,8 @@ class ArchiveReader:
                 raise UsageError(
                     f"{path} is an app bundle (AAB)",
                     why="app stores generate the APKs from it, and decide how they are packaged",
-                    fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
-                    f"--output={path.stem}.apks`, and check the .apks",
+                    fix=f"run `bundletool build-apks --mode=universal --bundle={quote(str(path))} "
+                    f"--output={quote(str(path.with_suffix('.apks')))}`, and check the .apks",
                 )
             inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
             if MANIFEST not in names and inner:

@@ -258,6 +258,8 @@ def test_file_that_is_no_app_is_refused_with_its_kind(
     with pytest.raises(error, match=told) as caught:
         read(path, tmp_path / "scratch")
     assert caught.value.fix
+    if "bundle" in told:
+        assert f"--bundle={path} --output={path}.apks" in caught.value.fix
 
 
 @pytest.mark.parametrize(
