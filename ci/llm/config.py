@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from provisioning.errors import UsageError
 
+Positive = Annotated[int, Meta(ge=1)]
+Factor = Annotated[float, Meta(gt=0)]
 MOST_LAYERS, MOST_SIZE = 1000, 1 << 24
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     """The RoPE scaling of Llama 3.1 and later. The fields have the same names as in Hugging Face's
-    config.json."""
+    config.json. Raises ValueError if ``high_freq_factor`` is not above ``low_freq_factor``."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
+    factor: Factor
+    low_freq_factor: Factor
+    high_freq_factor: Factor
+    original_max_position_embeddings: Positive
+
+    def __post_init__(self) -> None:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError("high_freq_factor is not above low_freq_factor")
 
     def scale(self, frequency: float) -> float:
         """Return the scaled frequency (see modeling_rope_utils.py in transformers)."""

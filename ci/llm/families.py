@@ -6,20 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Struct, structs
 
-from ci.llm.config import DecoderConfig, RopeFactors, RopeScaling
+from ci.llm.config import DecoderConfig, Factor, Positive, RopeFactors, RopeScaling
 from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
 
 if TYPE_CHECKING:  # reading a config.json takes half a second, importing torch two
     from torch import Tensor
 
-Positive = Annotated[int, Meta(ge=1)]
-Factor = Annotated[float, Meta(gt=0)]
 Scaling = RopeScaling | RopeFactors | None
 CONFIG = "config.json"
 # Hugging Face's name for each weight of a layer.
@@ -54,6 +52,7 @@ class Family(Struct, frozen=True):
     query_key_norm: bool = False
     post_norms: bool = False
     fused: bool = False  # queries, keys and values are one weight, gate and factor another
+    partly_rotated: bool = False  # partial_rotary_factor may be below 1
     sliding_pattern: int | None = None  # each layer with this period sees everything
     windowed: bool = True  # a ``sliding_window`` counts, also without ``use_sliding_window``
     unrotated_interval: int | None = None
@@ -72,7 +71,7 @@ FAMILIES: Mapping[str, Family] = {
         GEMMA, post_norms=True, sliding_pattern=6, query_key_norm=True, rope_base=1e6
     ),
     "smollm3": Family(tied=True, rope_base=2e6, windowed=False, unrotated_interval=4),
-    "phi3": Family(fused=True, norm_eps=1e-5),
+    "phi3": Family(fused=True, partly_rotated=True, norm_eps=1e-5),
     "granite": Family(),
 }
 
@@ -109,7 +108,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     rms_norm_eps: float | None = None
     rope_theta: float | None = None
     rope_local_base_freq: float = 10000.0
-    rope_scaling: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None  # transformers prefers it to rope_parameters
     # Since transformers 5, instead of the three fields above. Gemma 3 has one by type of layer.
     rope_parameters: dict[str, Any] | None = None
     partial_rotary_factor: float = 1.0
@@ -119,6 +118,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     mlp_bias: bool = False
     hidden_act: str | None = None
     hidden_activation: str | None = None
+    use_bidirectional_attention: object = None
     sliding_window: Positive | None = None
     use_sliding_window: bool = False
     layer_types: tuple[str, ...] | None = None
@@ -158,6 +158,9 @@ class HuggingFaceConfig(Struct, frozen=True):
                 raise UsageError(told, why="they must be as many")
         if self.mlp_bias:
             raise UsageError(f"{CONFIG} has mlp_bias", why="such layers are not supported")
+        if self.use_bidirectional_attention:
+            told = f"{CONFIG} has use_bidirectional_attention"
+            raise UsageError(told, why="such a model computes embeddings and generates no text")
         base, scaling, rotated, local = self.read_rope()
         most = self.max_position_embeddings
         is_windowed = family.windowed or self.use_sliding_window  # distant tokens are hidden
@@ -193,7 +196,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     def read_rope(self) -> tuple[float, Scaling, int | None, float]:
         """Return RoPE's base, its scaling, the number of rotated values (None for all of a head),
         and the base of layers with a sliding window."""
-        held = dict(self.rope_parameters or {})
+        held = dict(self.rope_scaling or self.rope_parameters or {})
         sliding, full = held.get("sliding_attention"), held.get("full_attention")
         held = full if isinstance(full, dict) else held
         base = held.get("rope_theta", self.rope_theta) or self.family.rope_base
@@ -205,8 +208,13 @@ class HuggingFaceConfig(Struct, frozen=True):
         for name, number in numbers.items():
             if not isinstance(number, (int, float)) or number <= 0:
                 raise UsageError(f"{CONFIG} has {name} {number!r}", why="it must be above 0")
+        if share != 1 and not self.family.partly_rotated:
+            raise UsageError(
+                f"{CONFIG} has partial_rotary_factor {share}",
+                why=f"a {self.model_type} rotates each head as a whole",
+            )
         rotated = int(self.size_of_head * share)
-        scaling = self.parse_scaling(self.rope_scaling or held, rotated)
+        scaling = self.parse_scaling(held, rotated)
         return float(base), scaling, None if share == 1 else rotated, float(local)
 
     def list_sliding(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.documents import read_bytes, read_json
+from provisioning.documents import POINTER, DocumentError, read_bytes, read_json
 from provisioning.errors import UsageError, describe_exception
 
 MOST_BYTES = 256 << 20
@@ -76,7 +76,11 @@ def read_tokenizer(path: Path) -> Tokenizer:
             why=f"it is missing, or its suffix is not one of {', '.join(readers)}",
         )
     try:
-        return readers[path.suffix](path, read_bytes(path, MOST_BYTES))
+        data = read_bytes(path, MOST_BYTES)
+        if data.startswith(POINTER):
+            told = f"{path} is a Git LFS pointer"
+            raise UsageError(told, fix="run `git lfs pull`")  # noqa: TRY301
+        return readers[path.suffix](path, data)
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # such as the PanicException of a package in Rust
@@ -91,7 +95,10 @@ def _read_json(path: Path, data: bytes) -> Tokenizer:
     beside = path.with_name("tokenizer_config.json")
     named: dict[str, Any] = {}
     if beside.exists():
-        named = read_json(beside, dict[str, Any])
+        try:
+            named = read_json(beside, dict[str, Any])
+        except DocumentError as error:
+            raise UsageError(f"{beside} cannot be read", why=str(error)) from error
     found = {}
     for end, usual in SPECIALS.items():
         given = named.get(f"{end}_token")

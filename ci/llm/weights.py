@@ -18,7 +18,14 @@ from torch import Tensor
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder, Layer, pair_to_half
 from ci.llm.families import CONFIG, OF_LAYER, read_config
-from provisioning.documents import DocumentError, decode_json, decoding, open_regular, read_json
+from provisioning.documents import (
+    POINTER,
+    DocumentError,
+    decode_json,
+    decoding,
+    open_regular,
+    read_json,
+)
 from provisioning.errors import UsageError
 
 Weights = dict[str, Tensor]
@@ -38,7 +45,8 @@ def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():
-        raise UsageError(f"{path} has no weights", why=f"weights are read from {FORMS}")
+        why = f"weights are read from {FORMS}" if path.exists() else "there is no such file"
+        raise UsageError(f"{path} has no weights", why=why)
     return read_llama2c(path)
 
 
@@ -147,6 +155,12 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
 def _list_files(directory: Path) -> list[Path]:
     index = directory / INDEX
     if not index.is_file():
+        if not (directory / TENSORS).exists():
+            raise UsageError(
+                f"{directory} has neither {TENSORS} nor {INDEX}",
+                fix=f"fetch them, or if there is a pytorch_model.bin, write {TENSORS} with"
+                " transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR)",
+            )
         return [directory / TENSORS]
     try:
         held = read_json(index, TensorIndex).weight_map.values()
@@ -187,6 +201,8 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def _list_tensors(held: Any) -> Iterator[tuple[str, Tensor]]:
+    if held[: len(POINTER)].tobytes() == POINTER:
+        raise ValueError("it is a Git LFS pointer: run `git lfs pull`")
     size = int.from_bytes(held[:8].tobytes(), "little")
     if size > min(len(held) - 8, MOST_HEADER):
         raise ValueError(f"the header is too long: {size} bytes")

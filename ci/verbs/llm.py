@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     project = "estimate the size of a model's programs from its config.json, and lower nothing"
     add("--project CONFIG", project, type=user_path)
     add_options(parser, "--scheme", "--soc", gaps={"--soc": DEFAULT_SOC})
-    add("--prompt", "the text to continue", default="", again=str)
+    add("--prompt", "the text to continue", default="", check=require_text, again=str)
     number: Settings = {"type": int, "again": str, "always": True}
     tokens = "maximum number of tokens to generate; default: 48"
     add("--tokens", tokens, default=48, check=least(1), **number)
@@ -117,6 +117,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--timeout-s", default=600.0)
     add_options(parser, "--offline", *PARALLEL, gaps={"--reports": f"{SESSION}/"})
     add_options(parser, "--base", "--sarif", "--sdk", "--adaptor")
+
+
+def require_text(flag: str, value: str) -> None:
+    """Raise UsageError for an argument with bytes that are not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{flag} is not UTF-8", fix="pass the text in UTF-8") from error
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -42,6 +42,7 @@ MISTAKES = [
     ["--weights", "gone.bin", "--tokenizer", TOKENIZER],
     [*BOTH[:3], "small.bin"],
     [*BOTH, "--prompt", "no € here"],
+    ["--prompt", "Latin-1 \udce9"],
     ["--scheme", "u8"],
     ["--soc", "SM1"],
     ["--prefill", "1"],
@@ -109,7 +110,7 @@ def test_wrong_llm_options_are_refused_before_anything_is_fetched(
         code = main(["test-llm", *words])
         lines.append(f"{' '.join(words)}\n{code:d} {capsys.readouterr().err}")
     text = "\n".join(lines).replace(str(PLACE), "TINY").replace(str(tmp_path), "HERE")
-    check_snapshot(SNAPSHOTS / "usage.txt", text)
+    check_snapshot(SNAPSHOTS / "usage.txt", text.encode(errors="backslashreplace").decode())
 
 
 # -- what a call passes on ------------------------------------------------------------------------

@@ -19,11 +19,20 @@ from ci.models.tensors import TensorInfo
 from ci.verbs import llm as known
 from ci.verbs.llm import find_files
 from provisioning.console.progress import Progress
+from provisioning.documents import POINTER
 from provisioning.errors import QnnCiError
 from provisioning.manifest.targets import KnownDecoder, PinnedFile
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.llm.decoders import PLACE, SIZES
 from tests.unit.ci.llm.test_foreign import CONSTANTS, DECLARED, list_inputs
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8,
+    "low_freq_factor": 1,
+    "high_freq_factor": 4,
+    "original_max_position_embeddings": 64,
+}
 
 
 def list_programs() -> Iterator[Callable[[], Any]]:
@@ -78,6 +87,7 @@ def list_tokenizers(place: Path) -> Iterator[Callable[[], Any]]:
         ("empty.bin", b""),
         ("cut.bin", struct.pack("<4i", 2, 1, 2, 1) + row),
         ("broken.bin", b"no tokenizer at all"),
+        ("pointer.model", POINTER + b"/spec/v1"),
     ):
         (place / name).write_bytes(data)
         yield lambda name=name: read_tokenizer(place / name)
@@ -107,7 +117,8 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             {"rope_scaling": {"type": "linear"}},
             {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
             {"partial_rotary_factor": 0.0},
-            {"partial_rotary_factor": 0.001},
+            {"partial_rotary_factor": 0.5},
+            {"model_type": "phi3", "partial_rotary_factor": 0.001},
             {"model_type": "granite", "logits_scaling": 0},
             {"model_type": "gemma2", "query_pre_attn_scalar": -1},
             {"model_type": "gemma3_text", "layer_types": ["sliding_attention"]},
@@ -115,7 +126,10 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
                 "model_type": "gemma3_text",
                 "rope_parameters": {"sliding_attention": {"rope_theta": "x"}, "full_attention": 5},
             },
+            {"model_type": "gemma3_text", "use_bidirectional_attention": True},
             {"rope_scaling": {"rope_type": "llama3", "factor": "2"}},
+            {"rope_scaling": {**LLAMA3, "factor": 0}},
+            {"rope_scaling": {**LLAMA3, "high_freq_factor": 1}},
             {"num_hidden_layers": 0},
             {"rms_norm_eps": 0},
             {"rope_theta": -1.0},
@@ -133,8 +147,13 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
     folder.mkdir()
     yield lambda: read_weights(folder)
     config = {"model_type": "llama", **SIZES}
+    (place / "bare").mkdir()
+    (place / "bare/config.json").write_text(json.dumps(config))
+    yield lambda: read_weights(place / "bare")
+    yield lambda: read_weights(place / "bare/config.json")
     headers: list[Any] = [
         b"12345678",
+        POINTER + b"/spec/v1",
         struct.pack("<Q", 99) + b"{}",
         *(
             {"a": {"dtype": kind, "shape": [1], "data_offsets": ends}}

@@ -137,8 +137,9 @@ def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str, mod
     given = {**structs.asdict(scaling), key: "llama3", "something": "new"}
     # "rope_type" is the newer name, which counts.
     for one in (given, {**given, "rope_type": "llama3", "type": "linear"}):
-        change(model, rope_scaling=one)
-        assert read_weights(model)[0].rope_scaling == scaling
+        change(model, rope_scaling=one, rope_parameters={"rope_theta": 7.0})  # does not count
+        config, _ = read_weights(model)
+        assert (config.rope_scaling, config.rope_base) == (scaling, 10000.0)
     for none in (None, {}, {key: "default"}):
         change(model, rope_scaling=none)
         assert read_weights(model)[0].rope_scaling is None
