@@ -39,7 +39,7 @@ from ci.models.rounding import (
     read_terms,
     take_term,
 )
-from ci.onnx.models import read_constants
+from ci.onnx.models import list_graphs, read_constants
 from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
@@ -86,9 +86,13 @@ def predict_noise(
     ``right`` contains the outputs of the original model, and ``qnn`` is the version of QNN. The
     disturbed model is written to ``target``. Raises onnxruntime's errors if it cannot be run.
     """
-    onnx.save(disturb(onnx.load(model), read_terms(qnn)), target)
+    onnx.save(disturb(widen(onnx.load(model)), read_terms(qnn)), target)
     session = open_reference(target)
     runs = range(count_runs(array.size for arrays in right for array in arrays))
+    sets = [
+        tuple(one.astype(np.float32) if one.dtype == np.float16 else one for one in arrays)
+        for arrays in sets
+    ]
     made = [run_sets(session, sets) for _ in runs]
     return [
         np.stack([[one[n][index] - first[index] for n, first in enumerate(right)] for one in made])
@@ -96,6 +100,24 @@ def predict_noise(
         else np.empty(0)
         for index, array in enumerate(right[0])
     ]
+
+
+def widen(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Turn the float16 tensors of a model into float32, and return it. The CPU rounds each result
+    to float16, so an error that is added to one would be lost."""
+    for graph in list_graphs(model.graph):
+        for port in (*graph.input, *graph.output, *graph.value_info):
+            if port.type.tensor_type.elem_type == TensorProto.FLOAT16:
+                port.type.tensor_type.elem_type = TensorProto.FLOAT
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        for attribute in attributes:
+            if attribute.name in {"to", "dtype"} and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.FLOAT
+        for tensor in (*graph.initializer, *(one.t for one in attributes)):
+            if tensor.data_type == TensorProto.FLOAT16:
+                value = numpy_helper.to_array(tensor).astype(np.float32)
+                tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    return model
 
 
 def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
@@ -110,6 +132,8 @@ def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
         sizes = [size.dim_value for size in port.shape.dim]
         if all(sizes):
             writer.rows[name] = math.prod(sizes[:-1])
+        if port.HasField("shape") and not sizes:
+            writer.scalars.add(name)
     _round_given(graph, writer)
     rounded = find_float16(graph.node)
     given = {one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT}
@@ -233,6 +257,7 @@ class Writer(Values):
         self.reads.update(output.name for output in graph.output)
         self.terms: Terms = {}
         self.rows: dict[str, int] = {}  # of a value: the product of all sizes except the last
+        self.scalars: set[str] = set()  # values of rank 0
         self.added: list[Any] = []  # constants
         self.nodes: list[Any] = []
         self.count = 0
@@ -262,7 +287,7 @@ class Writer(Values):
                 error = self.add("Add", error, self.spread(finite, CELL, raw))
         if term.steps:
             error = self.add("Add", error, self.draw(raw, UNIFORM * term.steps))
-        self.add("Add", raw, self.share(term, finite, error), result=name)
+        self.add("Add", raw, self.share(name, term, finite, error), result=name)
 
     def name_term(self, node: Any, name: str) -> tuple[str, str, str]:
         """Return the key of the term of a node that computes the value ``name`` in float16."""
@@ -281,9 +306,12 @@ class Writer(Values):
         is_tall = self.rows.get(name, LEAST_TALL) >= LEAST_TALL
         return operator, FLOAT16, TALL if is_tall else ADD
 
-    def share(self, term: Term, value: str, error: str) -> str:
+    def share(self, name: str, term: Term, value: str, error: str) -> str:
         """Add the errors of a term that several elements of ``value`` share to ``error``: the bias,
-        and the gain of each row. Return the name of the sum."""
+        and the gain of each row. Return the name of the sum. The result ``name`` of rank 0 has
+        no such elements."""
+        if name in self.scalars:
+            return error
         if term.row:
             bounds = (self.constant(np.array([one], np.int64)) for one in (0, 1, -1))
             rows = self.draw(self.add("Slice", value, *bounds), UNIFORM * term.row)
@@ -327,7 +355,7 @@ class Writer(Values):
         if term.relative:
             steps = self.add("Add", steps, self.spread(signal, UNIFORM * term.relative, levels))
         if term.bias or term.varies or term.row:  # may be less than a step: rounded at random
-            steps = self.add("Add", self.share(term, signal, steps), self.draw(levels, 0.5))
+            steps = self.add("Add", self.share(name, term, signal, steps), self.draw(levels, 0.5))
         kind = self.find_weights(source)
         if kind in WIDE:
             # Twice the gain, because here each element has a separate error; QNN's is per channel.

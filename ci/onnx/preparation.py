@@ -61,7 +61,8 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     itself. Otherwise, the new model is written to ``target``.
 
     QNN's provider crashes if the weights in another file lack the optional field ``length``, so
-    they become part of the model. Up to IR version 3, each initializer is also an input that a
+    they become part of the model. Functions are replaced by their operators, as ONNX Runtime does.
+    Up to IR version 3, each initializer is also an input that a
     caller may replace, but QNN executes only nodes with constant weights. Raises StageError with
     onnx's error as its cause, for example if onnx cannot convert the opset.
     """
@@ -73,12 +74,13 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     lacks_length = any(
         "length" not in {one.key for one in tensor.external_data} for tensor in list_external(model)
     )
-    if not (shapes or is_bare or opset != wanted or lacks_length):
+    if not (shapes or is_bare or opset != wanted or lacks_length or model.functions):
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
-    if opset != wanted:  # the converter drops functions
+    if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
+    if opset != wanted:
         model = version_converter.convert_version(model, wanted)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     remove_initializer_from_input(model)

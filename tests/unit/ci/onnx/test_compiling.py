@@ -17,7 +17,7 @@ from msgspec import structs
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
 from onnx import TensorProto, load, save
-from onnx.helper import make_graph, make_node
+from onnx.helper import make_function, make_graph, make_node, make_opsetid
 from onnx.numpy_helper import to_array
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
@@ -376,6 +376,16 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
             max(opset, 13), 21
         )
         assert made.ir_version == model.ir_version > OLDEST_IR
+    path = write_model(tmp_path / "functions.onnx", *parts, opset=21)
+    model = load(path)
+    silu = [make_node("Sigmoid", ["a"], ["b"]), make_node("Mul", ["a", "b"], ["c"])]
+    model.functions.append(
+        make_function("my.ops", "Silu", ["a"], ["c"], silu, [make_opsetid("", 21)])
+    )
+    model.graph.node[0].CopyFrom(make_node("Silu", ["x"], ["y"], domain="my.ops"))
+    save(model, path)
+    made = load(write_normal_form(path, tmp_path / "other.onnx"))
+    assert [node.op_type for node in made.graph.node] == ["Sigmoid", "Mul"]
 
 
 def test_the_concatenated_parts_of_each_onnx_output_are_found(tmp_path: Path) -> None:

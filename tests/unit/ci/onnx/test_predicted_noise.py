@@ -96,6 +96,33 @@ def test_in_float16_the_noise_of_an_onnx_node_is_relative_to_its_value(
     assert (predict(tmp_path, nodes, given, weights)[0] == found).all()
 
 
+def test_a_model_in_float16_has_the_noise_of_the_same_model_in_float32(tmp_path: Path) -> None:
+    def nodes(to: int) -> Nodes:
+        cast = [("Cast", ["x"], ["a"], {"to": to}), ("MatMul", ["a", "w"], ["b"])]
+        return [*cast, ("Cast", ["b"], ["y"], {"to": TensorProto.FLOAT})]
+
+    single, _ = predict(tmp_path, nodes(TensorProto.FLOAT), EXACT, [constant("w", UNIT)])
+    weights = [constant("w", UNIT, np.float16)]
+    for given, kind in (
+        (EXACT, TensorProto.FLOAT),
+        (EXACT.astype(np.float16), TensorProto.FLOAT16),
+    ):
+        half, _ = predict(tmp_path, nodes(TensorProto.FLOAT16), given, weights, kind=kind)
+        np.testing.assert_array_equal(half, single)
+
+
+def test_a_result_of_rank_0_has_the_noise_of_a_single_element(tmp_path: Path) -> None:
+    weights = [constant("s", 0.01), constant("z", 0, np.uint16)]
+    nodes = [
+        ("ReduceMean", ["x"], ["a"], {"keepdims": 0}),
+        ("Exp", ["a"], ["b"]),
+        ("QuantizeLinear", ["b", "s", "z"], ["c"]),
+        ("DequantizeLinear", ["c", "s", "z"], ["y"]),
+    ]
+    found, _ = predict(tmp_path, nodes, weights=weights, shape=())
+    assert 0 < np.abs(found).max() <= 0.021
+
+
 def test_a_sum_of_two_tensors_with_few_rows_is_fused(tmp_path: Path) -> None:
     nodes = [("Add", ["x", "x"], ["a"]), ("Reshape", ["a", "s"], ["b"]), ("Tanh", ["b"], ["y"])]
     shape = [constant("s", [1, 7, 64], np.int64)]
