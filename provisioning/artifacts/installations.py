@@ -34,10 +34,11 @@ def find_installation(
     heads = [head for head, *rest in fixed if not rest or head.endswith("/")]
     expected = dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)])
     if missing := [path for path in expected if not (root / path).exists()]:
+        option = " (or --sdk)" if variable == adoption.choice else ""
         raise UnfitError(
             f"{variable}={named} is not a usable {request.name}",
             why=f"it has no {' and no '.join(missing)}",
-            fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
+            fix=f"correct {variable}{option}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
     check_minimum(request, variable, version)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from provisioning.artifacts.consent import trust_first_use
@@ -54,7 +55,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = parse_selection(args.names, read_options(args))
     if args.to:
         written = [str(path) for path in fill_mirror(requests, args.to, store, progress)]
-        hint = f"on the other machine, set QNN_CI_MIRROR={args.to.absolute()}\n"
+        hint = f"on the other machine, set QNN_CI_MIRROR={quote(str(args.to.absolute()))}\n"
         return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
     found = provision_artifacts(requests, store, progress, verify=args.verify)
     text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in found)

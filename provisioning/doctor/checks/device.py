@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build, see_dangling, split_sets
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
-from provisioning.doctor.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64
 from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN, is_loadable
 
@@ -63,6 +63,9 @@ DEVICES.when(
     QNN805=lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
     QNN807=lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
 )
+
+
+ENVIRONMENT.when(QNN808=lambda case: case.facts.devices == ())
 
 
 @DEVICES.check("QNN806")

@@ -671,6 +671,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN805": (device(is_root=False), device(is_root=False, root=False)),
     "QNN806": (device(libraries={"l": OTHER.text}), device(libraries={"l": ""})),
     "QNN807": (device(align=4096), device(align=16384)),
+    "QNN808": (within(devices=()), within(devices=(PHONE,))),
     "QNN901": (laid(checkout="1.4.1"), laid(checkout="1.5.1+cpu")),
     "QNN902": (laid(headers="2.50"), laid(headers="2.49")),
     "QNN903": (laid(no_device="unknown custom config socModel 0"), laid(no_device="")),
