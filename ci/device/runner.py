@@ -31,6 +31,7 @@ from provisioning.errors import StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
 
 LEASE_S, GRACE_S, PAUSE_S = 900, 30.0, 5.0
+TAKEN = (90, 91)  # take.sh: another computer has the lease, or is taking it
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
 TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
@@ -101,8 +102,9 @@ class DeviceRunner:
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
         """Take or extend the lease if it is free or expired, if this object owns it, or if its
-        owner is a process on this computer that has ended. Otherwise, return its holder. Raises the
-        same errors as ``Device.call``."""
+        owner is a process on this computer that has ended. Otherwise, return its holder. Raises
+        UnfitError if the user may not write to the device's directory, and the same errors as
+        ``Device.call``."""
         gone = ""
         while True:
             values = {"me": self.owner, "gone": gone, "seconds": int(seconds)}
@@ -110,6 +112,12 @@ class DeviceRunner:
             answer = self.device.call(script)
             if not answer.code:
                 return None
+            if answer.code not in TAKEN:
+                raise UnfitError(
+                    f"{self.device.name}: cannot write to {self.device.place}",
+                    why=answer.message,
+                    fix="pass another directory with --place, or remove this one on the device",
+                )
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
             if gone == owner or not is_gone(owner):
                 return Holder(owner or "another computer", left_s or "a few")

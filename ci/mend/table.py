@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from ci.facts.finding import Finding, Question, advise
+from ci.facts.kinds import NO_OUTPUTS
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from provisioning.errors import ManifestError
@@ -77,15 +78,20 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
     return tuple(row for row in rows if lane in row.lanes)
 
 
-def suggest_mending(report: Report, lane: RewriteLane, command: str) -> Report:
+def suggest_mending(
+    report: Report, lane: RewriteLane, command: str, *, on_device: bool = False
+) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
-    known to cure its first finding. A model that fails by itself has none. ``command`` is
-    the start of this command."""
+    known to cure its first finding. A model that fails by itself has none, and neither has a
+    program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
+    is the start of this command."""
     rows = read_rewrites(lane)
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
         if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
+            return case
+        if on_device and first.id == NO_OUTPUTS.id:
             return case
         if not any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows):
             return case

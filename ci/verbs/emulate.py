@@ -284,7 +284,7 @@ def run(
             ),
         )
     if is_htp:
-        report = suggest_mending(report, "torch", name_mending(args))
+        report = suggest_mending(report, "torch", name_mending(args), on_device=bool(device))
     if not device:
         return report
     return replace(report, remarks=(*report.remarks, deploy.describe_device(*device)))

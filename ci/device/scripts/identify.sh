@@ -23,7 +23,7 @@ done
 for tool in sha256sum tar; do
   if ! command -v $tool >/dev/null; then echo "lacks=$tool"; fi
 done
-mkdir -p "$place"
+mkdir -p "$place" || true # take.sh reports why not
 # shellcheck disable=SC2046 # the words of df's last line
 set -- $(df -kP "$place" | tail -n 1)
 echo "free_kb=$4"

@@ -8,8 +8,8 @@
 # same files. VmHWM is the largest resident memory so far; it is read often while the program loads.
 about='qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch' # lines of the system's log about the DSP
 running=../../running # each line has a signal and a process
+case $directory in /*) ;; *) directory=$PWD/$directory ;; esac
 cd "$place"; here=$(cd .. && pwd -P)
-case $directory in /*) ;; *) directory=$HOME/$directory ;; esac
 cat "$running" 2>/dev/null | while read -r signal old; do
   case $(readlink "/proc/$old/cwd") in "$here"/*) kill "-$signal" "$old" || true ;; esac
 done

@@ -7,13 +7,19 @@
 # leaves no partial lease. If several computers see that a lease has expired, each tries to create
 # the same directory in it, which is named after that time and the current minute. The one that
 # succeeds takes over the lease. This directory stays, because the others may try later. If the
-# computer is interrupted, another one can succeed in the next minute.
-mkdir -p "$place"; cd "$place"; now=$(date +%s); until=; owner=
+# computer is interrupted, another one can succeed in the next minute. The exit code is 90 or 91 if
+# another computer has the lease or is taking it, and 1 if this user may not write here.
+mkdir -p "$place" && cd "$place" || exit 1
+now=$(date +%s); until=; owner=
 line="$((now + seconds)) $me"
 if [ -f lease/held ]; then read -r until owner < lease/held; fi
 if [ -d lease ]; then
   if [ -z "$owner" ] || [ "$owner" = "$gone" ] || [ "$now" -ge "$until" ]; then
-    mkdir "lease/$until.$((now / 60))" || exit 91
+    turn=lease/$until.$((now / 60))
+    if ! mkdir "$turn"; then
+      if [ -d lease ] && [ ! -d "$turn" ]; then exit 1; fi
+      exit 91
+    fi
     late=; found=; if [ -f lease/held ]; then read -r late found < lease/held; fi
     if [ "$late $found" != "$until $owner" ]; then exit 91; fi
   elif [ "$owner" != "$me" ]; then
@@ -21,7 +27,7 @@ if [ -d lease ]; then
   fi
   echo "$line" > "lease/$me" && mv "lease/$me" lease/held; exit
 fi
-mkdir "new.$me" && echo "$line" > "new.$me/held"
+mkdir "new.$me" && echo "$line" > "new.$me/held" || exit 1
 if ! mv "new.$me" lease || [ -d "lease/new.$me" ]; then
   rm -rf "new.$me" "lease/new.$me"; exit 91
 fi

@@ -19,6 +19,7 @@ from ci.device.connection import SCRIPTS
 from ci.device.runner import DeviceRunner
 from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
 from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab, tool
 from tests.integration.device.test_faults import SIZE
 from tests.integration.device.test_runner import ECHO, SETS, open_program
@@ -200,6 +201,22 @@ def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
     assert held.read_text().endswith(f" {other.owner if refused else runner.owner}\n")
     assert bool(refused) == (command == "mkdir")
     assert [path.name for path in here.place.iterdir()] == ["lease"]
+
+
+@pytest.mark.parametrize("before", ["", "1000 another-1-a\n"])
+def test_a_directory_that_cannot_be_written_is_not_in_use(
+    here: Lab, tmp_path: Path, before: str
+) -> None:
+    runner = DeviceRunner(
+        here.device, read_bundle(write_bundle(tmp_path / "bundle")), "", Progress()
+    )
+    if before:
+        (here.place / "lease").mkdir(parents=True)
+        (here.place / "lease/held").write_text(before)
+    refuse = 'echo "$1: Permission denied" >&2; exit 1'
+    tool(here.bin, "mkdir", f'#!/bin/sh\n[ "$1" = -p ] || {{ {refuse}; }}; exec /bin/mkdir "$@"\n')
+    with pytest.raises(UnfitError, match="cannot write to"):
+        runner.take()
 
 
 @pytest.mark.parametrize("before", ["", "expired", "fresh"])

@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,16 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
     assert opened.runner.sent == first
     opened.run([SETS[0], [np.array([5, 6], np.float32)]])
     assert opened.runner.sent == first + 8
+
+
+def test_relative_places_are_below_the_directory_in_which_shells_start(
+    here: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/nowhere")
+    place = Path("on device")
+    lab = here._replace(device=replace(here.device, place=str(place)), place=place)
+    assert open_program(lab, tmp_path, ECHO).run(SETS)
 
 
 def test_a_lease_lasts_longer_than_the_time_limit_of_a_run(here: Lab, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Certainty, Place
-from ci.facts.kinds import INVALID, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
+from ci.facts.kinds import INVALID, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
 from ci.mend.mending import Mended
 from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
 from ci.mend.report import choose_exit, describe_case, make_document
@@ -238,5 +238,8 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
         make_report([structs.replace(other, findings=(left,))]), "torch", "mend"
     ).cases
     assert len(lstm.findings[0].remedies) == 1
+    silent = make_report([structs.replace(other, findings=(NO_OUTPUTS.find("exited with 127"),))])
+    assert suggest_mending(silent, "torch", "mend").cases != silent.cases
+    assert suggest_mending(silent, "torch", "mend", on_device=True).cases == silent.cases
     own = structs.replace(other, findings=(INVALID.find("net.py raised: no index"),))
     assert suggest_mending(make_report([own]), "torch", "mend").cases == (own,)
