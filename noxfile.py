@@ -298,7 +298,7 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
                 session.run(*pip, *wanted, **quiet)
                 session.run(*compile_all, success_codes=[0, 1], **quiet)
     except CommandFailed:
-        hint = "see pip's output above, and check its index, proxy and certificates"
+        hint = "see pip's output above, and check the disk, pip's index, proxy and certificates"
         fail(session, DOWNLOAD, f"{environment} could not be created: {hint} (pip config list)")
     stamp.write_text(digest_group(group, executorch))
 

@@ -284,8 +284,7 @@ def make_document(audit: Audit) -> Document:
         for (model, fault), where in group_faults(audit).items()
     ]
     tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
-    notes = tuple(one for one in (tools, audit.command) if one)
-    return Document("Operator audit", summarize(audit), (table, *cards), notes)
+    return Document("Operator audit", summarize(audit), (table, *cards), (tools,) if tools else ())
 
 
 def measure_extra(one: Audited) -> int | None:
