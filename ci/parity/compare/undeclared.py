@@ -30,19 +30,21 @@ from ci.parity.policy import matches
 def find_header_drift(index: Index) -> Iterator[Finding]:
     """Yield a finding for each header that no Buck target lists, although one should.
 
-    In packages where Buck compiles C++, these are headers that a CMake target lists, and headers in
-    folders where Buck lists headers or sources.
+    In packages where Buck compiles C++, these are headers that a CMake target lists, headers in
+    folders where Buck lists headers or sources, and headers that a listed file includes by their
+    full path.
     """
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
     folders |= {directory_of(path) for path in listed if is_header(path)}
-    given = {entry.path for target in index.built for entry in target.headers}
+    wanted = {entry.path for target in index.built for entry in target.headers}
+    wanted |= {header for path in listed for header in index.facts.needed.get(path, ())}
     for path in index.facts.files - listed:
         if not is_header(path) or index.is_outside(path):
             continue
         if index.package_of(path) not in index.native_packages:
             continue
-        if directory_of(path) not in folders and path not in given:
+        if directory_of(path) not in folders and path not in wanted:
             continue
         target = nearest_buck_target(index, path, None)
         is_used = path.rpartition("/")[2] in index.facts.header_names
