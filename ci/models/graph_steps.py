@@ -79,6 +79,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``factor``: the magnitude of a constant operand with one element
     - ``second``: the value of a constant second operand with one element, or 0 if it is negative
     - ``uniform``: 1 if an operand is a constant with several elements, all equal
+    - ``varied``: the index of an operand that is a constant with elements that are not all equal
     - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
       the padded input, along its worst axis, or 0
     - ``tiled``: 1 if a pooling operator's stride is its kernel, and its padding is counted or adds
@@ -155,6 +156,8 @@ def _measure_constants(operands: Sequence[Operand]) -> Measures:
                 yield "second", (max(one.least, 0.0),)
         elif one.uniform:
             yield "uniform", (1.0,)
+        elif one.constant:
+            yield "varied", (float(place),)
 
 
 def _measure_norm(operands: Sequence[Operand]) -> Measures:

@@ -76,6 +76,10 @@ from provisioning.errors import FailedError
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 ROUNDS = {"QuantizeLinear", "DynamicQuantizeLinear"}
+DRAWS = {
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial"),
+}
 Bounds = tuple[list[Arrays], list[Arrays]]
 
 
@@ -325,11 +329,37 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
-    """Return the model's outputs for each sample, computed by ONNX Runtime on the CPU."""
+    """Return the model's outputs for each sample, computed by ONNX Runtime on the CPU. Raises
+    StageError, with a FailedError as its cause if they are random or their shapes vary."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
     with stage(CPU):
-        return run_sets(session, sets)
+        require_repeatable(model)
+        outputs = run_sets(session, sets)
+        for first, *others in zip(*outputs, strict=True):
+            for other in others:
+                if other.shape != first.shape:
+                    raise FailedError(
+                        f"the shape of an output depends on the data: {[*first.shape]} for one"
+                        f" sample, {[*other.shape]} for another",
+                        why="QNN supports only fixed shapes",
+                        fix="end the model before the operator that counts elements, such as"
+                        " NonZero or NonMaxSuppression",
+                    )
+    return outputs
+
+
+def require_repeatable(model: Path) -> None:
+    """Raise FailedError if a model draws random numbers."""
+    graph = onnx.load(model, load_external_data=False).graph
+    for node in (node for one in list_graphs(graph) for node in one.node):
+        if node.op_type in DRAWS:
+            raise FailedError(
+                f"the model draws random numbers, in {node.op_type}"
+                f" {node.name or node.output[0]!r}",
+                why="its outputs differ from run to run, so nothing can be compared with them",
+                fix="make the random numbers an input of the model",
+            )
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:

@@ -252,6 +252,7 @@ def transpose_groups(outputs: int) -> Callable[..., Tensor]:
 
 
 LIMITED, IN_ONNX = "relu-between-product-and-sum", "relu-between-product-and-sum-in-onnx"
+UNLIKE = torch.arange(4.0).reshape(1, 4, 1, 1)
 HALVES = torch.full((4, 1, 1), 0.5)
 
 
@@ -308,6 +309,10 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: limit(x * 0.5, 0.001), "8a8w", []),
         (lambda net, x: limit(x * HALVES), "8a8w", []),
         (lambda net, x: limit(x / 2), "8a8w", []),
+        (lambda net, x: (x + UNLIKE) * 0.5, "fp16", ["add-before-factor"]),
+        (lambda net, x: (UNLIKE + x) * 0.5, "fp16", []),
+        (lambda net, x: (UNLIKE[:, :1] + x.tanh()) * 0.5, "fp16", []),  # as in GELU
+        (lambda net, x: (x + HALVES) * 0.5, "fp16", []),
         (lambda net, x: limit(x.sigmoid() * 2), "8a8w", []),
         (transpose_groups(2), "16a8w", ["conv-transpose-of-groups"]),
         (transpose_groups(1), "u8_channel", []),
