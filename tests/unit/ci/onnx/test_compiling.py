@@ -175,6 +175,28 @@ def test_a_refused_onnx_model_names_the_stage_and_cause_of_the_refusal(
     assert cause in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("RandomNormalLike", "the model draws random numbers, in RandomNormalLike 'y'"),
+        ("NonZero", "the shape of an output depends on the data: [2, 3] for one sample"),
+    ],
+)
+def test_a_model_whose_outputs_cannot_be_compared_is_refused(
+    tmp_path: Path, provider: Provider, kind: str, cause: str
+) -> None:
+    result = tensor("y", (1, 3)) if kind != "NonZero" else tensor("y", (2, "n"), TensorProto.INT64)
+    nodes = [make_node(kind, ["x"], ["y"])]
+    model = write_model(tmp_path / "net.onnx", nodes, [tensor("x", (1, 3))], [result])
+    np.save(tmp_path / "x.npy", np.triu(np.ones((6, 3), np.float32))[:, None])
+    data = {"inputs": str(tmp_path / "x.npy"), "calibration": str(tmp_path / "x.npy")}
+    with pytest.raises(StageError, match="CPU") as caught:
+        compile_case(
+            tmp_path / "scratch", make_engine(tmp_path / "sdk"), model, Scheme.FP16, **data
+        )
+    assert cause in str(caught.value.__cause__)
+
+
 def test_a_context_for_another_soc_is_not_kept(tmp_path: Path, provider: Provider) -> None:
     provider.blob = make_blob(soc="SM8750", arch=79)
     engine, model = make_engine(tmp_path / "sdk"), write_relu(tmp_path / "net.onnx")
