@@ -137,12 +137,15 @@ def list_wanted(
             fault = "contains no library to sign" if selection.op_package.is_dir() else "not found"
             missing.append(f"{selection.op_package} ({fault})")
     if missing:
+        fix = (
+            "for libraries of an SDK, run `qnn-ci fetch lpai`, or pass the directory of the "
+            "SDK with --qnn-sdk or --hexagon-tools; for libraries of ExecuTorch, run `qnn-ci build "
+            "direct` and pass its directory with --build-dir"
+        )
         raise UnfitError(
             "libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="for libraries of an SDK, run `qnn-ci fetch lpai`, or pass the directory of the "
-            "SDK with --qnn-sdk or --hexagon-tools; for libraries of ExecuTorch, run `qnn-ci build "
-            "direct` and pass its directory with --build-dir",
+            fix=fix if selection.lpai_arch else "correct the path",
         )
     names = [one.name for one in wanted]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
