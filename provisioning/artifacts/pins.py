@@ -158,7 +158,9 @@ def plan_update(
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
     before = read_text(path)
     for known in request.toolchain.releases:
-        if known != old and known.version == version.removeprefix("v"):
+        if known.version == version.removeprefix("v"):
+            if known == old:
+                return []
             after = rewrite_default(before, request, known.version)
             figures = plan_baselines(request.name, old.version, known.version, carry=carry)
             return [Change(path, before, after), *figures]

@@ -184,8 +184,13 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
         words.append(f"--uploaded-prior-to=P{days}D")
     if machine == old.platform:
         platforms = [old.platform]
-    with job.progress.waiting(job.request.name):
-        download_with_pip(wanted, platforms, old.python, words)
+    try:
+        with job.progress.waiting(job.request.name):
+            download_with_pip(wanted, platforms, old.python, words)
+    except DownloadError as error:
+        of = f"{old.package}, of which {old.package_version} contains {job.request.label}"
+        fix = f"name a version of {of}" + (", or lower --cooldown" if days else "")
+        raise DownloadError(error.what, why=error.why, fix=f"{fix}; {error.fix}") from error
     (wheel,) = job.root.glob("*.whl")
     return wheel
 

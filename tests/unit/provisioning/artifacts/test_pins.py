@@ -131,6 +131,7 @@ def test_version_that_the_manifest_has_becomes_the_default(
     shutil.copytree(manifests_root(), sdk.root / "copy")
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(sdk.root / "copy"))
     before = read_toolchain("qnn-sdk")
+    assert plan_update(ask("qnn-sdk"), before.default, sdk.store, sdk.progress) == []
     figures = sdk.root / "copy/baselines"
     old, new = (figures / f"qnn-sdk-{one}.toml" for one in (before.default, "2.43.0.260128"))
     write(old, "# figures\n")
