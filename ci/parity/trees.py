@@ -181,14 +181,25 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
     """Return the tree of a directory. If ``revision`` is given, or ``source`` is a bare git
     directory, return the tree of the revision, by default HEAD.
 
-    Raises UsageError if ``source`` is not a directory, or has no git directory for the revision.
+    Raises UsageError if ``source`` is not a directory, has no git directory for the revision, or is
+    a sparse checkout.
     """
     git_dir = find_git_dir(source)
     if revision is None and git_dir != source:
+        if git_dir and lacks_files(source):
+            fix = "pass --rev HEAD, or run `git sparse-checkout disable`"
+            raise UsageError(f"{source} is a sparse checkout, which lacks files", fix=fix)
         return DirectoryTree(source, layout)
     if git_dir is None:
         raise UsageError(f"{source} is not a git directory", fix="omit --rev")
     return RevisionTree(git_dir, "HEAD" if revision is None else revision, layout)
+
+
+def lacks_files(checkout: Path) -> bool:
+    """Return whether git leaves files of the index out of the checkout."""
+    with suppress(ToolError):  # git is not installed, or cannot read the checkout
+        return b"\0S " in b"\0" + ask_git(checkout, "ls-files", "-t", "-z")
+    return False
 
 
 def find_git_dir(source: Path) -> Path | None:

@@ -451,6 +451,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     [
         ("none", None, "is not a directory"),
         ("empty", "HEAD", "is not a git directory"),
+        ("sparse", None, "is a sparse checkout"),
         ("checkout", "gone", "has no revision 'gone'"),
         ("checkout", "", "'' is not a revision"),
         ("checkout", "--all", "'--all' is not a revision"),
@@ -460,9 +461,12 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
 def test_a_tree_that_is_not_there_is_refused(
     tmp_path: Path, place: str, revision: str | None, told: str
 ) -> None:
-    for name in ("empty", "checkout"):
+    for name in ("empty", "checkout", "sparse"):
         (tmp_path / name).mkdir()
-    git(tmp_path / "checkout", "init", "--quiet")
+    for name in ("checkout", "sparse"):
+        git(tmp_path / name, "init", "--quiet")
+    git(tmp_path / "sparse", "update-index", "--add", "--cacheinfo", f"100644,{'1' * 40},a")
+    git(tmp_path / "sparse", "update-index", "--skip-worktree", "a")
     with pytest.raises(UsageError, match=re.escape(told)):
         open_tree(tmp_path / place, revision)
 
