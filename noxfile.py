@@ -446,6 +446,8 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     """Run a verb with ``words`` in the environment that it needs for them."""
     group = ask_ci("--environment", verb, *words)
+    if group in LARGE and verb in CHECKED and words and is_refused(session, group, verb, *words):
+        group = "core"
     if group in LARGE:
         fetch_library(session, group)
     lowers = verb in {"test-emulator", "test-upstream", "audit"}
@@ -455,6 +457,22 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     if verb == "doctor" and python.exists() and "--python" not in " ".join(words):
         words = (*words, "--python", str(python))  # the doctor itself needs no torch
     run_module(session, group, "ci", verb, *words, executorch=executorch)
+
+
+# Verbs that check their arguments and then, before anything else, that torch is installed.
+CHECKED = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "mend", "localise"}
+
+
+def is_refused(session: nox.Session, group: str, verb: str, *words: str) -> bool:
+    """Return whether a verb refuses ``words``. The small environment shows this before that of the
+    group, which takes minutes, is installed. If it is, the verb itself shows it."""
+    require_host(session, group)
+    if is_made(find_environment(session, group), group):
+        return False
+    command = [str(make_environment(session, "core")), "-m", "ci", verb, *words]
+    env = {**os.environ, "QNN_CI_SESSIONS": list_sessions(session)}
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    return ended.returncode == USAGE
 
 
 def run_build(session: nox.Session, verb: str, *words: str) -> None:

@@ -96,11 +96,19 @@ def test_the_doctor_needs_no_torch_to_run(bare: Place) -> None:
     assert not (bare.clone / ".nox" / "lowering").exists()
 
 
-def test_an_executorch_that_is_not_supported_is_refused_before_it_is_installed(
-    bare: Place,
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("test_emulator -- --model mlp --executorch 1.0.1", "1.4.1"),
+        ("test_emulator -- --modle mlp", "did you mean --model?"),
+        ("audit -- --model gone.py:factory", "gone.py is not a file"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_torch_is_installed(
+    bare: Place, words: str, shown: str
 ) -> None:
-    ended = run(bare, "./nox -s test_emulator -- --model mlp --executorch 1.0.1")
-    assert (ended.code, "1.4.1" in ended.text) == (2, True), ended.text
+    ended = run(bare, f"./nox -s {words}")
+    assert (ended.code, shown in ended.text) == (2, True), ended.text
     assert not list((bare.clone / ".nox").glob("lowering*"))
 
 
