@@ -16,13 +16,12 @@ import msgspec
 from ci.cases.cache import CompileResult, as_compiled
 from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR
-from ci.cases.spec import CaseSpec
+from ci.cases.spec import CaseSpec, match_all
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
-from ci.models.suite import DEFAULT_SOC
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
@@ -97,11 +96,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     is_onnx = args.frontend == "onnx" if args.frontend else bool(files)
     lane, profile = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
     policy = read_limits(args, profile, progress)
-    soc = DEFAULT_SOC
-    if device:  # compile for its SoC or, if socs.toml lacks that, for one with the same Hexagon
-        alike = (name for name, one in read_socs().items() if one.hexagon == device.hexagon)
-        soc = device.soc or next(alike)
-    specs = select_asked(args, policy, lane, soc)
+    args = choose_soc(args, device)
+    specs = select_asked(args, policy, lane)
     specs, tools = prepare_tools(args, specs, policy, progress, is_onnx=is_onnx)
     options = Options(
         policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
@@ -119,6 +115,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
     failed = any(case.estimate.simulation is None for case in cases)
     return Outcome(render_estimates(cases), data, ExitCode.FAILED if failed else ExitCode.OK)
+
+
+def choose_soc(args: argparse.Namespace, device: Device | None) -> argparse.Namespace:
+    """Return the arguments with the SoC of a device as --soc or, if socs.toml lacks that, with an
+    SoC with the same Hexagon. Raises UsageError if --soc matches another SoC."""
+    if not device:
+        return args
+    socs = read_socs()
+    alike = [name for name, soc in socs.items() if soc.hexagon == device.hexagon]
+    own = [device.soc] if device.soc else alike
+    if others := sorted({*match_all("SoC", args.soc, sorted(socs))} - {*own}):
+        has = device.soc or f"Hexagon V{device.hexagon}"
+        told = f"{device.device} has {has}, and not {others[0]}"
+        raise UsageError(told, fix="pass either --device or --soc")
+    return argparse.Namespace(**{**vars(args), "soc": args.soc or own[:1]})
 
 
 def judge_result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,7 @@ from ci.report.schema import (
     Simulation,
     Status,
 )
-from ci.verbs.estimate import EstimatedCase, render_estimates
+from ci.verbs.estimate import EstimatedCase, choose_soc, render_estimates
 from provisioning.errors import ManifestError, UsageError
 from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
 from tests.stand_ins.reports import make_report
@@ -191,6 +192,27 @@ def test_a_device_name_must_match_exactly_one_device(text: str, count: str) -> N
     assert find_device("galaxy s24").soc == "SM8650"
     with pytest.raises(UsageError, match=count):
         find_device(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "given_socs", "chosen"),
+    [
+        ("s24", [], ["SM8650"]),
+        ("s24", ["sm865*"], ["sm865*"]),
+        ("s24", ["SM8550"], "Samsung Galaxy S24 has SM8650, and not SM8550"),
+        ("x2 elite", ["SM8850"], ["SM8850"]),
+        ("x2 elite", ["SM8*"], "Hexagon V81, and not SM8350"),
+    ],
+)
+def test_a_device_chooses_the_soc_and_contradicts_others(
+    name: str, given_socs: list[str], chosen: list[str] | str
+) -> None:
+    args, device = Namespace(soc=given_socs), find_device(name)
+    if isinstance(chosen, list):
+        assert choose_soc(args, device).soc == chosen
+        return
+    with pytest.raises(UsageError, match=chosen):
+        choose_soc(args, device)
 
 
 @given(
