@@ -17,15 +17,19 @@ from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
 from ci.onnx.layers import (
     EXPOSED,
-    ONNX_QUANTIZERS,
     compute_sets,
     computes,
     copy_node,
-    infer,
     list_losses,
     skip_rounding,
 )
-from ci.onnx.models import list_bodies, list_graphs, list_required_inputs
+from ci.onnx.models import (
+    ONNX_QUANTIZERS,
+    infer,
+    list_bodies,
+    list_graphs,
+    list_required_inputs,
+)
 from ci.onnx.precision import find_origin, name_result
 from ci.onnx.preparation import quantize_file
 from ci.onnx.source import Arrays, Source

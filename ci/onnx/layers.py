@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from ci.judging.figures import measure_pooled
 from ci.models.rounding import list_clipped
 from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
-from ci.onnx.models import read_constants
+from ci.onnx.models import infer, read_constants
 from ci.onnx.noise import MOVES, Values
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
 from ci.onnx.session import open_reference, run_sets
@@ -28,7 +28,6 @@ MOST_VALUES = 1 << 28  # elements held in memory at a time
 # Of a model for which each rounding is tried alone: their number, and the elements of its results.
 MOST_PROBES, MOST_PROBED = 96, 1 << 24
 EXPOSED = "{}/layer"
-ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def find_loss(
@@ -264,21 +263,6 @@ def find_clipped(
         (name_node(name, values.makers), name in given, *bounds, float(low), float(high))
         for (name, bounds), low, high in zip(ranges.items(), lows, highs, strict=True)
     )
-
-
-def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred shapes, including those computed from other shapes. ONNX does
-    not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
-    known = onnx.ModelProto()
-    known.CopyFrom(model)
-    for node in known.graph.node:
-        if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
-            node.domain = ""
-    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
-    del model.graph.value_info[:], model.graph.output[:]
-    model.graph.value_info.extend(inferred.value_info)
-    model.graph.output.extend(inferred.output)
-    return model
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:

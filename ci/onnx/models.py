@@ -59,6 +59,7 @@ QUANTIZED = (
     "QLinearConv",
     "QLinearMatMul",
 )
+ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 CONTROL_FLOW = ("Loop", "Scan")
 # By TensorProto.DataType. The last ones, from bfloat16 on, have no type in numpy.
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"} | {
@@ -369,6 +370,21 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         fix = "export with a smaller input"
         limit = mib(LIMIT_BYTES)
         yield Fault(f"{label} of shape {sizes} exceeds HTP's limit for a graph: {limit}", fix)
+
+
+def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with inferred shapes, including those computed from other shapes. ONNX does
+    not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    for node in known.graph.node:
+        if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
+            node.domain = ""
+    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.value_info.extend(inferred.value_info)
+    model.graph.output.extend(inferred.output)
+    return model
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:

@@ -39,7 +39,7 @@ from ci.models.rounding import (
     read_terms,
     take_term,
 )
-from ci.onnx.models import list_graphs, read_constants
+from ci.onnx.models import infer, list_graphs, read_constants
 from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
@@ -123,9 +123,8 @@ def widen(model: onnx.ModelProto) -> onnx.ModelProto:
 def disturb(model: onnx.ModelProto, terms: Terms) -> onnx.ModelProto:
     """Add errors to a model, and return it. The errors are added after each quantizer of a computed
     value, after each float16 computation, and to the model's inputs and constants."""
-    graph = model.graph
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    ports = {one.name: one.type.tensor_type for one in (*inferred.value_info, *inferred.output)}
+    graph = infer(model).graph
+    ports = {one.name: one.type.tensor_type for one in (*graph.value_info, *graph.output)}
     writer = Writer(graph)
     writer.terms = terms
     for name, port in ports.items():

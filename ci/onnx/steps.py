@@ -13,8 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from ci.models.graph_steps import LARGEST, MOST_ELEMENTS, Operand, Step, measure_step
-from ci.onnx.layers import infer
-from ci.onnx.models import read_attributes, read_constants
+from ci.onnx.models import infer, read_attributes, read_constants
 
 PASSES_ON = frozenset({"Identity", "Dropout", "Cast"})  # a pattern ignores them
 NORMS = {"RMSNormalization": "rms_norm", "SimplifiedLayerNormalization": "rms_norm"}

@@ -110,6 +110,18 @@ def subtract_negative(graph: Graph, node: Any) -> None:
         graph.replace([node], [graph.add("Sub", x, -value)], "x + c", "x - (-c)")
 
 
+@rewrites("silu-by-tanh", "Mul")
+def silu_of_tanh(graph: Graph, node: Any) -> None:
+    """Compute SiLU as ``h * tanh(h) + h``, where h is ``0.5 * x``."""
+    for x, other in (node.input, reversed(node.input)):
+        sigmoid = graph.maker(other, "Sigmoid")
+        if sigmoid and sigmoid.input[0] == x and graph.is_float(x):
+            half = graph.add("Mul", x, 0.5)
+            result = graph.add("Add", graph.add("Mul", half, graph.add("Tanh", half)), half)
+            graph.replace([sigmoid, node], [result], "x * sigmoid(x)", "h * tanh(h) + h, h = x / 2")
+            return
+
+
 @rewrites("mish-by-sigmoid", "Mish", "Softplus")
 def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     """Compute Mish as ``x * (1 - s * s) / (1 + s * s)``, where s is ``sigmoid(-x)``."""

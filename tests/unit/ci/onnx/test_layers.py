@@ -14,7 +14,8 @@ from onnx import helper, load, numpy_helper, save
 
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
-from ci.onnx.layers import expose_layers, find_clipped, find_loss, infer
+from ci.onnx.layers import expose_layers, find_clipped, find_loss
+from ci.onnx.models import infer
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
