@@ -51,7 +51,13 @@ from ci.executorch.internals import (
     qnn_passes,
     utils,
 )
-from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
+from ci.executorch.quantize import (
+    NO_GRID,
+    check_dtypes,
+    find_grids,
+    quantize_model,
+    round_blocks,
+)
 from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
@@ -218,6 +224,7 @@ class Lowering:
             exact = round_blocks(module) if scheme.recipe.block else module
             with keep_state(exact):
                 quantized = run_eager(exact, model.evaluation)
+            check_dtypes(Path(model.name).name, model.reference[0], quantized[0])
             self.staging.write(QUANTIZED, quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
             with self.staging.notes.of("the layer at which quantization costs the most"):

@@ -136,6 +136,19 @@ def check_float32(model: Model, scheme: Scheme) -> None:
             )
 
 
+def check_dtypes(name: str, wanted: Inputs, quantized: Inputs) -> None:
+    """Raise FailedError if an output of a quantized model has another dtype than in float32, as
+    that of a quotient of integers."""
+    for number, (tensor, made) in enumerate(zip(wanted, quantized, strict=True)):
+        if tensor.dtype != made.dtype:
+            before, after = (str(one.dtype).removeprefix("torch.") for one in (tensor, made))
+            raise FailedError(
+                f"output {number} of {name} is {after} instead of {before} when quantized",
+                why="ExecuTorch quantizes operators on integers, such as a quotient, as floats",
+                fix="convert the output at the end of forward, for example with .int()",
+            )
+
+
 def round_blocks(module: Any) -> Any:
     """Return a copy of ``module`` in which the blocks' scales are rounded as for QNN: to sixteenths
     of the largest scale in their channel.

@@ -101,7 +101,8 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
 def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         is_array = hasattr(value, "__array__")
-        fix = "convert it with torch.from_numpy" if is_array else CONSTANT
+        fix = POSITIONAL if isinstance(value, (Mapping, tuple, list)) else CONSTANT
+        fix = "convert it with torch.from_numpy" if is_array else fix
         raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
     check_tensor(name, place, value)
     if value.device.type != "cpu":

@@ -42,6 +42,7 @@ OVERLOADS = {
     **dict.fromkeys(("mean", "squeeze"), "dim"),
     "sum": "dim_IntList",
     "rsub": "Scalar",
+    "to": "dtype",
 }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,15 @@ from torch import Tensor
 from torch.fx import Node
 
 from ci.mend.axes import find_growth
-from ci.mend.torch_rewrites.editing import Editor, argument, aten, rewrites, shape_of, value_of
+from ci.mend.torch_rewrites.editing import (
+    CASTS,
+    Editor,
+    argument,
+    aten,
+    rewrites,
+    shape_of,
+    value_of,
+)
 from ci.mend.torch_rewrites.elements import surround
 from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
 
@@ -252,6 +261,21 @@ def separate_maximum(edit: Editor, node: Node) -> None:
     for user in [user for user in node.users if user.users]:
         word, axes = (f"a{end}", [axis]) if user.args[1] == 0 else (f"arg{end}", axis)
         edit.replace(user, getattr(edit, word)(node.args[0], axes, keep), f"x.{word}(dim)")
+
+
+@rewrites("narrow-indices", aten.topk.default, aten.sort.default, aten.sort.stable)
+def narrow_indices(edit: Editor, node: Node) -> None:
+    """Cast indices to int32, as which QNN writes them, and back to int64."""
+    users = [user for user in node.users if user.users]
+    read = {one for user in users if user.args[1] == 1 for one in user.users}
+    if all(one.target in CASTS and value_of(one).dtype == torch.int32 for one in read):
+        return  # no one reads them, or they are cast already
+    again = edit.call_again(node)
+    for user in users:
+        new = edit.call(operator.getitem, again, user.args[1])
+        for dtype in (torch.int32, torch.int64) if user.args[1] == 1 else ():
+            new = edit.to(new, dtype)
+        edit.replace(user, new, "indices.to(torch.int32).to(torch.int64)")
 
 
 @rewrites(

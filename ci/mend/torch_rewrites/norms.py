@@ -78,6 +78,37 @@ def write_variance(edit: Editor, node: Node) -> None:
     edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
+@rewrites("write-distance", aten.cosine_similarity.default, aten.pairwise_distance.default)
+def write_distance(edit: Editor, node: Node) -> None:
+    """Write a cosine similarity or a Euclidean distance with products and sums."""
+    first, second, *_ = node.args
+    eps = argument(node, "eps")
+    if node.target is aten.cosine_similarity.default:
+        axes = [argument(node, "dim")]
+        dot, *squares = (
+            edit.sum(edit.mul(*pair), axes)
+            for pair in ((first, second), (first, first), (second, second))
+        )
+        lengths = (edit.clamp_min(edit.sqrt(one), eps) for one in squares)
+        new = edit.div(dot, edit.mul(*lengths))
+        edit.replace(
+            node, new, "(x * y).sum(dim) / (|x| * |y|), with |x| = (x * x).sum(dim).sqrt()"
+        )
+    elif argument(node, "p") == 2:
+        apart = edit.add(edit.sub(first, second), eps)
+        new = edit.sqrt(edit.sum(edit.mul(apart, apart), [-1], bool(argument(node, "keepdim"))))
+        edit.replace(node, new, "((x - y + eps) * (x - y + eps)).sum(-1).sqrt()")
+
+
+@rewrites("name-axes", aten.mean.default, aten.sum.default)
+def name_axes(edit: Editor, node: Node) -> None:
+    """Write a mean or a sum over all axes with their numbers."""
+    reduce = edit.mean if node.target is aten.mean.default else edit.sum
+    axes = [*range(len(shape_of(node.args[0])))]
+    if axes and argument(node, "dtype") is None:
+        edit.replace(node, reduce(node.args[0], axes), "x.mean(dim=(0, 1, ...))")
+
+
 @rewrites("scale-batch-norm", aten.batch_norm.default)
 def scale_batch_norm(edit: Editor, node: Node) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""

@@ -217,3 +217,67 @@ def softplus_before() -> Model:
 
 def softplus_after() -> Model:
     return make(lambda _, x: x.relu() + torch.log1p(torch.exp(-x.abs())), ROWS)
+
+
+def halved_before() -> Model:
+    net, example, samples = halved_after()
+    return net.half(), tuple(x.half() for x in example), [(x.half(),) for (x,) in samples]
+
+
+def halved_after() -> Model:
+    layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+    return make(lambda p, x: p["a"](x.view(1, 1, 8, 32)), ROWS, a=lambda: layers)
+
+
+def quantized_before() -> Model:
+    net, *inputs = quantized_after()
+    return torch.ao.quantization.quantize_dynamic(net, {nn.Linear}), *inputs
+
+
+def quantized_after() -> Model:
+    return make(lambda _, x: x.relu(), ROWS)
+
+
+def modulated_before() -> Model:
+    def compute(parts: Any, x: Tensor) -> Tensor:
+        factors = x.exp().mean((0, 2)).view(1, 8, 1, 1)
+        return functional.conv2d(x.view(1, 8, 4, 8), parts["a"].weight * factors)
+
+    return make(compute, ROWS, a=lambda: nn.Conv2d(8, 4, 3))
+
+
+def modulated_after() -> Model:
+    def compute(parts: Any, x: Tensor) -> Tensor:
+        factors = x.exp().mean((0, 2)).view(1, 8, 1, 1)
+        return functional.conv2d(x.view(1, 8, 4, 8) * factors, parts["a"].weight)
+
+    return make(compute, ROWS, a=lambda: nn.Conv2d(8, 4, 3))
+
+
+class Quotient(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.tensor(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.argmax(-1) // self.n).int()
+
+
+def quotient_before() -> Model:
+    return make(lambda _, x: (x.argmax(-1) // 8).int(), ROWS)
+
+
+def quotient_after() -> Model:
+    return make(lambda p, x: p["a"](x), ROWS, a=Quotient)
+
+
+def cosine_before() -> Model:
+    return make(lambda _, x, y: functional.cosine_similarity(x, y), ROWS, ROWS)
+
+
+def cosine_after() -> Model:
+    def compute(_: Any, x: Tensor, y: Tensor) -> Tensor:
+        lengths = (x * x).sum(1).sqrt() * (y * y).sum(1).sqrt()
+        return (x * y).sum(1) / lengths
+
+    return make(compute, ROWS, ROWS)

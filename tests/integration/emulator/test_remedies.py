@@ -36,7 +36,14 @@ PAIRS = {
         "maximum": "",
         "erf": "",
     },
-    "fp16": {"split_weight": "multihead-attention-fp16"},
+    "fp16": {
+        "split_weight": "multihead-attention-fp16",
+        "halved": "half-batch-norm",
+        "quantized": "quantized-module",
+        "modulated": "computed-weight",
+        "quotient": "floor-divide-by-number",
+        "cosine": "delegate-signature",
+    },
 }
 
 

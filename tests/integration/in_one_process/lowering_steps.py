@@ -315,6 +315,18 @@ def test_a_degenerate_reference_is_refused_before_lowering_and_names_the_inputs(
     assert not (tmp_path / "quantized").exists()
 
 
+def test_an_output_that_is_of_another_dtype_when_quantized_is_refused(tmp_path: Path) -> None:
+    class Quotient(Parts):
+        def forward(self, x: Any) -> Any:
+            joined, largest = super().forward(x)
+            return joined, largest / 1
+
+    told = "output 1 of net is float32 instead of int64 when quantized"
+    with pytest.raises(FailedError, match=told) as caught:
+        make_lowering(tmp_path).write_program(Quotient())
+    assert caught.value.fix
+
+
 def test_only_the_index_output_next_to_a_float_one_gets_bounds(tmp_path: Path) -> None:
     model, lowering = make_model(), make_lowering(tmp_path)
     lowering.staging.write_float(model.reference)

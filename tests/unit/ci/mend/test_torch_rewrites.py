@@ -239,6 +239,21 @@ ROWS: dict[str, list[Row]] = {
         (1, (3, 6), lambda x: x.min(1)[1]),
         (0, (3, 6), lambda x: x.max() + x.amax(1)),
     ],
+    "narrow-indices": [
+        (2, (3, 6), lambda x: [*x.topk(2)]),
+        (1, (3, 6), lambda x: x.gather(1, x.sort(dim=0, stable=True)[1])),
+        (0, (3, 6), lambda x: [x.topk(2)[0], x.sort()[1].to(torch.int32)]),
+    ],
+    "write-distance": [
+        (1, [(3, 6), (3, 6)], F.cosine_similarity),
+        (1, [(2, 3, 6), (3, 1)], lambda x, y: F.cosine_similarity(x, y, -2, 0.5)),
+        (1, [(3, 6), (3, 6)], lambda x, y: F.pairwise_distance(x, y, keepdim=True)),
+        (0, [(3, 6), (3, 6)], lambda x, y: F.pairwise_distance(x, y, 1)),
+    ],
+    "name-axes": [
+        (2, (3, 6), lambda x: x.mean() + x.sum()),
+        (0, (3, 6), lambda x: x.mean((0, 1)) + x.sum(dtype=torch.float64)),
+    ],
     "copy-shared-bias": [
         (2, (2, 4, 4), Body(lambda conv, x: conv(conv(conv(x).relu())), CONV)),
         (1, (2, 4), Body(lambda layer, x: layer(x).exp() + layer(x * 9), nn.Linear(4, 3))),

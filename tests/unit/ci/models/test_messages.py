@@ -182,6 +182,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "an example": (LINEAR, 5),
         "no example": (LINEAR, ()),
         "a number": (LINEAR, (ROW, 5)),
+        "a dict": (LINEAR, ({"x": ROW},)),
         "sparse": (LINEAR, (sparse,)),
         "empty": (LINEAR, (torch.ones(0, 2),)),
         "float64": (LINEAR, (ROW.double(),)),
