@@ -77,12 +77,18 @@ class Limits:
     case_collisions: bool = False
 
 
-def unsafe(archive: str, why: str, *, member: str | None = None) -> IntegrityError:
-    """Return the error for an archive that is refused: because of ``member``, if it is given."""
+CASE = "case_collisions"
+
+
+def unsafe(archive: str, why: str, *, member: str | None = None, key: str = "") -> IntegrityError:
+    """Return the error for an archive that is refused: because of ``member``, if it is given, or
+    because of a ``key`` in its artifact's manifest that may be wrong."""
+    manifest = f"if it is the right one, correct `{key}` in its artifact's manifest, else "
     return IntegrityError(
         f"{archive} is refused",
         why=why if member is None else f"member {member!r} {why}",
-        fix="nothing from it was published; download the archive from its vendor again",
+        fix="nothing from it was published; "
+        f"{manifest * bool(key)}download the archive from its vendor again",
     )
 
 
@@ -187,7 +193,7 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         seen[path] = member.kind
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
-            raise unsafe(archive, f"{clash!r} and {path!r} differ only in case")
+            raise unsafe(archive, f"{clash!r} and {path!r} differ only in case", key=CASE)
     for parent in census.directories:
         name = parent.rstrip("/")
         if (kind := seen.get(name, "dir")) != "dir":
@@ -195,7 +201,8 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
             raise unsafe(archive, f"{name!r} is a {kind} but contains {held!r}")
         clash = folded.get(name.casefold(), name)
         if clash != name and seen[clash] != "dir" and not limits.case_collisions:
-            raise unsafe(archive, f"{clash!r} and the directory {name!r} differ only in case")
+            why = f"{clash!r} and the directory {name!r} differ only in case"
+            raise unsafe(archive, why, key=CASE)
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     files = {member.name: member.size for member in members if member.kind == "file"}
     resolver = LinkResolver(links)
@@ -244,7 +251,8 @@ class Census:
         self.size += count
         most = self.limits.unpacked_bytes
         if self.size > most > 0:
-            raise unsafe(self.archive, f"it unpacks to more than {most} bytes")
+            why = f"it unpacks to more than {most} bytes"
+            raise unsafe(self.archive, why, key="unpacked_bytes")
 
 
 def check_name(archive: str, member: Member) -> None:

@@ -59,7 +59,7 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     check_members(name, members, limits)
     total = sum(member.size for member in members)
     if not any(place_members(members, request.layout())):
-        raise unsafe(name, NOTHING)
+        raise unsafe(name, NOTHING, key="layout")
     if total < limits.unpacked_bytes // LEAST_SHARE:
         raise unsafe(name, f"it unpacks to only {total} bytes, which is too few for this archive")
 
@@ -94,7 +94,7 @@ def complete_tree(
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
-        raise unsafe(archive, NOTHING)
+        raise unsafe(archive, NOTHING, key="layout")
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
             data = text.lstrip("\n").encode()
