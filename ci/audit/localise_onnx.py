@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row
@@ -126,7 +127,8 @@ class OnnxGraphs:
         return name
 
     def describe(self) -> list[Operator]:
-        """Return the operators with the properties that the search needs."""
+        """Return the operators with the properties that the search needs. Infinite results, such
+        as those of an attention mask, have no predictable noise, and are not compared."""
         (values,) = self.record(self.operators, self.sets[:1])
         float32 = onnx.load(self.plain, load_external_data=False).graph
         own = {name: node for node in float32.node for name in node.output}
@@ -138,7 +140,7 @@ class OnnxGraphs:
                 line=str(origin) if origin.line else "",
                 module=origin.module,
                 inputs=tuple(self._find_inputs(node)),
-                computes=computes(node),
+                computes=computes(node) and bool(np.isfinite(values[name]).all()),
                 size_bytes=values[name].nbytes,
             )
             for name, node in self.operators.items()

@@ -256,7 +256,8 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
             yield Fault(f"the node {label} is in domain {domain}, which {who}", fix)
     for tensor in list_external(model):
         location = find_location(tensor)
-        if fault := find_location_fault(location, path.parent):
+        fault = find_location_fault(location, path.parent) or _find_shortage(tensor, path.parent)
+        if fault:
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
     if free := list_free(inputs):  # the only fault that an option fixes
         own = dict(known)
@@ -434,6 +435,15 @@ def find_location(tensor: Any) -> str:
     none."""
     found = [one.value for one in tensor.external_data if one.key == "location"]
     return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
+
+
+def _find_shortage(tensor: Any, directory: Path) -> str:
+    """Return that the file of an external tensor ends before it; empty if it does not."""
+    held = {one.key: one.value for one in tensor.external_data}
+    sizes = [held.get("offset", "0"), held.get("length", "0")]
+    end = sum(int(size) for size in sizes if size.isdecimal())
+    found = (directory / find_location(tensor)).stat().st_size
+    return f"is incomplete: it has {found} bytes, but {end} are needed" if found < end else ""
 
 
 def find_location_fault(location: str, directory: Path) -> str:

@@ -173,3 +173,15 @@ def test_a_chain_of_1500_quantizers_is_traced_to_its_operator(tmp_path: Path) ->
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph), path)
     assert OnnxGraphs(path, path, (), tmp_path, False).outputs == ("r",)
+
+
+def test_an_infinite_result_is_not_returned_by_a_program_of_all_results(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Div", ["x", "zero"], ["d"]), helper.make_node("Tanh", ["d"], ["y"])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    zero = numpy_helper.from_array(np.zeros(1, np.float32), "zero")
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [zero])
+    path = tmp_path / "net.onnx"
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+    graphs = OnnxGraphs(path, path, [(np.ones(4, np.float32),)], tmp_path, False)
+    assert [(one.name, one.computes) for one in graphs.describe()] == [("d", False), ("y", True)]

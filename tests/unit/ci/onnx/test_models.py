@@ -67,11 +67,12 @@ def of_input(shape: Sequence[int | str | None] | None, kind: int = TensorProto.F
     return relu(inputs=[helper.make_tensor_value_info("x", kind, shape)])
 
 
-def external(location: str | None) -> ModelProto:
+def external(location: str | None, **sizes: str) -> ModelProto:
     """A weight ``w`` in a file next to the model."""
     weight = TensorProto(name="w", dims=SHAPE, data_type=1, data_location=TensorProto.EXTERNAL)
     if location is not None:
-        weight.external_data.add(key="location", value=location)
+        for key, value in {"location": location, **sizes}.items():
+            weight.external_data.add(key=key, value=value)
     return relu([helper.make_node("Add", ["x", "w"], ["y"])], weights=[weight])
 
 
@@ -171,6 +172,7 @@ UNUSABLE: dict[str, ModelProto] = {
     "unknown domain": relu([FOREIGN]),
     "a tree of scikit-learn, with a batch": relu([TREE], inputs=[tensor("x", (None, 3))]),
     "data is missing": external("w.bin"),
+    "data is incomplete": external("small.bin", offset="4", length="12"),
     "data above": external("../w.bin"),
     "data above, as Windows writes it": external("..\\w.bin"),
     "data in /etc": external("/etc/passwd"),
