@@ -150,6 +150,10 @@ def read_user_file(
         return read_bytes(path, limit_bytes)
     except OSError as error:
         why = error.strerror or str(error)
-        fix = {"it is longer": smaller, "it is a": "use a regular file"}
+        fix = {
+            "it is longer": smaller,
+            "it is a": "use a regular file",
+            "No such": "correct the path",
+        }
         told = next((fix for start, fix in fix.items() if why.startswith(start)), "")
         raise UsageError(f"cannot read {what} {path}", why=why, fix=told) from error

@@ -41,7 +41,7 @@ from provisioning.versions import is_version, parse_version
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
 PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
 MAX_UNPACKED = 4 << 30
-KEPT_PROGRAMS = "test_emulator -- --keep-artifacts DIR writes DIR/CASE/artifact/program.pte"
+KEPT_PROGRAMS = "`qnn-ci test-emulator --keep-artifacts DIR` writes DIR/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
 DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 
