@@ -223,9 +223,13 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     except ToolError as error:
         if error.why.startswith("fatal:"):  # git prints nothing for an unknown revision
             raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
-        raise UsageError(
-            f"{git_dir} has no revision {revision!r}", fix="fetch the revision, or correct its name"
-        ) from error
+        what, fix = (
+            f"{git_dir} has no revision {revision!r}",
+            "fetch the revision, or correct its name",
+        )
+        if revision == "HEAD":
+            what, fix = f"{git_dir} has no commit yet", "commit your files first"
+        raise UsageError(what, fix=fix) from error
 
 
 def split_batch(raw: bytes) -> list[bytes | None]:

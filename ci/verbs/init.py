@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if present and not args.force:
         what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
         fix = "pass --force to overwrite existing files"
-        if present == [workflow]:
+        if present == [workflow] and files.keys() != {workflow}:
             fix += ", or --policy-only to keep the workflow"
         raise UsageError(what, why="nothing was written", fix=fix)
     every: dict[str, bytes | str] = {**files, **ignore_results(root)}

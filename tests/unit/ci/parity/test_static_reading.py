@@ -453,6 +453,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
         ("empty", "HEAD", "is not a git directory"),
         ("sparse", None, "is a sparse checkout"),
         ("checkout", "gone", "has no revision 'gone'"),
+        ("checkout", "HEAD", "has no commit yet"),
         ("checkout", "", "'' is not a revision"),
         ("checkout", "--all", "'--all' is not a revision"),
         ("checkout", "a\0b", "'a\\x00b' is not a revision"),
