@@ -32,9 +32,10 @@ from ci.parity.facts import (
 )
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
-from ci.parity.trees import SourceTree, find_git_dir, open_tree
+from ci.parity.trees import SourceTree, find_git_dir, open_tree, resolve_revision
+from provisioning.console.git import ask_git
 from provisioning.documents import CONTENT_BYTES, DocumentError, read_json
-from provisioning.errors import UsageError
+from provisioning.errors import ToolError, UsageError
 from provisioning.files import digest_sources, write_whole
 from provisioning.versions import is_older, parse_version
 
@@ -58,8 +59,8 @@ class ParityRequest:
 
 
 def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
-    """Compare the two sides of a source tree. With a base, only findings that the base does not
-    have are reported.
+    """Compare the two sides of a source tree. With a base, only findings that the tree's merge base
+    with it does not have are reported.
 
     Raises UsageError if the source, a revision or a scope does not exist, or if a tree is too old
     or lacks the build files of a side.
@@ -70,8 +71,18 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
     git_dir = find_git_dir(request.source)
     if git_dir is None:
         raise UsageError(f"{request.source} is not a git repository", fix="omit --base")
-    base = open_tree(git_dir, request.base, policy.layout)
+    base = open_tree(git_dir, find_merge_base(git_dir, request), policy.layout)
     return compare_trees(tree, base, request, policy)
+
+
+def find_merge_base(git_dir: Path, request: ParityRequest) -> str:
+    """Return the commit at which the compared tree left the base revision. If git knows none, as in
+    a shallow clone, return the base revision itself. Raises UsageError if that does not exist."""
+    base = resolve_revision(git_dir, request.base or "")
+    with suppress(ToolError):
+        head = request.revision or "HEAD"
+        return ask_git(git_dir, "merge-base", base, head).decode().strip()
+    return base
 
 
 def compare_folders(

@@ -114,6 +114,10 @@ def test_parity_with_a_base_reports_only_new_findings(source: Path, parity: Pari
     assert paths(ended) == {"p/b.cpp"}
     assert document(ended)["counts"]["old"] == 1
     assert parity("--source", source, "--base", "main").returncode == 0
+    plant(source, {"p/BUCK": FIRST["p/BUCK"].replace("old", "b")})
+    git(source, "commit", "-qam", "a fix that the revision before it does not have")
+    ended = parity("--source", source, "--rev", "main~1", "--base", "main", "--json")
+    assert paths(ended) == set()
 
 
 def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) -> None:
