@@ -55,6 +55,7 @@ _LIMIT_FILES = (
     " resource.setrlimit(kind, (min({0}, hard) if hard >= 0 else {0}, hard)); "
 )
 _running: set[subprocess.Popen[bytes]] = set()
+_is_ending = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -401,12 +402,23 @@ def end_running(futures: Iterable[Future[Any]]) -> None:
     The threads do not notice an interrupt themselves, because it reaches only the main thread.
     """
     waited = list(futures)
-    while True:
-        for process in list(_running):
-            end_group(process)
-        if all(future.done() for future in waited):
-            return
-        time.sleep(GROUP_POLL_S)
+    if threading.current_thread() is threading.main_thread():
+        _is_ending.set()
+    try:
+        while True:
+            for process in list(_running):
+                end_group(process)
+            if all(future.done() for future in waited):
+                return
+            time.sleep(GROUP_POLL_S)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            _is_ending.clear()
+
+
+def is_ending() -> bool:
+    """Return whether the main thread is ending all tasks. A task that waits has to stop then."""
+    return _is_ending.is_set()
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.console.caller import caller_path
+from provisioning.console.process import is_ending
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import IntegrityError, StoreError, UnfitError, UsageError
@@ -194,6 +195,9 @@ class Store:
     def _wait(self, guard: HeldLock, name: str, progress: Progress) -> None:
         is_said = False
         while not guard.take():
+            if is_ending():
+                what = f"the wait for {name} was ended"
+                raise StoreError(what, why="the command was interrupted", fix="run it again")
             if not is_said:
                 holder = guard.read_holder()
                 who = f"another process ({holder})" if holder else "another process"

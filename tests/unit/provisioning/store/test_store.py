@@ -6,11 +6,13 @@ import errno
 import io
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
 from provisioning.store import store as stores
@@ -273,6 +275,27 @@ def test_locks_of_an_artifact_and_its_download_are_held_together(store: Store) -
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
         held.release()
+
+
+def test_an_interrupt_ends_a_wait_for_a_lock(store: Store) -> None:
+    store.write_record(store.pins / "a", b"")
+    held = HeldLock(store.locks / "sdk.lock")
+    assert held.take()
+    late = threading.Timer(5, held.release)
+    late.start()
+
+    def wait() -> None:
+        with store.lock(["sdk"], Progress()):
+            pass
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks([wait, lambda: None], 2, on_done=interrupt)
+    assert held.fd >= 0
+    late.cancel()
+    held.release()
 
 
 @pytest.mark.parametrize("is_known", [True, False])
