@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import posixpath
 from datetime import datetime, timezone
 
 from ci.parity.policy import ParityPolicy
@@ -42,10 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy("parity", ParityPolicy, args.policy)
+    scope = tuple(folder and posixpath.normpath(folder.strip("/")) for folder in args.scope)
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
-        scope=tuple(folder.strip("/") for folder in args.scope),
+        scope=() if "." in scope else scope,
         base=args.base,
         today=datetime.now(timezone.utc).date(),
         cache=None if args.no_cache else store_home() / "parity",

@@ -106,6 +106,8 @@ def test_parity_reads_a_checkout_a_revision_and_a_bare_directory(
     assert checkout.returncode == revision.returncode == 1
     assert paths(checkout) == paths(bare) == {"p/old.cpp", "p/b.cpp"}
     assert paths(revision) == {"p/old.cpp"}
+    for scope in (".", "./p/"):
+        assert paths(parity("--source", source, "--scope", scope, "--json")) == paths(checkout)
 
 
 def test_parity_with_a_base_reports_only_new_findings(source: Path, parity: Parity) -> None:
