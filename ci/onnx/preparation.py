@@ -122,6 +122,7 @@ def prepare_file(source: Path) -> Any:
         # If a model has metadata, qnn_preprocess_model of onnxruntime 1.32 raises "cannot convert
         # dictionary update sequence element".
         del model.metadata_props[:]
+        fold_casts(model.graph)
         mend_names(model.graph)
         mend_constants(model.graph)
         onnx.save(model, folded)
@@ -147,6 +148,18 @@ def mend_names(graph: Any) -> None:
     for node in graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = renamed.get(name, name)
+
+
+def fold_casts(graph: Any) -> None:
+    """Cast constants. ONNX Runtime computes a float16 model in float32, and leaves a Cast behind
+    each weight, so the quantizer would take the weights for activations."""
+    known = {initializer.name: initializer for initializer in graph.initializer}
+    for node in [*graph.node]:
+        if node.op_type == "Cast" and node.input[0] in known:
+            kind = onnx.helper.tensor_dtype_to_np_dtype(read_attributes(node)["to"])
+            value = onnx.numpy_helper.to_array(known[node.input[0]]).astype(kind)
+            graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
+            graph.node.remove(node)
 
 
 def mend_constants(graph: Any) -> None:

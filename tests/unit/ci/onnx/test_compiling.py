@@ -519,3 +519,15 @@ def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_s
     for name, top in (("x", 4), ("u", 20)):
         assert made[f"{name}_zero_point"].dtype.name == activations
         assert made[f"{name}_scale"] == pytest.approx(2 * top / levels, rel=1e-3)
+
+
+def test_a_float16_model_is_prepared_with_float32_weights(tmp_path: Path) -> None:
+    """Behind a Cast, the quantizer would take them for activations."""
+    nodes = [make_node("Conv", ["x", "w"], ["y"], "named")]
+    kept = [constant("w", np.ones((3, 2, 1, 1)), np.float16)]
+    inputs = [tensor("x", (1, 2, 4, 4), TensorProto.FLOAT16)]
+    outputs = [tensor("y", (1, 3, 4, 4), TensorProto.FLOAT16)]
+    graph = prepare_file(write_model(tmp_path / "m.onnx", nodes, inputs, outputs, kept)).graph
+    assert [node.op_type for node in graph.node] == ["Cast", "Conv", "Cast"]
+    kinds = {one.name: one.data_type for one in graph.initializer}
+    assert kinds[graph.node[1].input[1]] == TensorProto.FLOAT
