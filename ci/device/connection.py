@@ -252,7 +252,8 @@ def choose_phone(client: str, wanted: str) -> str:
     serial = wanted or next(iter(phones))
     if phones.get(serial) != "device":
         state = phones.get(serial, "missing")
-        fix = STATES.get(state, "reconnect the phone, or run `adb reconnect`")
+        known = (fix for start, fix in STATES.items() if state.startswith(start))
+        fix = next(known, "reconnect the phone, or run `adb reconnect`")
         raise UnfitError(f"{serial} is {state}", why=f"adb lists: {listed}", fix=fix)
     return serial
 
@@ -261,6 +262,8 @@ STATES = {
     "unauthorized": "accept this computer's key on the phone's screen",
     "authorizing": "accept this computer's key on the phone's screen",
     "missing": "connect this phone, or select one that adb lists",
+    "no permissions": "install udev rules for phones (Debian, Ubuntu: the package"
+    " android-sdk-platform-tools-common), and reconnect the phone",
 }
 
 

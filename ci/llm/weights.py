@@ -41,7 +41,16 @@ MOST_HEADER = 100 << 20
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     """Return the dimensions and the float32 weights, with the names in ci.llm.decoder. The rows of
     queries and keys are in the order for RoPE on halves. Raises UsageError if the files do not
-    contain a decoder that is supported."""
+    contain a decoder that is supported, or if a weight has NaN or infinite values."""
+    config, weights = _read_weights(path)
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            told = f"{path}: {name} has NaN or infinite values"
+            raise UsageError(told, fix="train or fetch the model again")
+    return config, weights
+
+
+def _read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():

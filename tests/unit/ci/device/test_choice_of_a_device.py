@@ -422,12 +422,13 @@ def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
         ("a authorizing", "", ("a is authorizing", "adb lists: a (authorizing)", "accept this")),
         ("a device", "b", ("b is missing", "adb lists: a (device)", "connect this phone")),
         ("a offline", "", ("a is offline", "adb lists: a (offline)", "reconnect the phone")),
+        ("a no permissions (x)", "", ("a is no p", "adb lists: a (no perm", "install udev rules")),
     ],
 )
 def test_the_error_for_an_unusable_phone_lists_the_connected_phones(
     phones: str, wanted: str, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = dict(one.split() for one in phones.split(", ") if one)
+    rows = dict(one.split(None, 1) for one in phones.split(", ") if one)
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
     monkeypatch.setattr(connection, "list_phones", lambda _: rows)
     found = tell(lambda: connection.choose_phone("adb", wanted))

@@ -160,6 +160,16 @@ def test_a_weight_that_the_family_lacks_is_refused(model: Path) -> None:
         read_weights(model)
 
 
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_weight_that_is_not_finite_is_refused(model: Path, value: float) -> None:
+    path = model / "model.safetensors"
+    held = read_safetensors(path)
+    held["model.norm.weight"][0] = value
+    write_safetensors(path, held)
+    with pytest.raises(UsageError, match=r"norm.weight has NaN or infinite values"):
+        read_weights(model)
+
+
 def test_a_tied_head_is_the_embedding(model: Path) -> None:
     change(model, tie_word_embeddings=True)
     weights = read_weights(model)[1]
