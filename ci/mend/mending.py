@@ -158,6 +158,8 @@ class Mending:
         setup = replace(self.setup, options=options, work=self.setup.work / f"round-{self.rounds}")
         runs = [CaseRun(spec, setup) for spec in specs]
         results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)
+        if len(results) < len(specs):
+            raise KeyboardInterrupt  # run_cases returns what was judged until then
         return [result.case for result in results]
 
     def search_all(self, red: Sequence[Mended]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,3 +100,15 @@ def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
     mending(tmp_path, [], 0, "").fall_back([red, other])
     assert red.recipe == recipe
     assert red.is_green is (recipe != Recipe())
+
+
+def test_a_search_ends_if_the_first_judgement_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mending(tmp_path, [], 0, "")
+    fields = {**vars(made.setup), "options": make_dataclass("Options", ["jobs", "timeout_s"])(1, 9)}
+    made.setup = make_dataclass("Setup", fields)(**fields)  # type: ignore[assignment]
+    monkeypatch.setattr("ci.mend.mending.CaseRun", lambda *_: None)
+    monkeypatch.setattr("ci.mend.mending.run_cases", lambda *_: [])
+    with pytest.raises(KeyboardInterrupt):
+        made.run([mended("fp16", 40).spec])
