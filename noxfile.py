@@ -446,7 +446,7 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     """Run a verb with ``words`` in the environment that it needs for them."""
     group = ask_ci("--environment", verb, *words)
-    if group in LARGE and verb in CHECKED and words and is_refused(session, group, verb, *words):
+    if group in LARGE and verb in CHECKED and is_refused(session, group, verb, *words):
         group = "core"
     if group in LARGE:
         fetch_library(session, group)
@@ -464,10 +464,13 @@ CHECKED = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "
 
 
 def is_refused(session: nox.Session, group: str, verb: str, *words: str) -> bool:
-    """Return whether a verb refuses ``words``. The small environment shows this before that of the
-    group, which takes minutes, is installed. If it is, the verb itself shows it."""
+    """Return whether a verb refuses ``words``, or this Python. The small environment shows this
+    before that of the group, which takes minutes, is installed. If it is, the verb itself shows
+    it."""
     require_host(session, group)
-    if is_made(find_environment(session, group), group):
+    if verb == "test-onnx" and sys.version_info < (3, 11):
+        return True
+    if not words or is_made(find_environment(session, group), group):
         return False
     command = [str(make_environment(session, "core")), "-m", "ci", verb, *words]
     env = {**os.environ, "QNN_CI_SESSIONS": list_sessions(session)}

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -507,6 +508,18 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             make(linux, session, group)
             linux.fetch_library(session, group)
             assert len(session.ran) == 2
+
+
+def test_onnx_refuses_an_old_python_before_its_environment_is_made(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "test_onnx")
+    old = namedtuple("old", "major minor")(3, 10)  # noqa: PYI024
+    monkeypatch.setattr(linux.sys, "version_info", old)
+    make(linux, session, "core")
+    run(session)
+    (ran,) = session.ran
+    assert ran.words == (str(tmp_path / ".nox/core/bin/python"), "-m", "ci", "test-onnx")
 
 
 # -- environments ---------------------------------------------------------------------------------
