@@ -83,7 +83,7 @@ FAULTS = {
     "damaged on the way": Fault(
         ExitCode.TOOL, "did not arrive completely", "sha256sum", SUM, spoil=AGAIN
     ),
-    "our directory is a file": Fault(ExitCode.TOOL, "a command on the device", spoil=make_file),
+    "our directory is a file": Fault(ENVIRONMENT, "cannot write to", spoil=make_file),
     "in use": Fault(ENVIRONMENT, "in use by another-1-a", spoil=holds("another-1-a", "9999999999")),
     "a lease that has ended": Fault(OK, "", spoil=holds("another-1-a", "1000")),
     "a stale file of the right size": Fault(
