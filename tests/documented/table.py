@@ -192,7 +192,12 @@ ROWS = (
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", given=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
-    Row("estimate --model net.py", "cycles ... simulated for QCS9100", given=NET),
+    Row(
+        "estimate --model net.py",
+        "cycles ... simulated for QCS9100",
+        given=NET,
+        daily_in="tests/integration/emulator/test_estimate.py",
+    ),
     Row("estimate --model net.onnx", "traces/", given=(readers.onnx_net,)),
     Row("estimate --calibrate", "qnn-latency.json", given=(readers.timed_report,)),
     Row("-s audit", "an audit does not run QNN's compiler", given=NET, daily_in=AUDIT),
@@ -228,7 +233,7 @@ ROWS = (
     Row("upgrade-report", "worse", slow=60),
     # -- a team's repository --
     Row("init --workflow-only", "qnn.yml", given=("qnn-ci init --policy-only",)),
-    Row("qnn-ci init", "wrote ... qnn.toml"),
+    Row("qnn-ci init", "wrote ... qnn.toml", daily_in=JOURNEYS),
     Row(
         "qnn-ci test-emulator --policy qnn.toml --base",
         "qnn_model.py",
@@ -270,7 +275,7 @@ ROWS = (
     ),
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
-    Row("--with llama", "qnn_llama_runner", **BUILD),
+    Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
     Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
     Row("--profile android-r27", "built in", given=(readers.second_ndk, *EXPORTS), needs=COMPILERS),
     Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
@@ -313,7 +318,14 @@ ROWS = (
     Row("cache info", "total"),
     Row("cache clean all", "removed"),
     # -- devices, signing, images --
-    Row("(deploy|test-emulator) .*--(device adb|any)", "no", 3, BUNDLE, ("adb",)),
+    Row(
+        "(deploy|test-emulator) .*--(device adb|any)",
+        "no",
+        3,
+        BUNDLE,
+        ("adb",),
+        daily_in="tests/integration/device/test_verbs.py",
+    ),
     Row("--device ssh:", "cannot be reached", 5, BUNDLE, ("ssh",)),
     Row("export ", ""),
     Row("stage .*--cases", "", given=(readers.net, KEEP, readers.runner_and_runtime)),
@@ -328,7 +340,8 @@ ROWS = (
     ),
     # -- plans and reports --
     Row("plan --record", "files of the repository", needs=("strace",), slow=60),
-    Row("-s plan|-ci plan", "", given=(readers.change,)),
+    Row("-s plan", "", given=(readers.change,)),
+    Row("-ci plan", "", given=(readers.change,), daily_in=CONTRIBUTING),
     Row("qnn-ci matrix", "include", given=PLAN),
     Row("qnn-ci gate", "green", given=(*PLAN, readers.results)),
     Row("judge kept --pulled", "", given=(readers.net, KEEP, readers.pulled_outputs)),
