@@ -18,16 +18,7 @@ from provisioning.files import hash_file
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import DIRECTORY_MODE, TreeEntry
-from tests.build.artifacts import (
-    Workspace,
-    ask,
-    commit,
-    make_workspace,
-    of,
-    show_refusals,
-    tidy,
-    write,
-)
+from tests.build.artifacts import Workspace, ask, commit, of, show_refusals, tidy, write
 from tests.build.artifacts import git as run
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.snapshots import check_snapshot
@@ -87,11 +78,6 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commit(root / "code")
     run(root / "code", "tag", "other")
     return root
-
-
-@pytest.fixture
-def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    return make_workspace(tmp_path, monkeypatch)
 
 
 @pytest.fixture
