@@ -318,8 +318,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
     """Raise UnfitError if the staged libraries cannot load a program on one of ``socs``."""
     found = inspect_file(program)
     if found.program is None:
-        why = f"it {found.damage}" if found.damage else f"its kind is {found.kind}"
-        raise UnfitError(f"{program} is not a program", why=why)
+        raise UnfitError(f"{program} is not a program", why=found.why_no_program)
     operators = {operator for method in found.program.methods for operator in method.cpu_operators}
     for soc in socs:
         answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)

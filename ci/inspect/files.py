@@ -77,6 +77,11 @@ class Inspected:
     library: Library | None = None
     entries: tuple[Inspected, ...] = ()
 
+    @property
+    def why_no_program(self) -> str:
+        """Why a file that is no program is none."""
+        return f"it {self.damage}" if self.damage else f"its kind is {self.kind}"
+
 
 @dataclass(frozen=True)
 class Inspection:

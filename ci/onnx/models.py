@@ -438,10 +438,13 @@ def find_location(tensor: Any) -> str:
 
 
 def _find_shortage(tensor: Any, directory: Path) -> str:
-    """Return that the file of an external tensor ends before it; empty if it does not."""
+    """Return that the file of an external tensor ends before it, or that its place in the file has
+    no numbers of 64 bits; empty otherwise."""
     held = {one.key: one.value for one in tensor.external_data}
     sizes = [held.get("offset", "0"), held.get("length", "0")]
-    end = sum(int(size) for size in sizes if size.isdecimal())
+    if not all(re.fullmatch("[0-9]{1,18}", size) for size in sizes):
+        return "has an offset or a length that is no number of bytes"
+    end = sum(map(int, sizes))
     found = (directory / find_location(tensor)).stat().st_size
     return f"is incomplete: it has {found} bytes, but {end} are needed" if found < end else ""
 

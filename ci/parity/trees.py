@@ -196,10 +196,15 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
 
 
 def lacks_files(checkout: Path) -> bool:
-    """Return whether git leaves files of the index out of the checkout."""
+    """Return whether git leaves files of the index out of the checkout. A file that is marked so
+    because its user changed it is there."""
+    listed = b""
     with suppress(ToolError):  # git is not installed, or cannot read the checkout
-        return b"\0S " in b"\0" + ask_git(checkout, "ls-files", "-t", "-z")
-    return False
+        listed = ask_git(checkout, "ls-files", "-t", "-z")
+    return any(
+        line.startswith(b"S ") and not os.path.lexists(checkout / os.fsdecode(line[2:]))
+        for line in listed.split(b"\0")
+    )
 
 
 def find_git_dir(source: Path) -> Path | None:

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             raise FailedError(f"{found.file} cannot be checked", why=f"it {found.damage}")
         raise UsageError(
             f"{found.file} is not a program",
-            why=f"it {found.damage}" if found.damage else f"its kind is {found.kind}",
+            why=found.why_no_program,
             fix="pass a .pte or a context binary",
         )
     operators = {operator for method in found.program.methods for operator in method.cpu_operators}

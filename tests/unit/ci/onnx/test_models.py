@@ -173,6 +173,7 @@ UNUSABLE: dict[str, ModelProto] = {
     "a tree of scikit-learn, with a batch": relu([TREE], inputs=[tensor("x", (None, 3))]),
     "data is missing": external("w.bin"),
     "data is incomplete": external("small.bin", offset="4", length="12"),
+    "an offset of 5,000 digits": external("small.bin", offset="9" * 5000),
     "data above": external("../w.bin"),
     "data above, as Windows writes it": external("..\\w.bin"),
     "data in /etc": external("/etc/passwd"),

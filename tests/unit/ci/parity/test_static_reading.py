@@ -470,6 +470,9 @@ def test_a_tree_that_is_not_there_is_refused(
     git(tmp_path / "sparse", "update-index", "--skip-worktree", "a")
     with pytest.raises(UsageError, match=re.escape(told)):
         open_tree(tmp_path / place, revision)
+    if place == "sparse":  # marked, but there: its user changed it
+        (tmp_path / place / "a").touch()
+        assert "a" in open_tree(tmp_path / place, revision).files
 
 
 @pytest.mark.parametrize(
