@@ -131,7 +131,7 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     """Return a list with one failed case, which has all faults of the run as a whole. Return an
     empty list if there are no faults."""
-    fix = "find the cause, or change policies/upstream.toml and mention it in CHANGELOG.md"
+    fix = "find the cause, or change policies/upstream.toml and mention it in docs/changes"
     advice = advise(fix=fix, proof=Proof.PROVEN)
     found = tuple(UNRECORDED.find(fault, advice=advice) for fault in faults)
     failed = Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, findings=found)

@@ -45,6 +45,11 @@ class Command:
         return f"{self.place}: {self.text}"
 
     @property
+    def is_history(self) -> bool:
+        """Whether the page tells what a version changed, and may name what is gone."""
+        return self.place == "CHANGELOG.md" or self.place.startswith("docs/changes/")
+
+    @property
     def typed(self) -> str:
         """The text with its program, which a sentence may leave out."""
         first = self.text.split()[0]
@@ -105,8 +110,8 @@ def read_commands() -> tuple[Command, ...]:
 
 
 def list_shown() -> list[Command]:
-    """The commands that pages show now, each once; what CHANGELOG.md names is history."""
-    shown = (command for command in read_commands() if command.place != "CHANGELOG.md")
+    """The commands that pages show now, each once; what a changelog names is history."""
+    shown = (command for command in read_commands() if not command.is_history)
     return list({one.key: one for one in reversed([*shown])}.values())[::-1]
 
 

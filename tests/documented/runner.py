@@ -59,12 +59,12 @@ class Run:
 
 def list_runs() -> list[Run]:
     """Each command of the pages once for each kind of reader and, unless it takes many minutes,
-    directory; these last. What CHANGELOG.md names is history; commands in the list of
+    directory; these last. What a changelog names is history; commands in the list of
     docs/reference/commands.md are not run."""
     kinds: dict[tuple[str, str], Run] = {}
     excused = read_list("Not run") | read_list("Run by another job")
     for command in read_commands():
-        if command.place == "CHANGELOG.md" or command.key in excused:
+        if command.is_history or command.key in excused:
             continue
         install = TEAM.get(command.place, "") if "./nox" not in command.typed else ""
         kinds.setdefault((command.key, install), Run(command, install, below=False))

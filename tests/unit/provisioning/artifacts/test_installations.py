@@ -223,8 +223,10 @@ def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
 
 
 def test_sdk_that_contains_libcxx_needs_no_other(
-    real: Workspace, monkeypatch: pytest.MonkeyPatch
+    real: Workspace, host_libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write(host_libraries / "libatomic.so.1", "")
+
     def needs_libcxx() -> bool:
         requests = profile_requests(read_profile("emulator-sdk"), Options())
         return "libcxx" in [request.name for request in requests]

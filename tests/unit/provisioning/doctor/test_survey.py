@@ -377,8 +377,13 @@ def test_an_adaptor_of_an_overlay_tells_what_it_was_built_with(tmp_path: Path) -
     ],
 )
 def test_missing_libraries_of_an_adaptor_are_found_as_the_loader_searches(
-    tmp_path: Path, change: dict[str, Any], variables: dict[str, str], lacking: list[str]
+    tmp_path: Path,
+    host_libraries: Path,
+    change: dict[str, Any],
+    variables: dict[str, str],
+    lacking: list[str],
 ) -> None:
+    (host_libraries / "libc.so.6").touch()
     for name in ("one", "two", "own"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"lib{name}.so").touch()

@@ -1,0 +1,29 @@
+"""What a unit test may find on the machine that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.elf import loader
+
+
+@pytest.fixture(autouse=True)
+def no_host_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader finds no library, so that a test gives the same result on each machine. A test
+    that needs a library of the machine puts it into ``host_libraries``."""
+    monkeypatch.setattr(loader, "LOADER_CACHE", Path("/nonexistent/ld.so.cache"))
+    monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", ())
+
+
+@pytest.fixture
+def host_libraries(
+    no_host_libraries: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """The only directory in which the loader looks for libraries of the machine."""
+    folder = tmp_path_factory.mktemp("host-libraries")
+    monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", (str(folder),))
+    return folder
