@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.consent import make_lock, require_acceptance, trust_first_use
+from provisioning.artifacts.consent import require_acceptance
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
+from provisioning.artifacts.trust import make_lock, trust_first_use
 from provisioning.console.progress import Progress
 from provisioning.documents import read_text
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials

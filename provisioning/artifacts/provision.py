@@ -5,23 +5,23 @@ summary of all fetches is shown first, and several artifacts are fetched in para
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from provisioning.artifacts.consent import require_acceptance, require_trust, trust_first_use
+from provisioning.artifacts.consent import require_acceptance, require_trust
 from provisioning.artifacts.installations import find_installation, read_version
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.caller import is_ci
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
-from provisioning.fetch.client import end_transfers
 from provisioning.files import free_bytes, mib
 from provisioning.manifest.releases import FileRelease, Origin, ZigRelease
 from provisioning.store.store import Published, Store
@@ -29,6 +29,7 @@ from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tr
 from provisioning.versions import is_same
 
 SHOWN_DIFFERENCES = 10
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def provision_pinned(
         if verify:
             return verify_published(request, published, store, progress)
         return _describe(request, published)
+    from provisioning.artifacts.trust import trust_first_use  # slow to import, needed only now
+
     with store.lock((request.name, request.download), progress):
         if published := store.find(key):
             return _describe(request, published)
@@ -325,14 +328,24 @@ def provision_artifacts(
             return error
 
     tasks = [partial(bring, group) for group in groups.values()]
-    with ExitStack() as ending:
-        abort = partial(ending.enter_context, end_transfers())
-        outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
-    for outcome in outcomes:
+    for outcome in _run_at_once(tasks):
         if isinstance(outcome, Exception):
             raise outcome
         found.update(outcome)
     return [found[number] for number in range(len(requests))]
+
+
+def _run_at_once(tasks: Sequence[Callable[[], R]]) -> list[R]:
+    """Return the results of ``tasks``. An interrupt ends the transfers of all of them."""
+    with ExitStack() as ending:
+
+        def abort() -> None:
+            # If a transfer is open, this is imported already; a fetch without one does not need it.
+            from provisioning.fetch.client import end_transfers
+
+            ending.enter_context(end_transfers())
+
+        return run_tasks(tasks, AT_ONCE, abort=abort)
 
 
 def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -144,6 +143,8 @@ class DirectUrl:
 
 def read_direct_url() -> DirectUrl:
     """Return where this copy came from. Of a damaged record, nothing is known."""
+    from importlib import metadata  # takes 20 ms, and only hints for installations need it
+
     with suppress(metadata.PackageNotFoundError, OSError, DocumentError):
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
         return decode_json(text, DirectUrl)

@@ -13,7 +13,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from provisioning.artifacts.consent import trust_first_use
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned, provision_artifacts
@@ -90,6 +89,8 @@ def _mirror(
 ) -> list[Path]:
     request = request.pinned(store)
     with store.lock((request.name, request.download), progress):
+        from provisioning.artifacts.trust import trust_first_use  # slow to import
+
         with trust_first_use(request, store, progress) as (pinned, _):
             pass
         key = Key(request.name, request.release.version, "mirror")

@@ -19,10 +19,10 @@ import msgspec
 import pytest
 
 from provisioning.__main__ import main
-from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import Lock, project_lock_path
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options
+from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_toolchain

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -22,18 +22,14 @@ import msgspec
 from provisioning.archives.layout import Layout, Limits, find_dangling
 from provisioning.artifacts.lockfile import Lock, find_lock
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, UsageError
-from provisioning.fetch.download import Pin, check_pin, find_mirror_fault
-from provisioning.fetch.transfer import MismatchError
-from provisioning.files import hash_file, mib
+from provisioning.errors import UsageError
 from provisioning.manifest.reader import Toolchain
 from provisioning.manifest.releases import FileRelease, Release
-from provisioning.store.store import HOME_VARIABLE, Key, Store, explain_errors, link_or_copy
+from provisioning.store.store import Key, Store, link_or_copy
 from provisioning.store.tree import TreeEntry
 
 R = TypeVar("R", bound=Release)
 LEAVE_OFFLINE = "leave out --offline"
-TRY_AGAIN = "try again (partial downloads are kept)"
 
 
 @dataclass(frozen=True)
@@ -242,70 +238,3 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
 def load_source(kind: str) -> Source:
     """Import and return the module of the source ``kind``, such as ``wheel``."""
     return cast("Source", importlib.import_module(f"{__name__}.{kind}"))
-
-
-def obtain_file(job: FillJob, fetch: Callable[[Path], object], advice: str = TRY_AGAIN) -> Path:
-    """Return the verified file in downloads/; fetch it if it is missing or does not match its pin.
-
-    ``fetch`` writes the pinned file to the given path; ``advice`` is shown as the fix if that
-    fails. Raises DownloadError, IntegrityError, StoreError.
-    """
-    request, store = job.request, job.store
-    release = request.release_as(FileRelease)
-    target = store.downloads / release.filename
-    with explain_errors(store.home):
-        if target.is_file():
-            problem = find_mismatch(target, pin_of(release))
-            if not problem:
-                return target
-            job.progress.step(
-                f"{request.label}: the existing {target.name} does not match its pin: {problem}"
-            )
-            if not request.options.offline:
-                target.unlink()
-        if request.options.offline:
-            why = "it is missing in downloads/ or differs from its pin, and --offline was given"
-            raise cannot_fetch(job, why, LEAVE_OFFLINE)
-        store.check_space(release.size_bytes, release.filename)
-        try:
-            fetch(target)
-        except IntegrityError:
-            raise
-        except DownloadError as error:
-            raise cannot_fetch(job, error.why, advice) from error
-    return target
-
-
-def pin_of(release: FileRelease) -> Pin:
-    """Return the size and hash that the file of a release must have."""
-    return Pin(release.size_bytes, release.sha256, release.unpacked_bytes)
-
-
-def find_mismatch(path: Path, pin: Pin) -> str:
-    """Return how a file differs from its pin, or '' if it matches. Raises OSError."""
-    size_bytes = path.stat().st_size
-    is_hashed = pin.sha256 and pin.size_bytes in {0, size_bytes}
-    try:
-        check_pin(size_bytes, hash_file(path) if is_hashed else "", pin)
-    except MismatchError as error:
-        return str(error)
-    return ""
-
-
-def cannot_fetch(job: FillJob, why: str, advice: str) -> DownloadError:
-    """Return the error for a file that could not be fetched, with other ways to provide it."""
-    request, release = job.request, job.request.release_as(FileRelease)
-    size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
-    pin = f"; the file's SHA-256 must be {release.sha256}" if release.sha256 else ""
-    # --offline switches mirrors off too.
-    mirror = "without a network, also" if request.options.offline else "or"
-    fault = "" if request.options.offline else find_mirror_fault()
-    return DownloadError(
-        f"{request.label} could not be fetched: {release.filename}{size}",
-        why="; ".join(filter(None, [fault, why])),
-        fix=(
-            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch NAME --to "
-            f"DIR` filled, or to its URL; or put that file into {job.store.downloads} "
-            f"({HOME_VARIABLE} changes this directory){pin}"
-        ),
-    )

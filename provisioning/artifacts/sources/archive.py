@@ -19,11 +19,10 @@ from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
     FillJob,
     copy_to_mirror,
-    obtain_file,
-    pin_of,
     require_version,
     substitute,
 )
+from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.unpacking import (
     judge_archive,
     select_members,

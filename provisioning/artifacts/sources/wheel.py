@@ -21,11 +21,9 @@ import msgspec
 from packaging.utils import parse_wheel_filename
 
 from provisioning.archives.zipfiles import FileSource, read_directory
-from provisioning.artifacts.sources import (
-    LEAVE_OFFLINE,
-    FillJob,
+from provisioning.artifacts.sources import LEAVE_OFFLINE, FillJob, copy_to_mirror
+from provisioning.artifacts.sources.downloads import (
     cannot_fetch,
-    copy_to_mirror,
     find_mismatch,
     obtain_file,
     pin_of,

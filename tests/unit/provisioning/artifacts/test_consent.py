@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.artifacts.consent import check_machines, check_version
 from provisioning.artifacts.lockfile import Lock, machine_lock_path, read_lock
 from provisioning.artifacts.pins import plan_lock, plan_update
 from provisioning.artifacts.provision import provision_artifacts
+from provisioning.artifacts.trust import check_machines, check_version
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import hash_file
 from provisioning.store.store import TREE_FILE

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.artifacts import consent, installations, pins
+from provisioning.artifacts import consent, installations, pins, trust
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts.choice import list_device_runtimes, read_choice
 from provisioning.artifacts.environment import locate_profile, parse_selection
@@ -72,10 +72,10 @@ def list_refusals(sdk: Workspace) -> dict[str, Callable[[], object]]:
         "an unknown device": lambda: list(list_device_runtimes(["gone"])),
         "a profile": lambda: locate_profile("emulator", quiet),
         "no hash": lambda: consent.require_trust(of(request, sha256="")),
-        "a contradiction": lambda: consent.check_version(request, old),
-        "no library": lambda: consent.check_machines(root / "libraries"),
-        "a damaged library": lambda: consent.check_machines(root / "skels"),
-        "another machine": lambda: consent.check_machines(root / "others"),
+        "a contradiction": lambda: trust.check_version(request, old),
+        "no library": lambda: trust.check_machines(root / "libraries"),
+        "a damaged library": lambda: trust.check_machines(root / "skels"),
+        "another machine": lambda: trust.check_machines(root / "others"),
         "a lock that lacks a file": lambda: provisions.check_lock(
             request.locked_by(sdk.lock(files=(entry,))), []
         ),

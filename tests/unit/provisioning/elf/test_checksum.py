@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.consent import check_machines
+from provisioning.artifacts.trust import check_machines
 from provisioning.elf.facts import ElfError
 from provisioning.elf.reader import MAX_MEMORY_BYTES, parse_checksum, read_elf
 from provisioning.errors import IntegrityError

@@ -1,0 +1,190 @@
+"""Trust the first download of an archive for which the vendor publishes no hash, after checking
+that its content contradicts neither the manifest nor itself.
+
+This module is imported only if an artifact is missing, because importing the readers of archives
+and ELF files takes longer than a fetch that finds everything in the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.archives.tarballs import is_tarball
+from provisioning.artifacts.consent import require_acceptance, require_trust
+from provisioning.artifacts.installations import read_version
+from provisioning.artifacts.lockfile import Lock, machine_lock_path
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
+from provisioning.console.caller import read_date
+from provisioning.console.progress import Progress
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, name_machine
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.errors import IntegrityError
+from provisioning.fetch.transfer import redact_url
+from provisioning.files import hash_file
+from provisioning.manifest.releases import FileRelease, ZigRelease
+from provisioning.store.store import Key, Store
+from provisioning.store.tree import TreeEntry, encode_record
+
+MACHINES = (
+    (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
+    (re.compile(r"(^|/)(lib|bin)/aarch64-"), EM_AARCH64),
+    (re.compile(r"(^|/)lib/(hexagon|lpai)-v"), EM_QDSP6),
+)
+
+
+@contextmanager
+def trust_first_use(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Iterator[tuple[ArtifactRequest, Path | None]]:
+    """Ask the user to accept the licence, then yield the pinned ``request`` and None.
+
+    If the release is a single file without a known hash, instead fetch and unpack the whole
+    artifact, and record its hash, which is trusted from now on. Then yield the request with that
+    hash, and the directory with the unpacked artifact.
+
+    The caller has to hold the artifact's lock. Raises UnfitError if the licence is not accepted,
+    and IntegrityError if there is no hash and the user has not allowed trusting the first download,
+    or if the archive contradicts its manifest.
+    """
+    require_acceptance(request, store, progress)
+    if not request.release.pin:
+        request = request.pinned(store)  # another process may have trusted it meanwhile
+    if request.release.pin or not request.release.can_lock:
+        yield request, None
+        return
+    require_trust(request)
+    progress.step(f"{request.label}: no hash is pinned; trusting this first download")
+    with _unpack_whole(request, store, progress) as (lock, staged):
+        path = machine_lock_path(store, request.name, request.release.version)
+        store.write_record(path, encode_record(lock))
+        for line in lock.evidence:
+            progress.step(f"  {line}")
+        progress.step(f"{request.label}: trusted; its SHA-256 {lock.sha256} is recorded in {path}")
+        yield request.locked_by(lock), staged
+
+
+def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
+    """Fetch and unpack the whole artifact, and return its lock.
+
+    Raises IntegrityError if the archive is damaged, or if its content contradicts the manifest or
+    itself. A download without a known hash is removed in that case, so that it is fetched again.
+    """
+    with _unpack_whole(request, store, progress) as (lock, _):
+        return lock
+
+
+@contextmanager
+def _unpack_whole(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Iterator[tuple[Lock, Path]]:
+    whole = replace(request, components=(), lock=None)
+    release = request.release_as(FileRelease)
+    key = Key(request.name, release.version, {"lock": release.filename})
+    kept = store.downloads / release.filename
+    with store.stage(key) as staged:
+        root = staged / key.artifact
+        try:
+            entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
+            counted = _count_files(release, entries)
+            evidence = (counted, *check_version(request, root), *check_machines(root))
+        except IntegrityError:
+            if not release.sha256:
+                kept.unlink(missing_ok=True)
+            raise
+        size_bytes = kept.stat().st_size
+        url, sha256 = redact_url(release.place), release.sha256 or hash_file(kept)
+        lock = Lock(
+            request.name, release.version, url, size_bytes, sha256, read_date(), evidence, entries
+        )
+        yield lock, staged
+
+
+def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
+    count = sum(1 for entry in entries if entry.sha256)
+    if isinstance(release, ZigRelease):
+        return f"{count} files: the sources, and the files that the pinned compiler built from them"
+    if is_tarball(release.filename):
+        return (
+            f"{count} files unpacked; the tarball is complete, but has no checksums of single files"
+        )
+    return f"{count} files unpacked, each matches its checksum in the archive"
+
+
+def check_version(request: ArtifactRequest, root: Path) -> list[str]:
+    """Compare the version file and the libraries' version strings with the manifest's version.
+
+    Returns a line for the version file, and one for each QNN build that the libraries contain.
+    Raises IntegrityError if a version differs.
+    """
+    version, found = request.release.version, []
+    adoption = request.toolchain.adoption
+    if (stated := read_version(root, adoption)) != "unknown":
+        if not stated.startswith(version):
+            why = f"{adoption.version_file} states version {stated}, not {version}"
+            raise contradiction(request, why)
+        found.append(f"{adoption.version_file} says {stated}")
+    builds: Counter[str] = Counter()
+    for path in sorted(root.rglob("lib*.so")):
+        build = None if path.is_symlink() else find_qnn_build(path)
+        if build and build.version and build.stamp:
+            builds[f"{build.version}.{build.stamp}"] += 1
+    for build_text, count in builds.items():
+        if not build_text.startswith(version):
+            those = "1 library is" if count == 1 else f"{count} libraries are"
+            raise contradiction(request, f"{those} from {build_text}, not {version}")
+        found.append(f"{count} libraries say {build_text}")
+    return found
+
+
+def check_machines(root: Path) -> list[str]:
+    """Check that each library in a directory named after a machine is for that machine.
+
+    Returns lines with the numbers of checked libraries. Raises IntegrityError if a library is for
+    another machine, is not an ELF file, or does not match its embedded checksum. HTP skels since
+    QNN 2.40 contain such a checksum.
+    """
+    from provisioning.elf.reader import read_elf
+
+    counts: dict[int, int] = {}
+    checked = 0
+    for path in sorted(root.rglob("*.so")):
+        relative = path.relative_to(root).as_posix()
+        wanted = next((machine for where, machine in MACHINES if where.search(relative)), None)
+        if wanted is None or path.is_symlink():
+            continue
+        try:
+            elf = read_elf(path)
+        except ElfError as error:
+            why = "; ".join(filter(None, (error.what, error.why)))
+            raise IntegrityError(f"{relative} is not a library", why=why, fix=error.fix) from error
+        if elf.machine != wanted:
+            names = [name_machine(number) for number in (elf.machine, wanted)]
+            raise IntegrityError(
+                f"{relative} is for the wrong machine",
+                why=f"the library is for {names[0]}, but its directory is for {names[1]}",
+                fix="do not use this archive",
+            )
+        if elf.checksum and elf.checksum.is_wrong:
+            raise IntegrityError(
+                f"{relative} is damaged",
+                why=elf.checksum.describe(),
+                fix="do not use this archive; download it from its vendor again",
+            )
+        counts[wanted] = counts.get(wanted, 0) + 1
+        checked += elf.checksum is not None
+    found = [f"{count} libraries are {name_machine(machine)}" for machine, count in counts.items()]
+    return [*found, f"{checked} of them match the checksum embedded in them"] if checked else found
+
+
+def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
+    """Return the error for an archive with content that contradicts the manifest."""
+    return IntegrityError(
+        f"{request.label} contradicts its manifest or itself, so it cannot be trusted",
+        why=why,
+        fix="download the archive from its vendor again, or correct the manifest",
+    )
