@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -302,11 +303,53 @@ def clear_beside(options: Options) -> None:
         shutil.rmtree(options.files_directory, ignore_errors=True)
 
 
+class CaseQueue:
+    """The cases of a run that no thread has taken yet.
+
+    A thread takes the cases of one model one after another, because its worker has already loaded
+    and exported the model for the first of them. The models that take longest come first, so that
+    all cores are busy until the end; a thread without a model helps another one with its cases.
+    """
+
+    def __init__(self, runs: Sequence[CaseRun]) -> None:
+        self.lock = threading.Lock()
+        self.waiting: dict[str, list[CaseRun]] = {}  # of each model; the longest case is the last
+        self.taken_by: dict[int, str] = {}  # the model that a thread works on
+        for case_run in sorted(runs, key=expect_case_s):
+            self.waiting.setdefault(case_run.spec.reference, []).append(case_run)
+
+    def take(self) -> CaseRun:
+        """Return the next case for the calling thread. Raises IndexError if there is none."""
+        thread = threading.get_ident()
+        with self.lock:
+            model = self.taken_by.pop(thread, "")
+            if model not in self.waiting:
+                model = self._choose_model()
+            self.taken_by[thread] = model
+            cases = self.waiting[model]
+            case_run = cases.pop()
+            if not cases:
+                del self.waiting[model]
+            return case_run
+
+    def _choose_model(self) -> str:
+        """Return the model whose remaining cases take longest, if possible one that no thread works
+        on."""
+        remaining_s = {model: sum(map(expect_case_s, runs)) for model, runs in self.waiting.items()}
+        free = [model for model in self.waiting if model not in self.taken_by.values()]
+        return max(free or self.waiting, key=remaining_s.__getitem__)
+
+
+def expect_case_s(case_run: CaseRun) -> float:
+    """Return the expected time to lower a case, in seconds on two cores."""
+    return expect_s(case_run.spec.model, case_run.spec.scheme.value)
+
+
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases in parallel, the longest first, so that all cores are busy until the end.
-    Return the results in the order of ``runs``. After an interrupt, return the results of the
+    """Run ``jobs`` cases in parallel, in the order of CaseQueue. Return the results in the order of
+    ``runs``. After an interrupt, return the results of the
     finished cases, or raise KeyboardInterrupt if there are none."""
     done: dict[CaseSpec, CaseResult] = {}
     names = name_models(case_run.spec.model for case_run in runs)
@@ -326,15 +369,16 @@ def run_cases(
             progress.step("stopping the running cases")
             pool.close()
 
-        def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
-            name = show_name(one.spec)
-            with bar.busy(lambda: f"{name}: {one.describe_stage()}"):
-                return one.spec, one.run()
+        queue = CaseQueue(runs)
 
-        seconds = {one: expect_s(one.spec.model, one.spec.scheme.value) for one in runs}
-        tasks = [partial(run, one) for one in sorted(runs, key=seconds.__getitem__, reverse=True)]
+        def run_next() -> tuple[CaseSpec, CaseResult]:
+            case_run = queue.take()
+            name = show_name(case_run.spec)
+            with bar.busy(lambda: f"{name}: {case_run.describe_stage()}"):
+                return case_run.spec, case_run.run()
+
         try:
-            run_tasks(tasks, jobs, on_done=show, abort=abort)
+            run_tasks([run_next] * len(runs), jobs, on_done=show, abort=abort)
         except KeyboardInterrupt:
             progress.step(f"interrupted: {len(done)} of {len(runs)} cases were judged")
             if not done:
