@@ -7,7 +7,7 @@ conditions are on the shapes and constants of the first operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -195,15 +195,26 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
     """Return the chains of steps that match a pattern, one for each possible last step. ``steps``
     are in execution order."""
     by_name = {step.name: step for step in steps}
-    found = []
+    chains = pattern.chains
+    last_operators = {operator for places in chains for operator in places[-1]}
+    matches = []
     for last in steps:
-        readers = {step.operator for step in steps if last.name in step.sources}
-        for places in pattern.chains if readers.isdisjoint(pattern.not_before) else ():
+        # Most steps end here: the readers of each would make this quadratic in the size of a graph.
+        if last.operator not in last_operators or _is_read_by(pattern.not_before, last, steps):
+            continue
+        for places in chains:
             chain = _follow(places, last, by_name)
             if chain and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
-                found.append(chain)
+                matches.append(chain)
                 break
-    return found
+    return matches
+
+
+def _is_read_by(operators: Collection[str], last: Step, steps: Sequence[Step]) -> bool:
+    """Return whether a step with one of ``operators`` reads the result of ``last``."""
+    if not operators:
+        return False
+    return any(step.operator in operators and last.name in step.sources for step in steps)
 
 
 def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Step]) -> list[Step]:
