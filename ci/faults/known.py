@@ -131,22 +131,30 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     fault: tuple[Fault, ...]
 
 
+_checked: list[tuple[Fault, ...]] = []  # what read_faults has returned
+
+
 def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
     """Return the known faults in the file ``path``, by default this project's. Raises ManifestError
     for a fault that does not match the schema, names an unknown operator or scheme, or contradicts
     itself."""
     faults = read_policy(POLICY, Faults, path).fault
+    # The file is read for every case. An unchanged file is the same object again (see parse_toml),
+    # and its checks, which parse all graphs, took 10 ms each time.
+    if any(faults is known for known in _checked):
+        return faults
     names = [fault.name for fault in faults]
-    for one in faults:
-        problems = list(find_problems(one))
-        if names.count(one.name) > 1:
+    for fault in faults:
+        problems = list(find_problems(fault))
+        if names.count(fault.name) > 1:
             problems.append("another fault has the same name")
         if problems:
             raise ManifestError(
-                f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
+                f"{path or f'policies/{POLICY}.toml'}, fault {fault.name!r}: {problems[0]}",
                 why="models with this fault could be missed, or reported wrongly",
                 fix="docs/guides/faults.md describes every key",
             )
+    _checked.append(faults)
     return faults
 
 
