@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ci.builds.runner import ensure_wheel_runner
 from ci.cases.engine import Runner
 from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
@@ -336,6 +335,8 @@ def run_specs(
     elif runner == NAME:
         found = emulator
     elif runner == WHEEL_RUNNER:
+        from ci.builds.runner import ensure_wheel_runner  # the builds take 0.1 s to import
+
         found = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
     else:
         found = find_program(runner, variables)
