@@ -322,6 +322,8 @@ class CaseQueue:
         """Return the next case for the calling thread. Raises IndexError if there is none."""
         thread = threading.get_ident()
         with self.lock:
+            if not self.waiting:
+                raise IndexError("every case is taken")
             model = self.taken_by.pop(thread, "")
             if model not in self.waiting:
                 model = self._choose_model()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ci.cases.pipeline import CaseResult
 from ci.cases.session import (
+    CaseQueue,
     Phases,
     clear_beside,
     compare_schemes,
@@ -78,6 +80,29 @@ def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> Non
     else:
         assert run_cases(runs, pool, 1, Progress(io.StringIO())) == [done] * judged
     assert pool.closed
+
+
+def test_a_thread_keeps_its_model_and_then_helps_another_one() -> None:
+    class Run:
+        def __init__(self, model: str, scheme: Scheme) -> None:
+            self.spec = CaseSpec(model, scheme, "SM8650")
+
+    schemes = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
+    runs: list[Any] = [Run(model, scheme) for model in ("mlp", "lstm") for scheme in schemes]
+    queue = CaseQueue(runs)
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        turns = (first, second, first, first, second, first)
+        taken = [thread.submit(queue.take).result().spec for thread in turns]
+        with pytest.raises(IndexError):
+            first.submit(queue.take).result()
+    assert [(spec.model, spec.scheme.value) for spec in taken] == [
+        ("lstm", "16a8w"),
+        ("mlp", "16a8w"),
+        ("lstm", "8a8w"),
+        ("lstm", "fp16"),
+        ("mlp", "8a8w"),
+        ("mlp", "fp16"),  # the first thread helps, since no model is left without a thread
+    ]
 
 
 def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:

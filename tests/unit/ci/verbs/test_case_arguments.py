@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.report import evidence
 from ci.report.schema import Case, Status
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs import steps
@@ -129,7 +130,7 @@ def test_without_in_toto_attestation_a_note_says_that_no_evidence_is_written(
     monkeypatch.setattr(
         steps.importlib.util, "find_spec", lambda name: name != "in_toto_attestation"
     )
-    monkeypatch.setattr(steps.evidence, "write_evidence", None)
+    monkeypatch.setattr(evidence, "write_evidence", None)
     said = io.StringIO()
     keep_evidence(make_report([]), tmp_path / "evidence", None, Progress(said))
     assert "no in-toto-attestation" in said.getvalue()
