@@ -18,7 +18,7 @@ from ci.faults.results import Finding, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
-from ci.report.write import REPORTS_FIX
+from ci.report.claim import claim_reports
 from ci.verbs.options import add_options
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
@@ -26,7 +26,7 @@ from provisioning.console.command import FILE, FLAG, Outcome, group_options
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import require_writable, write_whole
+from provisioning.files import write_whole
 from provisioning.manifest.targets import find_soc
 
 MINUTES, SESSION = 10.0, "fuzz"
@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.graph and len(socs) > 1:
         raise UsageError("--graph tries one SoC", fix="pass --soc once")
     directory = args.reports / SESSION
-    require_writable(directory, REPORTS_FIX)
+    claim_reports(directory)
     text = read_graph(args.graph) if args.graph else ""
     with open_bench(
         args.frontend, choice.read_choice(args.sdk, args.adaptor), progress, offline=args.offline

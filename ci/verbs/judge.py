@@ -10,13 +10,13 @@ from ci.cases.baselines import read_baselines, users_folder
 from ci.cases.judged import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
-from ci.report.write import REPORTS_FIX, read_report
+from ci.report.claim import claim_reports
+from ci.report.write import read_report
 from ci.verbs.options import add_options
 from ci.verbs.steps import publish, read_limits
 from provisioning.console.command import DIR, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
 
 
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             f"{args.pulled} contains no CASE/outputs directory",
             fix="pass the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
-    require_writable(args.reports / report.session, REPORTS_FIX)
+    claim_reports(args.reports / report.session)
 
     backend = Backend(report.backend)
     policy = read_limits(args, LANES[report.session], progress).for_backend(backend)

@@ -29,9 +29,10 @@ from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
+from ci.report.claim import claim_reports
 from ci.report.schema import Report
 from ci.report.text import align_rows
-from ci.report.write import REPORTS_FIX, encode_report, report_data
+from ci.report.write import encode_report, report_data
 from ci.verbs.options import check_values
 from ci.verbs.user_policy import NAME, OURS, choose_policy
 from provisioning.artifacts.choice import QnnChoice
@@ -75,11 +76,11 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a value that no run can use, and StoreError if a directory that the
-    run will write to is not writable."""
+    """Raise UsageError for a value that no run can use or if another run writes to the same
+    reports, and StoreError if a directory that the run will write to is not writable."""
     check_values(args)
     if not args.list:
-        require_writable(args.reports / session, REPORTS_FIX)
+        claim_reports(args.reports / session)
         if args.keep_artifacts:
             require_writable(args.keep_artifacts)
         if args.sarif and args.sarif.is_dir():

@@ -17,10 +17,11 @@ from ci.audit.upgrade import Difference, compare, compare_faults, make_document
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.models.suite import DEFAULT_SOC
+from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.report.schema import Report
-from ci.report.write import REPORTS_FIX, read_report
+from ci.report.write import read_report
 from ci.verbs.built import installed_executorch
 from ci.verbs.environments import choose_onnx
 from ci.verbs.onnx import list_packages
@@ -38,7 +39,6 @@ from provisioning.errors import DownloadError, ExitCode, QnnCiError, ToolError, 
 from provisioning.files import (
     explain_writes,
     publish_directory,
-    require_writable,
     scratch_directory,
     write_whole,
 )
@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     words = (args.old, args.new)
     for word in words:
         check_word(word)
-    require_writable(args.reports, REPORTS_FIX)
+    claim_reports(args.reports)
     for word in words:
         require_engine(word, args)
     old, new = (find_side(word, args.session, progress) for word in words)

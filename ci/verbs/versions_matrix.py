@@ -9,13 +9,13 @@ import msgspec
 
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
-from ci.report.write import REPORTS_FIX
+from ci.report.claim import claim_reports
 from ci.verbs.options import add_options
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
 from provisioning.console.command import MANY, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
-from provisioning.files import require_writable, write_whole
+from provisioning.files import write_whole
 from provisioning.versions import parse_version
 
 # The wheels with QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0. The first wheel needs an older
@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in words:
         check_word(word)
     directory = args.reports / "versions_matrix"
-    require_writable(directory, REPORTS_FIX)
+    claim_reports(directory)
     runs: list[Rerun] = []
     failures = []
     for word in words:

@@ -1,0 +1,54 @@
+"""Keeps two runs from writing their reports into one directory."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from ci.report.write import REPORTS_FIX
+from provisioning.console.caller import shown_path
+from provisioning.documents import read_text
+from provisioning.errors import UsageError
+from provisioning.files import require_writable
+from provisioning.store.lock import HeldLock
+
+LOCK = ".lock"
+SHOWN_COMMAND = 200  # characters
+_claims: dict[Path, HeldLock] = {}  # of this process, until it ends
+
+
+def claim_reports(directory: Path) -> None:
+    """Make a directory for reports, and keep other runs from writing into it until this process
+    ends. Where the file system has no locks, nothing is kept.
+
+    Otherwise a second run would replace the report that the first one has just named, or the files
+    of both would be mixed. The second one does not wait, because it would still replace the report.
+
+    Raises StoreError if the directory is not writable, and UsageError if another run writes there.
+    """
+    require_writable(directory, REPORTS_FIX)
+    path = directory.resolve()
+    if path in _claims:
+        return
+    lock = HeldLock(path / LOCK)
+    try:
+        is_free = lock.take()
+    except OSError:
+        return
+    if not is_free:
+        raise UsageError(
+            f"another run writes its reports to {shown_path(directory)}",
+            why=f"{describe_holder(lock.read_holder())} has not ended",
+            fix="wait until it has ended, or pass another directory with --reports",
+        )
+    _claims[path] = lock
+
+
+def describe_holder(pid: str) -> str:
+    """Return a process's ID and command, as far as they are known."""
+    words: list[str] = []
+    with suppress(OSError):
+        words = read_text(Path("/proc", pid, "cmdline"), "replace").rstrip("\0").split("\0")
+    command = shlex.join(words)[:SHOWN_COMMAND] if any(words) else ""
+    return f"process {pid or 'of another user'}{f' ({command})' if command else ''}"

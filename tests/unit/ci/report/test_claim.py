@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.report.claim import claim_reports
+from provisioning.errors import ExitCode, UsageError
+
+ROOT = Path(__file__).parents[4]
+HOLDER = (
+    "import sys, pathlib; from ci.report.claim import claim_reports;"
+    " claim_reports(pathlib.Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def other_run(reports: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that has claimed ``reports``."""
+    command = [sys.executable, "-c", HOLDER, str(reports)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"claimed\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_reports_belong_to_one_run_until_it_ends_even_by_kill(tmp_path: Path) -> None:
+    with other_run(tmp_path) as process:
+        for _ in range(2):  # the refused run keeps nothing
+            with pytest.raises(UsageError, match="another run writes its reports to") as caught:
+                claim_reports(tmp_path)
+        assert f"process {process.pid} ({sys.executable} -c" in caught.value.why
+        assert "--reports" in caught.value.fix
+        claim_reports(tmp_path / "other")
+    claim_reports(tmp_path)
+    claim_reports(tmp_path)  # a run may ask twice
+
+
+@pytest.mark.parametrize(
+    ("words", "session"),
+    [
+        (["test-emulator"], "test_emulator"),
+        (["test-emulator", "--suite", "faults"], "faults"),
+        (["test-onnx"], "test_onnx"),
+        (["test-llm"], "test_llm"),
+        (["audit"], "audit"),
+        (["mend", "--model", "mlp"], "mend"),
+        (["fuzz"], "fuzz"),
+    ],
+)
+def test_a_second_run_of_a_session_is_refused_before_any_work(
+    words: list[str], session: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / session / "report.json"
+    with other_run(report.parent):
+        report.write_text("of the first run", "utf-8")
+        assert main([*words, "--reports", str(tmp_path)]) == ExitCode.USAGE
+    assert f"another run writes its reports to {report.parent}" in capfd.readouterr().err
+    assert report.read_text("utf-8") == "of the first run"
