@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 
 from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Node, Shape, parse_graph, read_operators
-from ci.models.graph_steps import Operand, Step, measure_step
+from ci.models.graph_steps import Operand, Step, measure_step, note_padding
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -313,7 +313,7 @@ def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Ste
         steps.append(
             Step(name, node.operator, tuple(operands), tuple(sources), shapes[name], numbers)
         )
-    return steps
+    return note_padding(steps)
 
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
@@ -341,6 +341,7 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "upsample": {"scale": ("scale_factors", 1)},
     "clip": {"low": ("min", 0)},
     "concat": {"axis": ("dim", 0)},
+    "cumsum": {"axis": ("dim", 0)},
     "avg_pool": {"kernel": ("kernel_size", 1)} | WINDOW | BORDER,
 }
 
@@ -352,6 +353,10 @@ def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
         ones = [1 if axis in axes else size for axis, size in enumerate(first)]
         kept = [one for axis, one in enumerate(ones) if axis not in axes]
         return tuple(ones if node.attributes.get("keep") else kept)
+    if node.operator == "pad":
+        axis = int(cast(float, node.attributes["axis"])) % len(first)
+        added = int(sum(cast(float, node.attributes[end]) for end in ("before", "after")))
+        return (*first[:axis], first[axis] + added, *first[axis + 1 :])
     if kind != "binary":
         return first
     rank = max(map(len, given))

@@ -12,7 +12,7 @@ from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
 from ci.faults.graph import ONLY_IN_PATTERNS, read_operators
 from ci.faults.known import Fault, find_pattern, read_faults
-from ci.models.graph_steps import Operand, Step
+from ci.models.graph_steps import Operand, Step, note_padding
 
 
 @cache
@@ -31,7 +31,8 @@ def match_faults(
     left out. Raises ManifestError if the file of known faults is invalid."""
     names = name_operators()
     renamed = [
-        structs.replace(step, operator=names.get(step.operator, step.operator)) for step in steps
+        structs.replace(step, operator=names.get(step.operator, step.operator))
+        for step in note_padding(steps)
     ]
     by_name = {step.name: step.operator for step in steps}
     found = [

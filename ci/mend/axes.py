@@ -53,6 +53,20 @@ def read_equation(equation: str) -> tuple[list[str], str] | None:
     return (labels, result) if arrow and "." not in equation and is_unique else None
 
 
+LONGEST_SUM = 256  # elements that one product with a triangular matrix adds up
+
+
+def choose_block(size: int) -> int:
+    """Return how many elements of an axis of this ``size`` are added up by one product with a
+    triangular matrix: all of them, or blocks near the root of ``size``, of which an axis has a
+    whole number, if possible."""
+    if size <= LONGEST_SUM:
+        return size
+    root = math.isqrt(size - 1) + 1
+    divisors = (block for block in range(root // 2, 2 * root) if size % block == 0)
+    return min(divisors, key=lambda block: abs(block - root), default=root)
+
+
 def find_growth(size: int, step: int, pad: int, more: int, limit: float) -> int:
     """Return how many zeros to append to the kernel of a transposed convolution, of ``size`` along
     an axis, so that it reaches all rows of the result with as much less output padding, which is

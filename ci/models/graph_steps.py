@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
 
@@ -24,6 +24,9 @@ MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "t
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
 ATTENTION = "scaled_dot_product_attention"
+LEAST_WIDE_KERNEL: Final = 7
+PADS: Final = frozenset({"pad", "constant_pad_nd", "Pad"})
+JOINED_CONVOLUTIONS: Final = frozenset({"conv", "conv2d", "convolution", "Conv"})
 OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
 
 
@@ -98,6 +101,10 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
+    - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
+      float16, see find_short
+    - ``along``: the size of the first operand's axis ``dim``
+    - ``behind``: the number of axes of the first operand behind the axis ``dim``
     """
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
@@ -111,15 +118,13 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     found |= {"lowest": (max(found["min"][0], 0.0),)} if found.get("min") else {}
     if 0 < floor < TINY:
         found["floor"] = (floor,)
-    if "dim" in found and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
-        axis, rank = found["dim"][0], len(operands[1].shape)
-        found["uniform_last"] = (axis % rank, rank - 1 - axis % rank)
     made = found.get("output_size", ())
     sizes = zip(made, operands[0].shape[-len(made) :] if made else (), strict=False)
     factors = found.get("scale_factors") or [after / before for after, before in sizes if before]
     if any(factor % 1 for factor in factors):
         found["uneven"] = (1.0,)
     found |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
+    found |= dict(_measure_axis(operands, found))
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
@@ -131,12 +136,26 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     return found
 
 
+def _measure_axis(operands: Sequence[Operand], numbers: Numbers) -> Measures:
+    given = numbers.get("dim", ())
+    shape = operands[0].shape if operands else ()
+    if len(given) == 1 and -len(shape) <= given[0] < len(shape):
+        axis = int(given[0]) % len(shape)
+        yield "along", (float(shape[axis]),)
+        yield "behind", (float(len(shape) - 1 - axis),)
+    if given and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
+        rank = len(operands[1].shape)
+        yield "uniform_last", (given[0] % rank, rank - 1 - given[0] % rank)
+
+
 def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measures:
     kernel = max(operands[1].shape[2:], default=0)
     reach = (kernel - 1) * max(numbers.get("dilation", (1.0,)), default=1.0) + 1
     beyond = max(numbers.get("padding", (0.0,)), default=0.0) - reach + 1
     yield "kernel", (float(kernel),)
     yield "beyond", (max(beyond, 0.0),)
+    if short := find_short(operands, numbers):
+        yield "short", (float(short),)
     if "output_padding" in numbers:
         yield "unreached", (_find_unreached(operands[1].shape[2:], numbers),)
         yield "group_outputs", tuple(map(float, operands[1].shape[1:2]))
@@ -146,6 +165,55 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
         added = numbers.get("output_padding", ())
         padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
         yield "surplus", (max((1 + more - given for more, given in padded if more), default=0.0),)
+
+
+def find_short(operands: Sequence[Operand], numbers: Numbers, apart: int = 0) -> int:
+    """Return the length of the row that a convolution reads, if QNN 2.47 to 2.51 compute it wrongly
+    in float16, else 0. ``apart`` is the number of zeros that an operator before the convolution
+    adds at each end of the row.
+
+    The row is the last axis of [batch, channels, length] or [batch, channels, 1, length]. The
+    result is wrong if it has the same length as the row, the length is a multiple of 8 and at most
+    8 * (padding - 1), and the convolution has a stride of 1, is not depthwise, and has a kernel of
+    7 or more or a dilation. The limits are measured, see docs/findings/faults.md.
+    """
+    shape, weight = operands[0].shape, operands[1].shape
+    if len(shape) not in {3, 4} or len(weight) != len(shape) or "output_padding" in numbers:
+        return 0
+    stride, dilation = (_last(numbers, name, 1) for name in ("stride", "dilation"))
+    padding = _last(numbers, "padding", 0) + apart
+    length, kernel = shape[-1] - 2 * apart, weight[-1]
+    is_row = len(shape) == 3 or (shape[2], weight[2]) == (1, 1)
+    is_depthwise = weight[1] == 1 < shape[1]
+    keeps_length = 2 * padding == (kernel - 1) * dilation
+    is_long = kernel >= LEAST_WIDE_KERNEL or dilation > 1
+    if not (is_row and keeps_length and is_long and stride == 1) or is_depthwise:
+        return 0
+    return length if length % 8 == 0 and 0 < length <= 8 * (padding - 1) else 0
+
+
+def _last(numbers: Numbers, name: str, default: int) -> int:
+    """Return an argument's number for the last axis."""
+    return int((numbers.get(name) or (default,))[-1])
+
+
+def note_padding(steps: Sequence[Step]) -> list[Step]:
+    """Return steps in which a convolution behind a zero padding has, as ``joined``, the number
+    ``short`` of both together. QNN joins the two, except through ExecuTorch if there is a single
+    axis."""
+    pads = {step.name: step for step in steps if step.operator in PADS}
+    noted = []
+    for step in steps:
+        before = pads.get(step.sources[0]) if step.sources else None
+        is_joined = before and before.numbers.get("value") == (0.0,)
+        if before and is_joined and step.operator in JOINED_CONVOLUTIONS:
+            begin, end, *others = before.numbers.get("pad", (0.0, 1.0))
+            if begin == end and not any(others):
+                short = find_short(step.operands, step.numbers, int(begin))
+                numbers = step.numbers | ({"joined": (float(short),)} if short else {})
+                step = structs.replace(step, numbers=numbers)
+        noted.append(step)
+    return noted
 
 
 def _measure_constants(operands: Sequence[Operand]) -> Measures:
@@ -299,6 +367,8 @@ class _Reader:
                 numbers["mask"] = (self._measure_mask(node),)
             elif name in CASTS:
                 numbers |= dict(_measure_cast(node))
+            elif name == "pad" and "constant" in (*node.args, "constant")[2:3]:
+                numbers.setdefault("value", (0.0,))
             given, shape, origin = tuple(operands), _find_shape(node), find_origin(node)
             yield Step(node.name, name, given, tuple(sources), shape, numbers, origin)
 
@@ -441,6 +511,18 @@ def _list_numbers(node: Any) -> Measures:
         values = value if isinstance(value, (list, tuple)) else (value,)
         if all(isinstance(number, (bool, int, float)) for number in values):
             yield one.name, tuple(map(float, values))
+        elif one.name == "padding" and value in {"same", "valid"}:
+            yield one.name, _measure_padding(node, same=value == "same")
+
+
+def _measure_padding(node: Any, *, same: bool) -> tuple[float, ...]:
+    """Return the padding of a convolution per axis, as torch computes it from "same" or "valid". It
+    is 0 along an axis whose ends differ: torch pads these by another operator."""
+    arguments = {one.name: value for one, value in _list_arguments(node)}
+    kernel = _find_shape(arguments["weight"])[2:]
+    dilation = _repeat({"dilation": tuple(arguments.get("dilation") or (1.0,))}, "dilation", 1.0)
+    totals = [(size - 1) * step * same for size, step in zip(kernel, dilation, strict=False)]
+    return tuple(0.0 if total % 2 else total / 2 for total in totals)
 
 
 def _list_changed(graph: Any) -> Iterator[str]:

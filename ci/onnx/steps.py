@@ -4,7 +4,7 @@ known faults. Arguments have torch's names, see ci.models.graph_steps."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ ATTRIBUTES = (
     ("group", "groups", None),
     ("axis", "dim", None),
 )
+# The second operand of these operators, or an attribute in its place, under torch's name.
+OPERANDS = {"Clip": "min", "CumSum": "dim"}
 POOLS = frozenset({"AveragePool", "MaxPool"})
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
@@ -88,7 +90,7 @@ def _list_numbers(
     """Return the arguments of a node that patterns may limit, under torch's names."""
     given = read_attributes(node)
     axes = len(operands[0].shape) - 2 if operands else 0
-    found: dict[str, tuple[float, ...]] = {}
+    found = dict(_read_operand(node, given, constants))
     spatial = node.op_type in POOLS | CONVOLUTIONS
     for name, torchs, usual in ATTRIBUTES:
         value = given.get(name, [usual] * axes if spatial and usual is not None else None)
@@ -111,16 +113,24 @@ def _list_numbers(
         found.setdefault("ceil_mode", (0.0,))
     if node.op_type == "AveragePool":
         found.setdefault("count_include_pad", (0.0,))
-    if node.op_type == "Clip":
-        low = given.get("min") if "min" in given else _read_number(node, 1, constants)
-        found |= {} if low is None else {"min": (float(low),)}
     if node.op_type == "Pad":
         pads = _read_array(node, 1, constants) if "pads" not in given else given["pads"]
         half = len(pads) // 2
         pairs = zip(reversed(pads[:half]), reversed(pads[half:]), strict=True)
         found["pad"] = tuple(float(size) for pair in pairs for size in pair)
-        found["value"] = (float(_read_number(node, 2, constants) or 0.0),)
+        if given.get("mode", b"constant") in {b"constant", "constant"}:
+            found["value"] = (float(_read_number(node, 2, constants) or 0.0),)
     return found
+
+
+def _read_operand(
+    node: Any, given: Mapping[str, Any], constants: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield the number that the second operand of some operators is, or the attribute for it."""
+    if name := OPERANDS.get(node.op_type):
+        value = given[name] if name in given else _read_number(node, 1, constants)
+        if value is not None:
+            yield name, (float(value),)
 
 
 def _read_array(node: Any, index: int, constants: Mapping[str, Any]) -> list[float]:

@@ -15,6 +15,7 @@ from ci.mend.rewrite import Change, OnnxRewrite
 from ci.onnx.models import list_bodies, list_graphs, read_attributes, read_constants
 
 Array = NDArray[Any]
+SLICE_OPSET = 10  # from it on, the places of a Slice are inputs
 SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
 AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -155,6 +156,12 @@ class Graph:
     def reshape(self, name: str, shape: Sequence[int]) -> str:
         """Make a Reshape to a fixed shape, and return the name of its result."""
         return self.add("Reshape", name, np.array(shape))
+
+    def slice(self, name: str, axis: int, end: int, start: int = 0) -> str:
+        """Make a Slice along one axis, and return the name of its result."""
+        if self.opset < SLICE_OPSET:
+            return self.add("Slice", name, axes=[axis], starts=[start], ends=[end])
+        return self.add("Slice", name, *(np.array([one]) for one in (start, end, axis)))
 
     def reduce(self, kind: str, name: str, axis: int) -> str:
         """Make a ReduceMean or ReduceSum over one axis, which stays with a size of 1."""

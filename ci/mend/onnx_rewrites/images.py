@@ -12,6 +12,7 @@ import numpy as np
 
 from ci.mend.axes import find_growth
 from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
+from ci.models.graph_steps import Operand, find_short
 from ci.onnx.models import read_attributes
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
@@ -94,6 +95,50 @@ def add_depthwise(
         pads = [*pads[:axes], *(end + 1 for end in pads[axes:])]
     own = {"group": len(weights), "kernel_shape": weights.shape[2:]}
     return graph.add("Conv", x, weights, *bias, pads=pads, strides=strides, **own)
+
+
+@rewrites("convolve-longer-row", "Conv")
+def convolve_longer_row(graph: Graph, node: Any) -> None:
+    """Pad a short row by one more zero at each end before its convolution, and cut off the elements
+    that this adds. A Pad before the Conv is left alone: QNN joins it with this one."""
+    operands = [Operand(graph.shapes.get(name, ())) for name in node.input[:2]]
+    axes = len(operands[0].shape) - 2
+    if axes < 1 or read(node, "auto_pad", "NOTSET") != "NOTSET":
+        return
+    pads = [int(count) for count in read(node, "pads", [0] * 2 * axes)]
+    if pads[axes - 1] != pads[-1]:
+        return
+    counts = {
+        "padding": pads[axes:],
+        "stride": read(node, "strides", [1] * axes),
+        "dilation": read(node, "dilations", [1] * axes),
+    }
+    numbers = {name: tuple(map(float, given)) for name, given in counts.items()}
+    apart = _find_padding(graph, node.input[0])
+    if not (find_short(operands, numbers) or find_short(operands, numbers, apart)):
+        return
+    pads[axes - 1] += 1
+    pads[-1] += 1
+    longer = graph.add("Conv", *node.input, **read_attributes(node) | {"pads": pads})
+    length = graph.shape(node.output[0])[-1]
+    result = graph.slice(longer, axes + 1, length + 1, 1)
+    graph.replace([node], [result], "Conv", f"Conv with pads {pads}, and a Slice without the ends")
+
+
+def _find_padding(graph: Graph, name: str) -> int:
+    """Return by how many zeros a Pad that computes a value extends its last axis at both ends, or 0
+    if it is another node or another padding."""
+    before = graph.makers.get(name)
+    if before is None or before.op_type != "Pad" or read(before, "mode", "constant") != "constant":
+        return 0
+    given, value, axes = (*before.input[1:], "", "", "")[:3]
+    pads = graph.constant(given) if given else None
+    is_zero = not value or graph.number(value) == 0
+    if pads is None or axes or not is_zero:
+        return 0
+    *others, end = pads.tolist()
+    begin = others.pop(len(others) // 2)
+    return int(end) if begin == end and not any(others) else 0
 
 
 @rewrites("stride-by-pool", "Conv")

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ci.mend.axes import merge_axes, plan_product, read_equation, split_order
-from ci.mend.onnx_rewrites.graph import Graph, read, read_axes, rewrites
+from ci.mend.axes import choose_block, merge_axes, plan_product, read_equation, split_order
+from ci.mend.onnx_rewrites.graph import Array, Graph, read, read_axes, rewrites
 
-LONGEST = 512  # of an axis whose sums become a product with a matrix
-MOST_ELEMENTS = 1 << 22  # of this matrix, repeated for each slice
+MOST_ELEMENTS = 1 << 22  # of a triangular matrix, repeated for each slice
 MOST_STEPS = 64  # of a recurrence that is unrolled
 HIGHEST_RANK = 5  # of a Transpose and of a reduction in QNN
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
@@ -54,25 +53,59 @@ def multiply_single(graph: Graph, node: Any) -> None:
 
 @rewrites("multiply-cumulative", "CumSum")
 def multiply_cumulative(graph: Graph, node: Any) -> None:
-    """Compute cumulative sums as a product with a triangular matrix."""
+    """Compute cumulative sums as a product with a triangular matrix. A long sum is computed in
+    blocks: the sums within each block, plus the sum of all blocks before it."""
     x, axis = node.input[0], graph.number(node.input[1])
     if axis is None or not graph.is_float(x):
         return
     shape = graph.shape(x)
     place = int(axis) % len(shape)
-    size = shape[place]
-    flat = [math.prod(shape[:place]), size, math.prod(shape[place + 1 :])]
-    if size > LONGEST or flat[0] * size * size > MOST_ELEMENTS:
+    outer, size, inner = math.prod(shape[:place]), shape[place], math.prod(shape[place + 1 :])
+    block = choose_block(size)
+    count = -(-size // block)
+    if inner > 1 and outer * count * block * block > MOST_ELEMENTS:
         return
-    matrix = np.tri(size, k=-1 if read(node, "exclusive", 0) else 0, dtype=np.float32)
-    matrix = matrix[::-1, ::-1] if read(node, "reverse", 0) else matrix
-    if flat[2] == 1:
-        summed = graph.add("MatMul", graph.reshape(x, flat[:2]), matrix.T)
+    is_reverse, is_exclusive = read(node, "reverse", 0), read(node, "exclusive", 0)
+
+    def add_up(name: str, sizes: Sequence[int], *, excludes: bool) -> str:
+        matrix = np.tri(sizes[1], k=-1 if excludes else 0, dtype=np.float32)
+        return _multiply_middle(graph, name, matrix[::-1, ::-1] if is_reverse else matrix, sizes)
+
+    told = "a product with a triangular matrix"
+    if count == 1:
+        result = add_up(x, [outer, size, inner], excludes=is_exclusive)
     else:
-        whole = np.broadcast_to(matrix, (flat[0], size, size))
-        summed = graph.add("MatMul", whole, graph.reshape(x, flat))
-    back = graph.reshape(summed, shape)
-    graph.replace([node], [back], f"CumSum of {size}", "a product with a triangular matrix")
+        told = f"sums within {count} blocks of {block} and of the blocks before, as products"
+        rows, missing = x, count * block - size
+        if missing:
+            zeros = np.zeros((outer, missing, inner), np.float32)
+            rows = graph.add("Concat", graph.reshape(x, [outer, size, inner]), zeros, axis=1)
+        ones = np.ones((block, block), np.float32)
+        if inner == 1:
+            rows = graph.reshape(rows, [outer, count, block])
+            triangle = np.tri(block, k=-1 if is_exclusive else 0, dtype=np.float32)
+            within = graph.add("MatMul", rows, triangle if is_reverse else triangle.T)
+            before = add_up(rows, [outer, count, block], excludes=True)
+            before = graph.add("MatMul", before, ones)
+        else:
+            flat = [outer * count, block, inner]
+            within = add_up(rows, flat, excludes=is_exclusive)
+            before = add_up(rows, [outer, count, block * inner], excludes=True)
+            before = _multiply_middle(graph, before, ones, flat)
+        result = graph.add("Add", within, before)
+        result = graph.reshape(result, [outer, count * block, inner]) if missing else result
+        result = graph.slice(result, 1, size) if missing else result
+    graph.replace([node], [graph.reshape(result, shape)], f"CumSum of {size}", told)
+
+
+def _multiply_middle(graph: Graph, name: str, matrix: Array, sizes: Sequence[int]) -> str:
+    """Multiply a matrix [made, size] by the middle axis of a value with ``sizes`` [outer, size,
+    inner], and return the name of the result, which has the axes [outer, made] if inner is 1."""
+    outer, size, inner = sizes
+    if inner == 1:
+        return graph.add("MatMul", graph.reshape(name, [outer, size]), matrix.T)
+    whole = np.broadcast_to(matrix, (outer, *matrix.shape))
+    return graph.add("MatMul", whole, graph.reshape(name, [*sizes]))
 
 
 @rewrites("multiply-einsum", "Einsum")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.axes import find_growth
+from ci.mend.axes import choose_block, find_growth
 from ci.mend.torch_rewrites.editing import (
     CASTS,
     Editor,
@@ -25,7 +25,13 @@ from ci.mend.torch_rewrites.editing import (
 )
 from ci.mend.torch_rewrites.elements import surround
 from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
+from ci.models.graph_steps import Operand, find_short
 
+# The overloads whose padding is a word, such as "same", and those with numbers
+SAME_CONVOLUTIONS = {
+    getattr(aten, name).padding: getattr(aten, name).default for name in ("conv1d", "conv2d")
+}
+PADS = [aten.pad.default, aten.constant_pad_nd.default]
 # The operators that pool 1, 2 or 3 axes
 AVERAGES = [aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default]
 MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
@@ -102,6 +108,42 @@ def surround_kernel(edit: Editor, node: Node) -> None:
     padding = [pad + count * step for pad, count, step in steps]
     new = edit.call_again(node, weight=torch.nn.functional.pad(weight, counts), padding=padding)
     edit.replace(node, new, "zeros around the kernel, and as much more padding")
+
+
+@rewrites("convolve-longer-row", *CONVOLUTIONS, *SAME_CONVOLUTIONS)
+def convolve_longer_row(edit: Editor, node: Node) -> None:
+    """Pad a short row by one more zero at each end before its convolution, and cut off the elements
+    that this adds. A padding before the convolution is left alone: QNN joins it with this one."""
+    stride, dilation = read_numbers(node, "stride", "dilation")
+    operands = [Operand(shape_of(one)) for one in node.args[:2]]
+    padding = argument(node, "padding")
+    if isinstance(padding, str):
+        padding = find_same_padding(operands[1].shape[2:], dilation) if padding == "same" else [0]
+    padding = per_axis(padding, len(dilation))
+    counts = {"padding": padding, "stride": stride, "dilation": dilation}
+    numbers = {name: tuple(map(float, given)) for name, given in counts.items()}
+    before = edit.source(node.args[0])
+    apart = 0
+    if before.target in PADS and argument(before, "mode") in {None, "constant"}:
+        begin, end, *others = before.args[1]
+        is_zero = not argument(before, "value")
+        apart = begin if begin == end and is_zero and not any(others) else 0
+    if not (find_short(operands, numbers) or find_short(operands, numbers, apart)):
+        return
+    padding[-1] += 1
+    target = SAME_CONVOLUTIONS.get(node.target, node.target)
+    weight, bias, groups = node.args[1], argument(node, "bias"), argument(node, "groups")
+    longer = edit.call(target, node.args[0], weight, bias, stride, padding, dilation, groups)
+    length = shape_of(node)[-1]
+    new = edit.slice(longer, len(shape_of(node)) - 1, 1, length + 1)
+    edit.replace(node, new, f"the same with padding={padding}, and y[..., 1:-1]")
+
+
+def find_same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """Return the padding of a convolution with padding="same" per axis, or 0 along an axis whose
+    ends differ."""
+    totals = [(size - 1) * step for size, step in zip(kernel, dilation, strict=True)]
+    return [0 if total % 2 else total // 2 for total in totals]
 
 
 @rewrites("widen-depthwise", aten.conv2d.default)
@@ -354,13 +396,33 @@ def convolve_tall_pool(edit: Editor, node: Node) -> None:
 
 @rewrites("multiply-cumulative", aten.cumsum.default)
 def sum_by_triangle(edit: Editor, node: Node) -> None:
-    """Write a cumulative sum as a linear layer whose weights are a triangle of ones."""
+    """Write a cumulative sum as a linear layer whose weights are a triangle of ones. A long sum is
+    written in blocks: the sums within each block, plus the sum of all blocks before it."""
     operand, axis = node.args[:2]
     shape, dtype = shape_of(operand), value_of(node).dtype
-    if shape and dtype.is_floating_point and value_of(operand).dtype == dtype:
-        triangle = torch.ones(shape[axis], shape[axis]).tril()
-        new = _multiply_axis(edit, operand, axis % len(shape) - len(shape), triangle)
+    if not shape or not dtype.is_floating_point or value_of(operand).dtype != dtype:
+        return
+    axis = axis % len(shape) - len(shape)
+    block = choose_block(shape[axis])
+    if block == shape[axis]:
+        new = _multiply_axis(edit, operand, axis, torch.ones(block, block).tril())
         edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
+        return
+    rows = edit.transpose(operand, axis, -1) if axis != -1 else operand
+    *outer, length = shape_of(rows)
+    count, width = -(-length // block), math.prod(outer)
+    if missing := count * block - length:
+        rows = edit.cat([rows, edit.constant(torch.zeros(*outer, missing, dtype=dtype))], -1)
+    blocks = edit.reshape(rows, [width, count, block])
+    within = _multiply_axis(edit, blocks, -1, torch.ones(block, block).tril())
+    # Two products instead of a slice, a product and a broadcast, which QNN computes wrongly in fp16
+    before = _multiply_axis(edit, blocks, -2, torch.ones(count, count).tril(-1))
+    new = edit.add(within, _multiply_axis(edit, before, -1, torch.ones(block, block)))
+    new = edit.reshape(new, [*outer, count * block])
+    new = edit.slice(new, len(outer), 0, length) if missing else new
+    new = edit.transpose(new, axis, -1) if axis != -1 else new
+    after = f"sums within {count} blocks of {block} and of all blocks before, by F.linear"
+    edit.replace(node, new, after)
 
 
 def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> Node:

@@ -382,6 +382,54 @@ def test_a_known_fault_of_pools_on_tall_narrow_images_is_reported() -> None:
     assert find(pool(2, 1, 0), square) == ()
 
 
+ROW, STRIP = torch.randn(1, 4, 16), torch.randn(1, 4, 1, 32)
+SHORT, APART = ["conv-of-a-short-row"], ["conv-of-a-short-row-padded-apart"]
+
+
+@pytest.mark.parametrize(
+    ("given", "layer", "names"),
+    [
+        (ROW, nn.Conv1d(4, 6, 7, padding=3), SHORT),
+        (ROW[..., 2:], nn.Conv1d(4, 6, 7, padding=3), []),
+        (ROW, nn.Conv1d(4, 6, 5, padding=2), []),
+        (ROW, nn.Conv1d(4, 6, 3, padding="same", dilation=3), SHORT),
+        (ROW, nn.Conv1d(4, 4, 7, padding=3, groups=4), []),
+        (ROW, nn.Conv1d(4, 6, 7, padding=3, stride=2), []),
+        (STRIP, nn.Conv2d(4, 6, (1, 11), padding=(0, 5)), SHORT),
+        (STRIP, nn.Conv2d(4, 6, (1, 9), padding=(0, 4)), []),  # 32 is too long for this kernel
+        (STRIP, nn.Conv2d(4, 6, (3, 11), padding=(1, 5)), []),
+        (STRIP, nn.Sequential(nn.ZeroPad2d((5, 5, 0, 0)), nn.Conv2d(4, 6, (1, 11))), APART),
+        (STRIP, nn.Sequential(nn.ZeroPad2d((10, 0, 0, 0)), nn.Conv2d(4, 6, (1, 11))), []),
+        (ROW, nn.Sequential(nn.ConstantPad1d(3, 0.0), nn.Conv1d(4, 6, 7)), []),
+    ],
+)
+def test_convolutions_that_keep_the_length_of_a_short_row_are_known_faults_in_fp16(
+    given: Tensor, layer: nn.Module, names: list[str]
+) -> None:
+    found = find(lambda net, x: net.parts[0](x), given, parts=(layer,))
+    assert [one.fault for one in found] == names
+    assert find(lambda net, x: net.parts[0](x), given, scheme="8a8w", parts=(layer,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "scheme", "names"),
+    [
+        ((1, 64), 1, "8a8w", ["cumsum-of-a-row-in-8-bits"]),
+        ((1, 16), 1, "8a8w", []),
+        ((1, 64, 2), 1, "8a8w", ["cumsum-in-8-bits"]),
+        ((1, 64, 2), 1, "16a8w", []),
+        ((1, 2400, 9), 1, "16a8w", ["cumsum-of-many-steps"]),
+        ((1, 600), -1, "fp16", ["cumsum-of-many-steps"]),
+        ((1, 2, 600), 1, "fp16", []),
+    ],
+)
+def test_the_steps_of_a_running_sum_decide_which_fault_it_is(
+    shape: tuple[int, ...], axis: int, scheme: str, names: list[str]
+) -> None:
+    found = find(lambda net, x: x.cumsum(axis), torch.randn(shape), scheme=scheme)
+    assert [one.fault for one in found] == names
+
+
 def write_out(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 

@@ -273,6 +273,8 @@ ROWS: dict[str, list[Row]] = {
     "multiply-cumulative": [
         (1, (2, 3, 4), lambda x: x.cumsum(1)),
         (1, (5,), lambda x: x.cumsum(-1)),
+        (1, (1, 600), lambda x: x.abs().cumsum(-1)),
+        (1, (2, 521, 3), lambda x: x.abs().cumsum(1)),
         (0, (2, 5), lambda x: x.int().cumsum(-1)),
     ],
     "lower-rank": [
@@ -479,6 +481,17 @@ ROWS: dict[str, list[Row]] = {
         (1, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2)),
         (1, (2, 4, 5), nn.ConvTranspose1d(4, 4, 3, groups=4, bias=False, dilation=2)),
         (0, (1, 4, 5, 5), nn.ConvTranspose2d(4, 6, 3)),
+    ],
+    "convolve-longer-row": [
+        (1, (2, 4, 16), nn.Conv1d(4, 6, 7, padding=3)),
+        (1, (1, 4, 1, 32), nn.Conv2d(4, 6, (1, 11), padding=(0, 5), groups=2)),
+        (1, (1, 4, 16), nn.Conv1d(4, 6, 3, dilation=3, padding="same")),
+        (1, (1, 4, 1, 16), lambda x: F.conv2d(F.pad(x, (3, 3)), torch.ones(6, 4, 1, 7))),
+        (0, (1, 4, 1, 16), lambda x: F.conv2d(F.pad(x, (6, 0)), torch.ones(6, 4, 1, 7))),
+        (0, (1, 4, 24), nn.Conv1d(4, 6, 7, padding=3)),
+        (0, (1, 4, 12), nn.Conv1d(4, 6, 7, padding=3)),
+        (0, (1, 4, 16), nn.Conv1d(4, 4, 7, padding=3, groups=4)),
+        (0, (1, 4, 2, 16), nn.Conv2d(4, 6, (1, 7), padding=(0, 3))),
     ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
