@@ -24,7 +24,6 @@ MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "t
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
 ATTENTION = "scaled_dot_product_attention"
-LEAST_WIDE_KERNEL: Final = 7
 PADS: Final = frozenset({"pad", "constant_pad_nd", "Pad"})
 JOINED_CONVOLUTIONS: Final = frozenset({"conv", "conv2d", "convolution", "Conv"})
 OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
@@ -173,9 +172,9 @@ def find_short(operands: Sequence[Operand], numbers: Numbers, apart: int = 0) ->
     adds at each end of the row.
 
     The row is the last axis of [batch, channels, length] or [batch, channels, 1, length]. The
-    result is wrong if it has the same length as the row, the length is a multiple of 8 and at most
-    8 * (padding - 1), and the convolution has a stride of 1, is not depthwise, and has a kernel of
-    7 or more or a dilation. The limits are measured, see docs/findings/faults.md.
+    result is wrong if it has the same length as the row, the length is a multiple of 8, above the
+    dilation and at most 8 * (padding - 1), and the convolution has a stride of 1 and is not
+    depthwise. The limits are measured, see docs/findings/faults.md.
     """
     shape, weight = operands[0].shape, operands[1].shape
     if len(shape) not in {3, 4} or len(weight) != len(shape) or "output_padding" in numbers:
@@ -186,10 +185,9 @@ def find_short(operands: Sequence[Operand], numbers: Numbers, apart: int = 0) ->
     is_row = len(shape) == 3 or (shape[2], weight[2]) == (1, 1)
     is_depthwise = weight[1] == 1 < shape[1]
     keeps_length = 2 * padding == (kernel - 1) * dilation
-    is_long = kernel >= LEAST_WIDE_KERNEL or dilation > 1
-    if not (is_row and keeps_length and is_long and stride == 1) or is_depthwise:
+    if not (is_row and keeps_length and stride == 1) or is_depthwise:
         return 0
-    return length if length % 8 == 0 and 0 < length <= 8 * (padding - 1) else 0
+    return length if length % 8 == 0 and dilation < length <= 8 * (padding - 1) else 0
 
 
 def _last(numbers: Numbers, name: str, default: int) -> int:
@@ -199,8 +197,8 @@ def _last(numbers: Numbers, name: str, default: int) -> int:
 
 def note_padding(steps: Sequence[Step]) -> list[Step]:
     """Return steps in which a convolution behind a zero padding has, as ``joined``, the number
-    ``short`` of both together. QNN joins the two, except through ExecuTorch if there is a single
-    axis."""
+    ``short`` of both together instead of its own. QNN joins the two, except through ExecuTorch if
+    there is a single axis."""
     pads = {step.name: step for step in steps if step.operator in PADS}
     noted = []
     for step in steps:
@@ -210,7 +208,8 @@ def note_padding(steps: Sequence[Step]) -> list[Step]:
             begin, end, *others = before.numbers.get("pad", (0.0, 1.0))
             if begin == end and not any(others):
                 short = find_short(step.operands, step.numbers, int(begin))
-                numbers = step.numbers | ({"joined": (float(short),)} if short else {})
+                numbers = {name: one for name, one in step.numbers.items() if name != "short"}
+                numbers |= {"joined": (float(short),)} if short else {}
                 step = structs.replace(step, numbers=numbers)
         noted.append(step)
     return noted

@@ -392,6 +392,8 @@ SHORT, APART = ["conv-of-a-short-row"], ["conv-of-a-short-row-padded-apart"]
         (ROW, nn.Conv1d(4, 6, 7, padding=3), SHORT),
         (ROW[..., 2:], nn.Conv1d(4, 6, 7, padding=3), []),
         (ROW, nn.Conv1d(4, 6, 5, padding=2), []),
+        (ROW[..., 8:], nn.Conv1d(4, 6, 5, padding=2), SHORT),
+        (ROW[..., 8:], nn.Conv1d(4, 6, 3, padding=9, dilation=9), []),
         (ROW, nn.Conv1d(4, 6, 3, padding="same", dilation=3), SHORT),
         (ROW, nn.Conv1d(4, 4, 7, padding=3, groups=4), []),
         (ROW, nn.Conv1d(4, 6, 7, padding=3, stride=2), []),
