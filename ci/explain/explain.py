@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import Struct
 
 from ci.explain.rules import (
@@ -21,6 +22,7 @@ from ci.explain.rules import (
     count_places,
     find_place,
     read_families,
+    read_namings,
 )
 from ci.facts.finding import Certainty, Proof, Remedy
 
@@ -31,6 +33,7 @@ LINE_CHARS = (
 OWN_FIX = "  fix: "  # as QnnCiError writes it
 MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
+MOST_OPERATORS = 50  # are kept per rule
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
 _NO_DIGITS = dict.fromkeys(_DIGITS)
@@ -42,6 +45,7 @@ _MARKED = {
 }
 # Symptoms of these areas can follow from anything.
 _GENERAL = (Area.INSTALLING, Area.BUILDING)
+_OF_OPERATORS = (Area.LOWERING, Area.ONNX, Area.LITERT)
 # An error line contains at least one of these marks, ignoring case. Only logcat's "E/" has to be at
 # the start of a line, because many paths contain it.
 _MARKS = (
@@ -111,9 +115,21 @@ class Unknown(Struct, frozen=True):
     text: str
 
 
+class Operator(Struct, frozen=True):
+    """An operator, node or pass that line number ``line`` names. ``rule`` is the name of the rule
+    that the line matches, or empty. ``is_last`` is true if the line only says that work on the
+    operator began: it is the last such line before that of ``rule``."""
+
+    name: str
+    line: int
+    rule: str = ""
+    is_last: bool = False
+
+
 class Explanation(Struct, frozen=True):
     """The explanation of a log. ``causes`` are in the order of their lines. ``notes`` are matched
-    hints that do not count as causes.
+    hints that do not count as causes. ``operators`` are those that matched lines and error lines
+    name, wherever these are.
 
     ``unknown_count`` is the number of error lines that match no rule (counting stops soon after
     MOST_UNKNOWN), and ``unknown`` lists the first of them.
@@ -127,6 +143,23 @@ class Explanation(Struct, frozen=True):
     harmless: tuple[Finding, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     unknown_count: int = 0
+    operators: tuple[Operator, ...] = ()
+
+    def operators_of(self, cause: Finding) -> tuple[Operator, ...]:
+        """Return the operators that a finding's lines or those of its consequences name, without
+        repetitions, in the order of their lines."""
+        found = (*self.causes, *self.consequences, *self.notes)
+        rules = {one.rule for one in found if one.consequence_of == cause.rule} | {cause.rule}
+        named: dict[str, Operator] = {}
+        for operator in self.operators:
+            if operator.rule in rules:
+                named.setdefault(operator.name, operator)
+        return tuple(named.values())
+
+    @property
+    def other_operators(self) -> tuple[Operator, ...]:
+        """The operators in error lines that match no rule."""
+        return tuple(operator for operator in self.operators if not operator.rule)
 
 
 @dataclass
@@ -150,6 +183,9 @@ class _Scan:
     tail: str = ""
     places: Counter[Place] = field(default_factory=Counter)
     contained: set[str] = field(default_factory=set)  # those of the rules' ``log``
+    operators: dict[str, dict[str, int]] = field(default_factory=dict)  # rule: name: line
+    begun: list[Operator] = field(default_factory=list)  # the last operator before each rule
+    last_begun: Operator | None = None
 
     def read(self, chunk: bytes) -> None:
         """Match a part of a log with the rules. A line counts only for the first rule that it
@@ -162,7 +198,8 @@ class _Scan:
         self.places += count_places(starts.decode("utf-8", "replace"))
         wanted = {text for rule in self.rules for text in rule.log}
         self.contained |= {text for text in wanted if text.encode() in shapes}
-        known: set[int] = {0} if self.tail == "known" else set()
+        known: dict[int, str] = {0: ""} if self.tail == "known" else {}  # start of a line: rule
+        new: list[tuple[int, str]] = []
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
             texts = rule.literals or (b"",)
@@ -176,17 +213,49 @@ class _Scan:
             for start, line in lines:
                 if start in known or (values := rule.find(line)) is None:
                     continue
-                known.add(start)
+                known[start] = rule.id
                 if had := self.seen.get(rule.id):
                     had.count += 1
                 else:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
                     self.seen[rule.id] = _Seen(number, line.strip(), values)
-        unknown = self._find_unknown(chunk, low, known)
+                    new.append((start, rule.id))
+        unknown = self._find_unknown(chunk, low, set(known))
+        self._find_operators(chunk, low, shapes, known | dict.fromkeys(unknown, ""), new)
         last = chunk.rfind(b"\n") + 1
         kind = "known" if last in known else "unknown" if last in unknown else "open"
         self.tail = kind if last < len(chunk) else ""
         self.lines += chunk.count(b"\n")
+
+    def _find_operators(
+        self,
+        chunk: bytes,
+        low: bytes,
+        shapes: bytes,
+        known: Mapping[int, str],
+        new: Sequence[tuple[int, str]],
+    ) -> None:
+        """Keep the operators that the ``known`` lines name and, for each rule with its first line
+        in this chunk (``new``), the last operator on which work began before it."""
+        begun: dict[int, str] = {}
+        for naming in read_namings():
+            literals = [text for text in naming.literals if text.translate(None, _DIGITS) in shapes]
+            for start, line in _find_lines(chunk, low, literals):
+                if not (found := re.search(naming.pattern, line)):
+                    continue
+                if naming.is_begin:
+                    begun[start] = found["name"]
+                elif start in known:
+                    named = self.operators.setdefault(known[start], {})
+                    if len(named) < MOST_OPERATORS:
+                        number = self.lines + chunk.count(b"\n", 0, start) + 1
+                        named.setdefault(found["name"], number)
+        for start, rule in sorted([*((start, "") for start in begun), *new]):
+            if not rule:
+                number = self.lines + chunk.count(b"\n", 0, start) + 1
+                self.last_begun = Operator(begun[start], number, is_last=True)
+            elif self.last_begun:
+                self.begun.append(msgspec.structs.replace(self.last_begun, rule=rule))
 
     def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> set[int]:
         """Count the error lines of ``chunk`` that are not ``known``, and return their starts."""
@@ -331,6 +400,17 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     left = [one for one in pick(Role.CAUSE) if one not in causes]
     consequences = sorted(left + symptoms, key=lambda rule: scan.seen[rule.id].line)
     name = causes[0].id if causes else ""
+    # A failure to lower is that of the operator at work, if no line of it names another one.
+    begun = [
+        one
+        for one in scan.begun
+        if name == one.rule and causes[0].area in _OF_OPERATORS and not scan.operators
+    ]
+    operators = [
+        Operator(operator, line, rule)
+        for rule, named in scan.operators.items()
+        for operator, line in named.items()
+    ]
     place = find_place(scan.places)
     return Explanation(
         file=file,
@@ -343,6 +423,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         harmless=tuple(_find(rule, scan, place) for rule in pick(Role.HARMLESS)),
         unknown=tuple(scan.unknown),
         unknown_count=scan.unknown_count,
+        operators=tuple(sorted([*operators, *begun], key=lambda one: one.line)),
     )
 
 
@@ -353,8 +434,11 @@ def _find(
     its own place overrules it."""
     seen = scan.seen[rule.id]
     own = find_place(count_places(seen.text.lower().translate(_NO_DIGITS)))
-    place = place if own is Place.UNKNOWN else own
-    variant = rule.places.get(place, Variant())
+    # A line that names a library for aarch64 may be from the computer that has it for a board.
+    is_certain = own not in (Place.UNKNOWN, Place.BOARD)
+    place = own if is_certain or place is Place.UNKNOWN else place
+    near = Place.DEVICE if place is Place.BOARD else place  # a board is a device, too
+    variant = rule.places.get(place) or rule.places.get(near, Variant())
     proven = rule.proof and not variant.remedy
 
     def fill(text: str) -> str:

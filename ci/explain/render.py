@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ci.explain.explain import MOST_UNKNOWN, Explanation, find_known
+from ci.explain.explain import MOST_UNKNOWN, Explanation, Operator, find_known
 from ci.explain.rules import Rule, read_rules
 from ci.facts.finding import WORDS
 from ci.facts.kinds import Kind
@@ -13,6 +13,7 @@ from ci.report.annotation import Annotation, Level, one_line
 from ci.report.filled import fill_text
 
 LINE_CHARS = 200
+SHOWN_OPERATORS = 5
 
 
 def render(explanation: Explanation) -> str:
@@ -24,6 +25,7 @@ def render(explanation: Explanation) -> str:
         most=MOST_UNKNOWN,
         words=WORDS,
         cut=_cut,
+        list_operators=_list_operators,
     )
 
 
@@ -57,6 +59,17 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
                 f"Seen in {explanation.file}, line {cause.line}: {_cut(cause.text)}",
                 f"explain: {cause.id} {cause.rule}",
             )
+
+
+def _list_operators(operators: Sequence[Operator]) -> str:
+    """Return operators with their lines, or "" if there are none."""
+    named = []
+    for operator in operators[:SHOWN_OPERATORS]:
+        last = ", the last one before" if operator.is_last else ""
+        named.append(f"{_cut(operator.name)} (line {operator.line}{last})")
+    if others := len(operators) - len(named):
+        named.append(f"{others} {'other' if others == 1 else 'others'}")
+    return ", ".join(named)
 
 
 def _cut(text: str) -> str:

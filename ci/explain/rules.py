@@ -24,10 +24,12 @@ DSP_OFFSET = 0x80000400  # errors of the CPU's side of FastRPC are without it
 
 class Place(Enum):
     """Where a log was made, as far as it matters for what to do: in an Android ``app`` (or by
-    logcat), in a shell on a ``device``, on ``windows``, or on a Linux ``computer``."""
+    logcat), in a shell on a ``device``, on a Linux ``board`` with an aarch64 processor, on
+    ``windows``, or on a Linux ``computer``."""
 
     APP = "app"
     DEVICE = "device"
+    BOARD = "board"
     WINDOWS = "windows"
     COMPUTER = "computer"
     UNKNOWN = ""
@@ -41,6 +43,8 @@ _LINES = {
         re.MULTILINE,
     ),
     Place.DEVICE: re.compile(r"/data/local/tmp|/vendor/lib|cdsprpcd\b"),
+    # The SDK's directories, triplets, wheels and `uname -m`.
+    Place.BOARD: re.compile(r"aarch(?!(?:-\w+)*-windows|linux\b)"),
     Place.WINDOWS: re.compile(r"\b[a-z]:[\\/]|\w\.(?:dll|exe)\b|loadlibrary"),
     Place.COMPUTER: re.compile(
         r"x_[-.]|site-packages|traceback \(most recent|/usr/bin/ld|/home/|\bcmake\b|collect:"
@@ -48,15 +52,24 @@ _LINES = {
 }
 
 
+_X86 = re.compile(r"x_[-_./]|amd\b")  # also without digits
+
+
 def count_places(lines: str) -> Counter[Place]:
     """Return how often lines show each kind of place. ``lines`` are in lower case and without
     digits."""
-    return Counter({place: len(found.findall(lines)) for place, found in _LINES.items()})
+    counts = Counter({place: len(found.findall(lines)) for place, found in _LINES.items()})
+    if _X86.search(lines):  # a computer that has libraries for a board
+        del counts[Place.BOARD]
+    return counts
 
 
 def find_place(counted: Counter[Place]) -> Place:
-    """Return the place that was counted most often."""
+    """Return the place that was counted most often. A computer whose log names aarch64 is a
+    board."""
     place, count = counted.most_common(1)[0] if counted else (Place.UNKNOWN, 0)
+    if place is Place.COMPUTER and counted[Place.BOARD]:
+        return Place.BOARD
     return place if count else Place.UNKNOWN
 
 
@@ -143,6 +156,22 @@ class Area(Enum):
     LITERT = "litert"
 
 
+# Lines of layers that report their errors with the text of an errno: FastRPC and its drivers,
+# binder, dlopen, inotify and QNN. A refused connection of FastRPC is one to the DSP.
+_LAYERS = re.compile(
+    r"(?i)fastrpc|adsprpc|cdsprpc|\bapps_\w+|\bremote_(?:handle|session|init|mmap|mem|register)"
+    r"|rpcmem|dspqueue|dma_heap|\bioctl\b|binder\b|servicemanager|qnndsp|dsptransport|\bhtp_iface"
+    r"|dlopen|cannot open shared object|map segment|inotify|/dev/(?:kgsl|adsprpc|ion|kfd|dri)"
+)
+# Lines of LiteRT whose numbers are its own statuses. Those of its QNN manager and of Qualcomm's
+# dispatch library are QNN's.
+_STATUSES = re.compile(
+    r"(?:\blitert\b|tflite|(?:INFO|WARNING|ERROR):? ?|^)\W*"
+    r"\[(?:[\w./-]*/)?(?!qnn_|dispatch_api\.|context_binary|\w*_backend\.)\w+\.(?:cc|h):\d+\]"
+    r"|kLiteRtStatus"
+)
+
+
 class Variant(Struct, frozen=True, forbid_unknown_fields=True):
     """What is different about a rule if the log was made at one kind of place. Empty texts are
     those of the rule."""
@@ -159,8 +188,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     matches in decimal, in hexadecimal (see ``spell_code``) and as one of ``names``. A rule with a
     ``family`` matches lines with a number of that family: one of ``codes``, or any number if there
     are none. ``{code}``, ``{other}`` and ``{meaning}`` in its texts stand for what the family says
-    about the line. If ``log`` is set, lines only count in a log that contains one of these texts,
-    which are in lower case.
+    about the line, and other names for the groups of ``pattern`` with these names. If ``log`` is
+    set, lines only count in a log that contains one of these texts, which are in lower case. The
+    texts of a rule with ``errno`` are those of errno, which do not count in lines of FastRPC,
+    binder, dlopen or QNN: there they are a detail of that layer's own error.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -191,6 +222,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     family: str = ""
     codes: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
+    errno: bool = False
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
@@ -220,24 +252,78 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def find(self, line: str) -> Mapping[str, str] | None:
         """Return the values of the texts' braces for a line that contains one of ``literals``, or
         None if the rule does not match the line."""
-        if self.code and not _code_expression(self.code, self.names).search(line):
+        if self.errno and _LAYERS.search(line):
+            return None
+        if self.code and not self._has_code(line):
             low = line.lower()
             if not any(one.lower() in low for one in self.text):
                 return None
-        if self.pattern and re.search(self.pattern, line) is None:
-            return None
-        return read_families()[self.family].find(line, self.codes) if self.family else {}
+        groups: Mapping[str, str] = {}
+        if self.pattern:
+            if (matched := re.search(self.pattern, line)) is None:
+                return None
+            groups = {name: text or "" for name, text in matched.groupdict().items()}
+        if not self.family:
+            return groups
+        values = read_families()[self.family].find(line, self.codes)
+        return None if values is None else {**groups, **values}
+
+    def _has_code(self, line: str) -> bool:
+        """Return whether ``line`` contains the rule's error number, or its name."""
+        found = _code_expression(self.code, self.names).search(line)
+        if not found:
+            return False
+        return found[0] in self.names or not _STATUSES.search(line)
 
     def fill(self, text: str, values: Mapping[str, str]) -> str:
         """Return one of the rule's texts with ``values`` for its braces."""
-        return text.format_map(values) if self.family else text
+        return text.format_map(values) if values else text
+
+
+class Naming(Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of line that names an operator, a node or a pass.
+
+    Such a line contains one of ``text`` (ignoring case), and ``pattern`` finds the name as the
+    group ``name``. ``is_begin`` is true for lines that appear for each operator when work on it
+    begins. ``matches``, ``name`` and ``rejects`` are an example of a line, the name in it, and a
+    line without one.
+    """
+
+    text: tuple[str, ...]
+    pattern: str
+    matches: str
+    name: str
+    rejects: str
+    is_begin: bool = False
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern)
+
+    @property
+    def literals(self) -> tuple[bytes, ...]:
+        """The texts in lower case."""
+        return tuple(text.lower().encode() for text in self.text)
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of manifests/policies/errors.toml."""
+
+    rule: tuple[Rule, ...]
+    naming: tuple[Naming, ...] = ()
+
+
+@functools.cache
+def read_namings() -> tuple[Naming, ...]:
+    """Return the kinds of lines that name operators. Raises ManifestError if the file is
+    invalid."""
+    return read_policy("errors", _File).naming
 
 
 @functools.cache
 def read_rules() -> tuple[Rule, ...]:
     """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError if
     the file is invalid."""
-    rules = read_policy("errors", dict[str, tuple[Rule, ...]])["rule"]
+    rules = read_policy("errors", _File).rule
     known = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
     unknown = ", ".join(sorted(named - known))
@@ -258,10 +344,12 @@ def spell_code(code: int) -> tuple[str, ...]:
 
 
 # A number is a size, a count or a time, unless such a word is shortly before it, or it is all that
-# a line says about a failure: "Transport layer setup failed: 14001".
+# a line says about a failure: "Transport layer setup failed: 14001", "Failed to create QNN context:
+# 1002".
 _CONTEXT = (
     r"(?i)(?:\b(?:err(?:or)?|errno|code|status|handle)\b[^\n\d]{0,32}?"
-    r"|\b(?:fail(?:ed|ure)|returned|exits with|symbols)[ :=,(]{1,3})"
+    r"|\b(?:fail(?:ed|ure)|returned|exits with|symbols)[ :=,(]{1,3}"
+    r"|\b(?:failed|unable|could not) (?:to )?[^\n\d:,]{1,80}[:,=] ?(?=\w+\W*$))"
 )
 
 

@@ -27,8 +27,9 @@ ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
     "developer.android.com", "docs.github.com", "docs.qualcomm.com", "download.pytorch.org",
-    "github.com", "in-toto.io", "jumpstarter.dev", "mutmut.readthedocs.io", "onnxruntime.ai",
-    "pip.pypa.io", "review.coreboot.org", "source.android.com", "www.qualcomm.com",
+    "github.com", "in-toto.io", "jumpstarter.dev", "man7.org", "mutmut.readthedocs.io",
+    "onnxruntime.ai", "pip.pypa.io", "review.coreboot.org", "source.android.com",
+    "www.qualcomm.com",
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ UPSTREAM = "pytorch/executorch"
 PLACES = {
     Place.APP: "in an app",
     Place.DEVICE: "on a device",
+    Place.BOARD: "on an aarch64 board",
     Place.WINDOWS: "on Windows",
     Place.COMPUTER: "on a Linux computer",
 }

@@ -289,3 +289,81 @@ def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
     )
     assert {note.level for note in annotate([one, other])} == {Level.ERROR}
     check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
+
+
+FASTRPC = "fastrpc_apps_user.c:1452: Error 0x80000001: remote_handle64_invoke failed"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (f"{FASTRPC} (errno Connection reset by peer)", "fastrpc-ended"),
+        (f"{FASTRPC} (errno 104)", "fastrpc-ended"),
+        (f"{FASTRPC} (errno Cannot allocate memory)", "fastrpc-no-memory"),
+        (f"{FASTRPC} (errno No space left on device)", "fastrpc-no-memory"),
+        (f"{FASTRPC} (errno Permission denied)", "fastrpc-permission"),
+        ("libQnnHtp.so: cannot open shared object file: Permission denied", "library-unreadable"),
+        ("x.so: failed to map segment from shared object: Operation not permitted", "map-refused"),
+        ("x.so: failed to map segment from shared object: Cannot allocate memory", "map-memory"),
+        ("inotify_add_watch failed: No space left on device", ""),
+        ("binder: transaction failed: Connection refused", ""),
+        ("curl: (7) Failed to connect: Connection refused", "connection-refused"),
+        ("tar: x: Cannot write: No space left on device", "no-space"),
+        ("Fatal signal 7 (SIGBUS), code 1 (BUS_ADRALN), fault addr 0x7a51c01003", "bus-alignment"),
+        ("Fatal signal 7 (SIGBUS), code 2 (BUS_ADRERR), fault addr 0x7a51c000", "library-crash"),
+        ("Fatal signal 7 (SIGBUS), code -6 (SI_TKILL)", "crashed"),
+        ("Fatal signal 7 (SIGBUS), code 4 (BUS_MCEERR_AR)", "bus-hardware"),
+        ("Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR), fault addr 0x0", "crashed-null"),
+        ("Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR), fault addr 0x7a51c00000", "crashed"),
+        ("Fatal signal 31 (SIGSYS), code 1 (SYS_SECCOMP)", "system-call-refused"),
+        ("ERROR: [qnn_manager.cc:494] Failed to create QNN context: 1002", "graph-memory"),
+        ("I qnn : [Qnn] failed to call device create, 14001", "device-config"),
+        ("E litert : [compiled_model.cc:90] Failed to build graph: 1002", "litert-status"),
+        ("E litert : [compiled_model.cc:90] Failed to start the transport: 4000", "litert-status"),
+        ("Status Message: QNN graph execute error. Error code: 6999", "gpu-undefined"),
+    ],
+)
+def test_a_text_or_number_belongs_to_the_layer_that_wrote_it(line: str, cause: str) -> None:
+    assert names(say("x", line).causes) == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "operators"),
+    [
+        (("could not create op: q::A", '"node_3" generated: could not create op'), ["node_3"]),
+        (('"node_3" generated: could not create op', "could not create op: q::A"), ["node_3"]),
+        (("graph prepare failed 12", '"node_3" generated: could not create op'), ["node_3"]),
+        (("Visiting: a_1, a", "Visiting: b_2, b", "Failed to finalize graph"), ["b_2"]),
+        (("Visiting: a_1, a", "Failed to finalize graph", "Visiting: b_2, b"), ["a_1"]),
+        (("Visiting: a_1, a", "could not create op", '"c" generated: could not create op'), ["c"]),
+    ],
+)
+def test_the_operator_is_shown_wherever_the_log_names_it(
+    lines: tuple[str, ...], operators: list[str]
+) -> None:
+    told = say(*lines)
+    named = told.operators_of(told.causes[0])
+    assert [operator.name for operator in named] == operators
+    for operator in named:
+        assert lines[operator.line - 1].find(operator.name) >= 0
+        assert f"names   {operator.name} (line {operator.line}" in render(told)
+
+
+def test_a_pass_that_failed_is_named() -> None:
+    told = say("Exception: An error occurred when running the 'LayoutTransform' pass after")
+    assert "LayoutTransform" in told.causes[0].headline
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("Linux board 6.6.65 #1 SMP PREEMPT aarch64 GNU/Linux", "aarch64-oe-linux"),
+        ("/opt/qairt/lib/aarch64-oe-linux-gcc11.2", "aarch64-oe-linux"),
+        ("/home/dev/x.py, aarch64", "aarch64-oe-linux"),
+        ("/home/dev/x.py", "x86_64-linux-clang"),
+        ("/opt/qairt/bin/x86_64-linux-clang for aarch64-android", "x86_64-linux-clang"),
+    ],
+)
+def test_a_log_that_names_aarch64_gets_libraries_for_aarch64(where: str, says: str) -> None:
+    missing = "libQnnHtp.so: cannot open shared object file: No such file or directory"
+    assert says in say(where, missing).causes[0].fix

@@ -15,11 +15,13 @@ from ci.explain.rules import (
     HEADLINE_CHARS,
     Advice,
     Area,
+    Naming,
     Place,
     Role,
     Rule,
     check_pattern,
     read_families,
+    read_namings,
     read_rules,
 )
 from provisioning.errors import ManifestError
@@ -172,3 +174,12 @@ def test_rules_that_contradict_each_other_are_refused(
     assert "consequence_of" in caught.value.fix
     last = [rule.role is Role.SYMPTOM for rule in RULES]
     assert last == sorted(last)
+
+
+@pytest.mark.parametrize("naming", read_namings(), ids=lambda naming: naming.name)
+def test_each_kind_of_naming_line_has_its_name_and_a_near_line_has_none(naming: Naming) -> None:
+    found = re.search(naming.pattern, naming.matches)
+    assert found is not None
+    assert found["name"] == naming.name
+    assert any(text in naming.matches.lower().encode() for text in naming.literals)
+    assert re.search(naming.pattern, naming.rejects) is None
