@@ -197,7 +197,7 @@ def _last(numbers: Numbers, name: str, default: int) -> int:
 
 def note_padding(steps: Sequence[Step]) -> list[Step]:
     """Return steps in which a convolution behind a zero padding has, as ``joined``, the number
-    ``short`` of both together instead of its own. QNN joins the two, except through ExecuTorch if
+    ``short`` of both together, not of itself alone. QNN joins the two, except through ExecuTorch if
     there is a single axis."""
     pads = {step.name: step for step in steps if step.operator in PADS}
     noted = []
