@@ -46,13 +46,14 @@ def write_whole(path: Path, data: bytes | str) -> None:
     """Replace the content of ``path`` with ``data`` (text as UTF-8) in one step; make its directory
     if needed.
 
-    A pipe, a device, and the target of a symbolic link are written in place. Temporary files that
-    killed processes left next to it are removed. Raises OSError.
+    A pipe and a device are written in place. A symbolic link is replaced, and so is a hard link:
+    the other file stays as it is. Temporary files that killed processes left next to it are
+    removed. Raises OSError.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() or (path.exists() and not path.is_file()):  # such as /dev/stdout
-        path.write_bytes(raw)
+    if is_stream(path) or path.is_dir():
+        path.write_bytes(raw)  # raises IsADirectoryError for a directory
         return
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -62,6 +63,15 @@ def write_whole(path: Path, data: bytes | str) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether a path is a pipe or a device, such as /dev/stdout, even if this was redirected
+    to a file."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return True
+    parent = Path(os.path.realpath(path.parent))
+    return path.is_symlink() and any(parent.is_relative_to(top) for top in ("/dev", "/proc"))
 
 
 def _clear_writes(path: Path) -> None:

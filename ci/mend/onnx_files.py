@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ from onnx import helper, inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.policy import EXTERNAL, SAMPLES
 from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     QUANTIZED,
@@ -122,13 +123,13 @@ class OnnxFile:
         return True
 
     def write(self, names: Sequence[str], target: Path) -> None:
-        """Write the rewritten model to ``target``, with weights in another file if they were in
-        one, and the samples that are next to the user's file. Raises ValueError if a rewrite
-        changes nothing or does not exist."""
+        """Write the rewritten model to ``target``, in a directory of this project, with weights in
+        another file if they were in one, and the samples that are next to the user's file. Raises
+        ValueError if a rewrite changes nothing or does not exist."""
         model, changes = self.rewrite(names)
         require_changes(names, changes, self.path.name)
         given = onnx.load(self.path, load_external_data=False)
-        data = target.with_name(f"{target.name}.data")
+        data = target.with_name(f"{target.name}{EXTERNAL}")
         if any(list_external(given)):
             data.unlink(missing_ok=True)  # onnx appends to it
             # Not save_as_external_data, which refuses a file of that name in the working directory.
@@ -141,9 +142,10 @@ class OnnxFile:
         fix_shapes(given, self.shapes)
         inputs = list_inputs(given)
         if sets := [*read_beside(self.path, inputs)]:
-            with ZipFile(target.with_suffix(".npz"), "w") as archive:  # a name may be `file`
+            with ZipFile(target.with_suffix(SAMPLES), "w") as archive:  # a name may be `file`
                 for name, column in zip(inputs, zip(*sets, strict=True), strict=True):
-                    with archive.open(f"{name}.npy", "w") as stream:
+                    # The time of an entry is fixed, so that the same samples are the same file.
+                    with archive.open(ZipInfo(f"{name}.npy"), "w") as stream:
                         write_array(stream, np.stack(column))
 
 

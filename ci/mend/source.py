@@ -7,14 +7,15 @@ import importlib
 import inspect
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from ci.mend.rewrite import TORCH
-from provisioning.documents import read_text
+from provisioning.documents import UNDECODABLE, read_text
+from provisioning.quoting import python_docstring, python_string
 
 ABOUT = '''\
 """Models that `qnn-ci mend` rewrote so that QNN computes them right. Each function calls your own
@@ -32,15 +33,12 @@ STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
 AXES = "ci.mend.axes"
 # Of ci.mend.rewrite.
 NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
-FUNCTION = '''
+FUNCTION = """
 
 def {name}():
-    """{about}"""
-    return call_rewritten(f"{{HERE / {file!r}}}:{factory}", {rewrites})
-'''
-WRITTEN = re.compile(
-    r"(?m)^def (\w+)\(\):\n.*\n    return call_rewritten\(f\"\{HERE / (.+)\}:(\w+)\", (\[.*\])\)$"
-)
+    {about}
+    return call_rewritten(str(HERE / {file}) + {factory}, {rewrites})
+"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,13 @@ class Factory:
     rewrites: tuple[str, ...]
 
 
+def make_relative(path: str, directory: Path) -> str:
+    """Return an absolute path, or a reference to a function in a file, relative to a directory. The
+    directories of both may be links; a file that is a link is not resolved."""
+    parent, name = os.path.split(path)
+    return os.path.relpath(os.path.join(os.path.realpath(parent), name), directory.resolve())  # noqa: PTH118
+
+
 def read_source(path: Path) -> list[Factory] | None:
     """Return the functions in a mended_net.py, or None if the file is none. Without a file, the
     result is empty."""
@@ -60,11 +65,26 @@ def read_source(path: Path) -> list[Factory] | None:
     text = read_text(path, "replace")
     if not text.startswith(ABOUT):
         return None
-    found = []
-    for name, file, factory, rewrites in WRITTEN.findall(text):
-        target = os.path.normpath(path.parent / ast.literal_eval(file))
-        found.append(Factory(name, f"{target}:{factory}", tuple(ast.literal_eval(rewrites))))
-    return found
+    factories = []
+    with suppress(*UNDECODABLE):  # a SyntaxError is none of ours: the user changed the file
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and (call := find_call(node)):
+                file, function, rewrites = call
+                target = os.path.normpath(path.parent.resolve() / file)
+                factories.append(Factory(node.name, f"{target}{function}", rewrites))
+    return factories
+
+
+def find_call(node: ast.FunctionDef) -> tuple[str, str, tuple[str, ...]] | None:
+    """Return the user's file, ``:factory`` and the rewrites of a function as FUNCTION writes it,
+    also of an f-string that earlier versions wrote."""
+    value = getattr(node.body[-1], "value", None)
+    if not isinstance(value, ast.Call) or getattr(value.func, "id", "") != "call_rewritten":
+        return None
+    reference, rewrites = value.args
+    strings = [part.value for part in ast.walk(reference) if isinstance(part, ast.Constant)]
+    factory, file = strings  # breadth first
+    return str(file), str(factory), tuple(ast.literal_eval(rewrites))
 
 
 def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bool = False) -> str:
@@ -78,9 +98,9 @@ def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bo
         file, _, factory = one.reference.rpartition(":")
         text += FUNCTION.format(
             name=one.name,
-            about=f"{Path(file).name}:{factory} after {', '.join(one.rewrites)}.",
-            file=os.path.relpath(file, directory),
-            factory=factory,
+            about=python_docstring(f"{Path(file).name}:{factory} after {', '.join(one.rewrites)}."),
+            file=python_string(make_relative(file, directory)),
+            factory=python_string(f":{factory}"),
             rewrites=list(one.rewrites),
         )
     return text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +15,26 @@ import msgspec
 
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
-from ci.mend.mending import Mended, Mending, write_rewritten
-from ci.mend.policy import HEAD, POLICY, SOURCE, Written, list_factories, plan_entries, write_toml
+from ci.mend.mending import Mended, Mending, find_reference, write_rewritten
+from ci.mend.policy import (
+    EXTERNAL,
+    HEAD,
+    POLICY,
+    SAMPLES,
+    SOURCE,
+    Earlier,
+    Written,
+    check_editable,
+    list_factories,
+    name_entry,
+    name_onnx,
+    plan_entries,
+    read_tables,
+    write_toml,
+)
 from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.search import Recipe
-from ci.mend.source import Factory, make_source, read_source
-from ci.models.schemes import ONNX
+from ci.mend.source import make_relative, make_source, read_source
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.verbs.localise import choose_cases
@@ -28,11 +44,20 @@ from ci.verbs.trials import open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
-from provisioning.documents import read_text
+from provisioning.console.user_folder import (
+    MOVE_ASIDE,
+    UserFolder,
+    edit_file,
+    lock_folder,
+    move_aside,
+)
+from provisioning.documents import DocumentError, read_bytes
 from provisioning.errors import UsageError
 from provisioning.files import require_writable, write_json, write_whole
+from provisioning.quoting import is_unicode, show_command
 
 SESSION = "mend"
+OUTPUT_FIX = f"{MOVE_ASIDE}; or pass another directory to --output"
 MINUTES = 20.0
 
 
@@ -57,13 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(RESULTS, "--apply", "also edit your policy in place", **FLAG)
     text = f"write a {SOURCE} that contains the rewrites and imports nothing of this project"
     add(RESULTS, "--standalone", text, **FLAG)
+    force = "rename files in --output that this command did not write, instead of refusing them"
+    add(RESULTS, "--force", force, **FLAG)
     add_options(parser, "--sdk", "--adaptor")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     specs, policy, is_onnx = choose_cases(args, progress)
-    known = check_output(args, specs)
+    check_output(args, specs)
     specs, tools = prepare_tools(
         args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"
     )
@@ -74,7 +101,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step("3/4 mend")
         found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
-    written = write_mended(found, args, known, progress)
+    written = write_mended(found, args, progress)
     cases = [describe_case(mended) for mended in found]
     data = msgspec.to_builtins(Mends(cases=tuple(cases), policy=written))
     write_json(args.reports / SESSION / f"{SESSION}.json", data)
@@ -82,7 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_page(document, args.reports / SESSION, progress)
     text = show_document(document)
     if written:
-        text += f"\njudge it again: `qnn-ci {name_verb(specs)} --policy {written}`\n"
+        text += f"\njudge it again: {show_command(name_verb(specs), '--policy', written)}\n"
     return Outcome(text, data, choose_exit(found), exact=True)
 
 
@@ -91,9 +118,9 @@ def name_verb(specs: Sequence[CaseSpec]) -> str:
     return "test-onnx" if all(spec.is_file for spec in specs) else "test-emulator"
 
 
-def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> list[Factory]:
-    """Return the functions that an earlier run wrote. Raises UsageError if the run would overwrite
-    a user's file, or has no policy to edit, and StoreError if a directory is not writable."""
+def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> None:
+    """Raise UsageError if the run would overwrite or change a file of the user's, or has no policy
+    that can be edited, and StoreError if a directory is not writable."""
     directory: Path = args.output
     files = [Path(spec.reference).resolve().parent for spec in specs if spec.is_file]
     if directory.resolve() in files:
@@ -101,61 +128,153 @@ def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> list[Fa
             f"--output {shown_path(directory)} is the directory of a model to mend",
             fix="pass another directory to --output",
         )
-    if args.apply and not args.policy:
+    require_unicode([directory.absolute(), *(Path(find_reference(spec)) for spec in specs)])
+    if args.apply:
+        check_apply(args, specs)
+    require_writable(directory)
+    folder = UserFolder(directory, OUTPUT_FIX)
+    names = [POLICY] if files else [POLICY, SOURCE]
+    for spec in specs:
+        if spec.is_file:
+            own_name = spec.model if spec.model in args.own else name_entry(spec.model)
+            names += name_files(name_onnx(own_name))
+    if not args.force:
+        folder.require_ours(dict.fromkeys(names))
+        require_same_run(folder, args, specs)
+
+
+def check_apply(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> None:
+    """Raise UsageError if --apply cannot edit the policy, and StoreError if it is not writable."""
+    if not args.policy:
         raise UsageError(
             "--apply needs a policy to edit",
             why="there is no qnn.toml here or above",
             fix="pass --policy, or leave out --apply",
         )
-    policy = directory / POLICY
-    if policy.exists():
-        is_ours = read_text(policy, "replace").startswith(HEAD.partition(".")[0])
-    else:
-        is_ours = not (files and [*directory.glob(f"*{ONNX.suffix}")])
-    known = read_source(directory / SOURCE) if is_ours else None
-    if known is None:
+    if args.policy.resolve() == (args.output / POLICY).resolve():
         raise UsageError(
-            f"{shown_path(directory)} has a {POLICY}, {SOURCE} or .onnx file that this command did"
-            " not write",
-            fix="pass another directory to --output",
+            f"--apply would edit {shown_path(args.policy)}, which is also what --output writes",
+            fix="pass another directory to --output, or leave out --apply",
         )
-    require_writable(directory)
-    if args.apply:
-        require_writable(args.policy.parent)
-    return known
+    require_writable(args.policy.parent)
+    socs: dict[str, dict[str, None]] = {}
+    for spec in specs:
+        socs.setdefault(spec.model, {})[spec.soc] = None
+    check_editable(args.policy, {model: [*judged] for model, judged in socs.items()})
 
 
-def write_mended(
-    found: Sequence[Mended],
-    args: argparse.Namespace,
-    known: Sequence[Factory],
-    progress: Progress,
-) -> str:
+def require_unicode(paths: Sequence[Path]) -> None:
+    """Raise UsageError if a path cannot be written to a policy."""
+    for path in paths:
+        if not is_unicode(str(path)):
+            raise UsageError(
+                f"the path {str(path)!r} is not valid UTF-8",
+                why="a policy, which is a TOML file, cannot contain it",
+                fix="rename the file or the directory",
+            )
+
+
+def name_files(target: str) -> list[str]:
+    """Return the names of a rewritten .onnx file, its weights and its samples."""
+    return [target, f"{target}{EXTERNAL}", f"{Path(target).with_suffix(SAMPLES)}"]
+
+
+def is_other_run(folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]) -> bool:
+    """Return whether the folder has results for another policy or for the other kind of models."""
+    about, context = folder.record.about, describe_run(folder, args, specs)
+    return any(about.get(key, value) != value for key, value in context.items())
+
+
+def require_same_run(
+    folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]
+) -> None:
+    """Raise UsageError if the folder has results that cannot be in one policy with this run's."""
+    if is_other_run(folder, args, specs):
+        about = folder.record.about
+        base = f"the policy {about['policy']}" if about.get("policy") else "no policy"
+        raise UsageError(
+            f"{shown_path(folder.path)} has results for {base} and {about.get('command')}",
+            why="they cannot be in one policy with the results of this run",
+            fix="pass another directory to --output, or --force, which renames the old policy",
+        )
+
+
+def describe_run(
+    folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]
+) -> dict[str, str]:
+    """Return what all runs that write into one folder must have in common."""
+    base = make_relative(str(args.policy.absolute()), folder.path) if args.policy else ""
+    return {"policy": base, "command": name_verb(specs)}
+
+
+def read_earlier(folder: UserFolder) -> Earlier:
+    """Return what earlier runs wrote into the folder."""
+    references = folder.record.about.get("models")
+    path, top = folder.path / POLICY, folder.path.resolve()
+    if not isinstance(references, dict) or not path.is_file():
+        return Earlier()
+    known = {
+        str(name): os.path.normpath(top / str(reference)) for name, reference in references.items()
+    }
+    try:
+        return Earlier(read_tables(path), known)
+    except DocumentError:
+        return Earlier()
+
+
+def write_mended(found: Sequence[Mended], args: argparse.Namespace, progress: Progress) -> str:
     """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
-    the policy's path, or "" if no case has a recipe. Functions in ``known`` stay in the module,
-    because a policy may refer to them."""
+    the policy's path, or "" if no case has a recipe. What earlier runs wrote about other models
+    stays, also what another run wrote in the meantime."""
     if all(mended.recipe == Recipe() for mended in found):
         return ""
-    directory: Path = args.output
-    entries = plan_entries(found, args.own)
-    factories = list_factories(entries, known)
-    functions = {factory.name: factory for factory in (*known, *factories.values())}
-    made = Written(entries, factories, directory / SOURCE)
-    applied = made.apply(args.policy) if args.apply else ""
-    paths = [directory / POLICY, *([directory / SOURCE] if functions else [])]
-    if functions:
-        code = make_source(directory, functions.values(), standalone=args.standalone)
-        write_whole(directory / SOURCE, code)
-    for entry, (first, *_) in entries.items():
-        if first.spec.is_file and first.recipe.rewrites:
-            directory.mkdir(parents=True, exist_ok=True)
-            paths.append(made.name_file(entry))
-            write_rewritten(first.spec, first.recipe, paths[-1])
-    name, verb = shown_path(paths[0]), name_verb([mended.spec for mended in found])
-    text = write_toml(made.make_policy(args.policy))
-    write_whole(paths[0], HEAD.format(name=name, verb=verb) + text)
-    if applied:
-        write_whole(args.policy, applied)
+    specs = [mended.spec for mended in found]
+    folder, top = UserFolder(args.output, OUTPUT_FIX), args.output.resolve()
+    with lock_folder(folder.path, progress):
+        earlier = read_earlier(folder)
+        if not args.force:
+            require_same_run(folder, args, specs)
+        elif is_other_run(folder, args, specs):
+            earlier = Earlier()
+            with suppress(FileNotFoundError):
+                progress.step(f"renamed: {shown_path(move_aside(folder.path / POLICY))}")
+        known = read_source(folder.path / SOURCE) or []
+        applied_models = read_tables(args.policy).get("models", {}) if args.apply else {}
+        entries = plan_entries(found, {*args.own, *applied_models}, earlier.references)
+        factories = list_factories(entries, known)
+        functions = {factory.name: factory for factory in (*known, *factories.values())}
+        mended_files = Written(entries, factories, top / SOURCE)
+        policy, obsolete = folder.path / POLICY, list[str]()
+        with folder.stage() as scratch:
+            if functions:
+                code = make_source(top, functions.values(), standalone=args.standalone)
+                write_whole(scratch / SOURCE, code)
+            for entry, (first, *_) in entries.items():
+                if first.spec.is_file and first.recipe.rewrites:
+                    target = scratch / mended_files.name_file(entry).name
+                    write_rewritten(first.spec, first.recipe, target)
+                    names = name_files(target.name)
+                    obsolete += [name for name in names if not (scratch / name).exists()]
+            command = show_command(name_verb(specs), "--policy", shown_path(policy))
+            text = write_toml(mended_files.make_policy(args.policy, earlier))
+            write_whole(scratch / POLICY, HEAD.format(command=command) + text)
+            references = earlier.list_others([*mended_files.references.values()])
+            references |= mended_files.references
+            about = {
+                **describe_run(folder, args, specs),
+                "models": {
+                    name: make_relative(reference, top) for name, reference in references.items()
+                },
+            }
+            published = folder.publish(scratch, force=args.force, about=about, obsolete=obsolete)
+    published.say_aside(progress)
+    paths = [folder.path / name for name in published.names]
+    if args.apply:
+        with lock_folder(args.policy.parent, progress):
+            before = read_bytes(args.policy)
+            after = mended_files.apply(args.policy).encode()
+            if after != before:
+                edit_file(args.policy, before, after)
         paths.append(args.policy)
     progress.step(f"written: {', '.join(map(shown_path, paths))}")
-    return name
+    return shown_path(policy)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,31 @@ def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:
     write_whole(path, b"second\n")
     assert path.read_bytes() == b"second\n"
     assert list(path.parent.iterdir()) == [path]
-    (tmp_path / "link").symlink_to(path)
-    write_whole(tmp_path / "link", "text")
-    assert (path.read_text(), (tmp_path / "link").is_symlink()) == ("text", True)
+
+
+@pytest.mark.parametrize("make_link", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_is_replaced_and_the_file_that_it_names_stays(
+    tmp_path: Path, make_link: Callable[[Path, Path], None]
+) -> None:
+    path, link = tmp_path / "users.txt", tmp_path / "link"
+    path.write_text("the user's\n")
+    make_link(link, path)
+    write_whole(link, "ours\n")
+    assert (path.read_text(), link.read_text()) == ("the user's\n", "ours\n")
+    assert not link.is_symlink()
+
+
+def test_a_redirected_standard_output_is_written_in_place(tmp_path: Path) -> None:
+    path, target = tmp_path / "users.txt", Path("/proc/self/fd/1")
+    saved = os.dup(1)
+    try:
+        with path.open("w") as file:
+            os.dup2(file.fileno(), 1)
+        write_whole(target, "text")
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+    assert path.read_text() == "text"
 
 
 def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
