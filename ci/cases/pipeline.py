@@ -43,6 +43,7 @@ from ci.models.tensors import Layer
 from ci.models.user_data import run_metric
 from ci.models.user_models import MetricResult, ReferencePolicy
 from ci.report.schema import Estimate, NoiseNote, Status, Threshold, Tool
+from provisioning.console.user_folder import owned_directory
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError
 from provisioning.files import explain_no_room, explain_write
@@ -372,20 +373,25 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     return f"{before}wrong from {layer.label} on{reached}"
 
 
+KEEP_FIX = "move the directory away, or pass another one to --keep-artifacts"
+
+
 def keep_artifacts(directory: Path, target: Path) -> None:
     """Copy the directory of a case to ``target``: program, inputs, references, outputs and logs.
     Raises StoreError if it cannot be written."""
-    shutil.rmtree(target, ignore_errors=True)
     try:
-        shutil.copytree(directory, target, symlinks=True, ignore=list_special)
+        with owned_directory(target, KEEP_FIX) as fresh:
+            ignore = list_special
+            shutil.copytree(directory, fresh, symlinks=True, ignore=ignore, dirs_exist_ok=True)
+            rows = fresh / INPUT_LIST
+            if rows.is_file():  # it contains absolute paths of a directory that will be removed
+                place = target.parent.resolve() / target.name
+                text = read_text(rows).replace(f"{directory}/", f"{place}/")
+                rows.write_text(text, encoding="utf-8")
     except OSError as error:  # also shutil.Error, which lists what failed
         first = error if error.errno else OSError(error.args[0][0][-1])
         fix = "choose another directory for --keep-artifacts, on a disk with enough free space"
         raise explain_write(target, first, fix) from error
-    rows = target / INPUT_LIST
-    if rows.is_file():  # it contains absolute paths of a directory that will be removed
-        text = read_text(rows)
-        rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:

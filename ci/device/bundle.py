@@ -21,6 +21,7 @@ from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file, read_runtime
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import owned_directory
 from provisioning.doctor.examine import examine_request, make_request
 from provisioning.doctor.facts import STAGING
 from provisioning.documents import DocumentError, read_json
@@ -28,7 +29,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_X86_64, ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
 from provisioning.errors import UnfitError, UsageError
-from provisioning.files import explain_writes, hash_file, staged_directory, walk, write_json
+from provisioning.files import explain_writes, hash_file, walk, write_json
 from provisioning.manifest.targets import find_soc
 
 BUNDLE, FILES = "bundle.json", "files"
@@ -92,6 +93,7 @@ def stage(
     cases: Path | None = None,
     evidence: Path | None = None,
     signed: Path | None = None,
+    force: bool = False,
     progress: Progress,
 ) -> Bundle:
     """Create a bundle in ``out`` for devices with ``socs``, and return its record.
@@ -104,7 +106,8 @@ def stage(
 
     Raises UsageError for an unknown SoC or two files with the same name, UnfitError if a file is
     missing or cannot be used on the SoCs, and StoreError if ``out`` cannot be written. After an
-    error, ``out`` is unchanged.
+    error, ``out`` is unchanged. With ``force``, an ``out`` with files that are not ours is renamed;
+    otherwise, UsageError is raised.
     """
     names = tuple(dict.fromkeys(soc.upper() for soc in socs))
     versions = {name: find_soc(name).hexagon for name in names}
@@ -131,7 +134,7 @@ def stage(
     proven = provenance.find_evidence(every, evidence) if evidence else {}
     own = _name_files([runner, *programs])
     files = {**own, **close_over(wanted, head, known), **skels, **lpai}
-    with explain_writes(out), staged_directory(out) as fresh:
+    with explain_writes(out), owned_directory(out, force=force) as fresh:
         for name, path in files.items():
             require_plain(name)
             (fresh / FILES).mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ import msgspec
 from ci.parity.compare.findings import SCHEMA, Finding, Kind, ParityReport
 from ci.parity.facts import Place
 from ci.report.annotation import (
+    OWN_TOOL,
     Annotation,
     Level,
     fingerprint,
@@ -98,7 +99,7 @@ def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
     """Return the report as a SARIF log. ``version`` is the version of this project."""
     results = [render_result(finding) for finding in report.findings]
     rules = {kind.value: kind.description for kind in Kind}
-    return render_log("executorch-qnn-ci parity", version, ROOT, rules, results)
+    return render_log(f"{OWN_TOOL} parity", version, ROOT, rules, results)
 
 
 def render_result(finding: Finding) -> dict[str, Any]:

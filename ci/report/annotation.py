@@ -96,6 +96,7 @@ def make_annotations(report: Report) -> list[Annotation]:
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 TREE = "%SRCROOT%"
+OWN_TOOL = "executorch-qnn-ci"
 LEVELS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTICE: "note"}
 # GitHub refuses a run of more than 25,000 results:
 # https://docs.github.com/code-security/reference/code-scanning/sarif-support-for-code-scanning

@@ -13,9 +13,16 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ci.facts.kinds import read_kinds
-from ci.report.annotation import Annotation, make_annotations, render_annotations, render_log
+from ci.report.annotation import (
+    OWN_TOOL,
+    Annotation,
+    make_annotations,
+    render_annotations,
+    render_log,
+)
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.document import LIMIT_BYTES, Document, render_markdown
+from ci.report.export import export_log
 from ci.report.overview import make_document
 from ci.report.providers import Provider
 from ci.report.schema import Report
@@ -25,7 +32,6 @@ from provisioning.console.command import read_version
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
-from provisioning.files import write_json
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 ROOT = "The root of the model's repository."
@@ -98,8 +104,8 @@ def append_summary(document: Document, environ: Mapping[str, str] = os.environ) 
     return Provider(environ).add_summary(text)
 
 
-def write_sarif(report: Report, path: Path) -> None:
-    """Write the failures as SARIF to ``path``. Raises StoreError if it cannot be written."""
+def write_sarif(report: Report, path: Path, *, force: bool = False) -> None:
+    """Write the failures as SARIF to ``path``. Raises errors as export_log does."""
     rules = {kind.id: kind.meaning for kind in read_kinds()}
     results = render_annotations([*rules], make_annotations(report))
-    write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, rules, results))
+    export_log(render_log(OWN_TOOL, read_version(), ROOT, rules, results), path, force=force)

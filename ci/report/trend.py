@@ -13,11 +13,10 @@ from ci.report.columns import NOTHING, list_charts
 from ci.report.html import render_page
 from ci.report.schema import CaseName, Report, Status
 from ci.report.text import count, keep_end, name_case, name_models
-from ci.report.write import REPORTS_FIX, read_report
+from ci.report.write import read_report
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import clean
 from provisioning.errors import UsageError
-from provisioning.files import explain_writes, write_whole
 
 PAGE = "trend.html"
 NAME_CHARS = 46
@@ -134,10 +133,8 @@ def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
 
 
-def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory: Path) -> Path:
-    """Write trend.html into ``directory`` and return its path. Raises StoreError if it cannot be
-    written."""
-    path = directory / PAGE
+def render_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> bytes:
+    """Return the content of trend.html."""
     page = render_page(
         "trend.html.j2",
         reports=reports,
@@ -146,9 +143,7 @@ def write_trend(reports: Sequence[Report], rows: Sequence[CaseTrend], directory:
         sessions=list(dict.fromkeys(report.title for report in reports)),
         names=name_models(row.name.model for row in rows),
     )
-    with explain_writes(directory, REPORTS_FIX):
-        write_whole(path, page.encode())
-    return path
+    return page.encode()
 
 
 def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:

@@ -23,24 +23,29 @@ REPORTS_FIX = "pass a writable directory with --reports"
 
 
 def write_report(report: Report, directory: Path) -> None:
-    """Write index.html, junit.xml and report.json, in this order, into ``directory``.
+    """Write index.html, junit.xml and report.json, in this order, into ``directory``, the one of a
+    session.
 
     The directory is created if needed. A reader sees either the old or the new version of a file,
     never a part of it.
 
     Raises StoreError if a file cannot be written.
     """
+    with explain_writes(directory, REPORTS_FIX):
+        for name, data in render_files(report).items():
+            write_whole(directory / name, data)
+
+
+def render_files(report: Report) -> dict[str, bytes]:
+    """Return the content of index.html, junit.xml and report.json."""
     from ci.report.html import render_html
     from ci.report.junit import render_junit
 
-    files = {
+    return {
         "index.html": render_html(report).encode(),
         "junit.xml": render_junit(report),
         "report.json": encode_report(report),
     }
-    with explain_writes(directory, REPORTS_FIX):
-        for name, data in files.items():
-            write_whole(directory / name, data)
 
 
 def read_report(path: Path) -> Report:

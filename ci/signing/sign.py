@@ -28,8 +28,9 @@ from ci.signing.verdict import Kind, Verdict, Verification
 from ci.signing.verify import verify_bytes
 from provisioning.console.caller import read_clock
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import owned_directory
 from provisioning.documents import CONTENT_BYTES, read_bytes
-from provisioning.files import explain_writes, remove_tree, staged_directory
+from provisioning.files import explain_writes, remove_tree
 
 SCRATCH = ".scratch"
 # The most specific kind of fault first.
@@ -181,7 +182,7 @@ def stage(target: Path, *, force: bool) -> Iterator[Path]:
     target in the meantime and ``force`` is false.
     """
     target = target.absolute()  # the signer runs in its own directory
-    with explain_writes(target), staged_directory(target) as ready:
+    with explain_writes(target), owned_directory(target, force=force) as ready:
         (ready / SCRATCH).mkdir()
         yield ready
         remove_tree(ready / SCRATCH)

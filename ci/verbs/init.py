@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import shlex
 from pathlib import Path
 
 from ci.cases.spec import find_models
@@ -17,9 +16,11 @@ from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import find_origin, shown_path
 from provisioning.console.command import FLAG, Outcome, group_options, read_version, user_path
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import UserFolder, edit_file, lock_folder
 from provisioning.documents import read_bytes, read_text
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
+from provisioning.quoting import shell_word, show_command, toml_string
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
@@ -39,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only("--workflow-only", **FLAG, help="write only the workflow, for a qnn.toml")
     text = "the policy's directory; default: the root of the repository you are in"
     add("--directory", text, type=user_path)
-    add("--force", "overwrite existing files", **FLAG)
+    add("--force", "rename existing files, instead of refusing them", **FLAG)
 
 
-def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     here = user_path(".").absolute()
     root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
     if not root.is_dir():
@@ -66,45 +67,58 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if uses and not args.policy_only:
         files[workflow] = make_workflow(uses, policy, is_onnx=is_onnx)
     elif not args.policy_only:
-        where = f" --directory {shlex.quote(shown_path(root))}" if args.directory else ""
+        words = ["--workflow-only", "--uses", "OWNER/REPOSITORY@COMMIT"]
+        words += ["--directory", shown_path(root)] if args.directory else []
         notes.append(
             f"{WORKFLOW} was not written, because it is not known which repository has the workflow"
-            f" to call: run `qnn-ci init --workflow-only --uses OWNER/REPOSITORY@COMMIT{where}`"
+            f" to call: run {show_command('init', *words)}"
         )
-    present = [name for name in files if os.path.lexists(root / name)]
-    if present and not args.force:
-        what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
-        fix = "pass --force to overwrite existing files"
-        if present == [workflow] and files.keys() != {workflow}:
-            fix += ", or --policy-only to keep the workflow"
-        raise UsageError(what, why="nothing was written", fix=fix)
-    every: dict[str, bytes | str] = {**files, **ignore_results(root)}
-    with explain_writes(root, "pass another --directory"):
-        for name, data in every.items():
-            write_whole(root / name, data)
-    written = [shown_path(root / name) for name in every]
+    names = {os.path.relpath(root / name, top): name for name in files}
+    fix = "move it away, or pass --force, which renames existing files"
+    if workflow in files and files.keys() != {workflow} and not os.path.lexists(root / POLICY):
+        fix += ", or --policy-only to keep the workflow"
+    folder = UserFolder(top, fix, has_record=False)
+    with lock_folder(top, progress):
+        with folder.stage() as scratch:
+            for path, name in names.items():
+                write_whole(scratch / path, files[name])
+            published = folder.publish(scratch, force=args.force)
+        # Files that a run wrote before it was killed have the same content, and stay.
+        written = [name for path, name in names.items() if path in published.written]
+        written += ignore_results(root)
+    published.say_aside(progress)
+    shown_names = [shown_path(root / name) for name in written]
+    unchanged = [shown_path(root / name) for name in names.values() if name not in written]
     verb = "test-onnx" if is_onnx else "test-emulator"
-    shown = shlex.quote(shown_path(root / POLICY))
+    shown = shown_path(root / POLICY)
     return Outcome(
-        "".join(f"wrote {name}\n" for name in written)
+        "".join(f"wrote {name}\n" for name in shown_names)
+        + "".join(f"unchanged: {name}\n" for name in unchanged)
         + "".join(f"note: {note}\n" for note in notes)
-        + f"next: run `qnn-ci {verb} --policy {shown}`, then commit these files\n",
-        {"written": written, "notes": notes, "policy": shown},
+        + f"next: run {show_command(verb, '--policy', shown)}, then commit these files\n",
+        {"written": shown_names, "notes": notes, "policy": shell_word(shown)},
     )
 
 
-def ignore_results(root: Path) -> dict[str, bytes]:
-    """Return a dict that maps ``.gitignore`` to its content with the missing RESULTS added. Return
-    an empty dict if none is missing, or if .gitignore is not a regular file."""
+def ignore_results(root: Path) -> list[str]:
+    """Add the missing RESULTS to ``.gitignore``, and return its name if there are any. A .gitignore
+    that is a link or no file stays as it is. Raises StoreError."""
     path = root / IGNORED
-    if os.path.lexists(path) and not path.is_file():
-        return {}
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        return []
     data = read_bytes(path) if path.is_file() else b""
     known = {line.strip().strip(b"/") for line in data.splitlines()}
     missing = b"".join(row for row in RESULTS if row.strip(b"/\n") not in known)
     if not missing:
-        return {}
-    return {IGNORED: data + (b"" if data.endswith(b"\n") or not data else b"\n") + missing}
+        return []
+    if not path.exists():
+        with explain_writes(root, "pass another --directory"):
+            write_whole(path, missing)
+        return [IGNORED]
+    newline = b"\r\n" if b"\r\n" in data else b"\n"
+    end = b"" if data.endswith(b"\n") or not data else newline
+    edit_file(path, data, data + end + missing.replace(b"\n", newline))
+    return [IGNORED]
 
 
 def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
@@ -141,7 +155,7 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
         shapes = write_shapes(Path(file), notes) if is_onnx else ""
     else:
         files[MODEL] = read_text(TEMPLATES / "qnn_model.txt")
-    quoted = json.dumps(path if is_onnx else f"{path}:{factory}", ensure_ascii=False)
+    quoted = toml_string(path if is_onnx else f"{path}:{factory}")
     key = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40].rstrip("-_") or "model"
     files[POLICY] = fill_text(
         "verbs/templates/qnn.toml.j2",

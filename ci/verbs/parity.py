@@ -11,6 +11,7 @@ from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, make_document, render_document, render_sarif
 from ci.parity.run import ParityRequest, compare_source
 from ci.report.document import show_document
+from ci.report.export import check_export, export_log
 from provisioning.console.command import (
     FILE,
     FLAG,
@@ -22,7 +23,6 @@ from provisioning.console.command import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from provisioning.files import write_json
 from provisioning.manifest.reader import read_policy
 from provisioning.store.store import store_home
 
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_export(args.sarif, "--sarif")
     policy = read_policy("parity", ParityPolicy, args.policy)
     scope = tuple(folder and posixpath.normpath(folder.strip("/")) for folder in args.scope)
     request = ParityRequest(
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     progress.step(f"comparing Buck and CMake in {args.source}")
     report = compare_source(request, policy)
     if args.sarif:
-        write_json(args.sarif, render_sarif(report, read_version()))
+        export_log(render_sarif(report, read_version()), args.sarif)
     if args.annotate:
         from ci.report.providers import Provider  # 0.2 s, for pull requests only
 

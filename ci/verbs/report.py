@@ -12,11 +12,12 @@ import sys
 from ci.report import publishing
 from ci.report.annotation import make_annotations
 from ci.report.document import WORD_JOINER, render_markdown, show_document
+from ci.report.export import export_files
 from ci.report.merge import merge_reports
 from ci.report.overview import make_document
 from ci.report.providers import Provider
 from ci.report.schema import Report, make_json_schema
-from ci.report.write import read_report, report_data, write_report
+from ci.report.write import read_report, render_files, report_data
 from ci.verbs.options import add_options
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, Outcome, group_options, user_path
@@ -35,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "show how each case changed over all reports below DIR, and write trend.html"
     add("--trend", text, **DIR)
     add_options(parser, "--base", "--sarif")
+    force = "rename existing files that this command did not write, instead of refusing them"
+    add("--force", force, **FLAG)
     add("--schema", "print the schema of report.json", **FLAG)
 
 
@@ -50,10 +53,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
     report = publishing.compare_base(report, args.base)
     if args.to:
-        write_report(report, args.to)
+        export_files(render_files(report), args.to, progress, force=args.force)
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
-        publishing.write_sarif(report, args.sarif)
+        publishing.write_sarif(report, args.sarif, force=args.force)
     text = render_text(report, args)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
@@ -61,13 +64,22 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Write trend.html, and return the trend as text and as data. The exit code is 0 even if cases
     failed. Raises UsageError if the call also names a report."""
-    from ci.report.trend import describe_trend, follow_cases, read_reports, trend_data, write_trend
+    from ci.report.trend import (
+        PAGE,
+        describe_trend,
+        follow_cases,
+        read_reports,
+        render_trend,
+        trend_data,
+    )
 
     if args.path:
         raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
     reports = read_reports(args.trend, progress)
     rows = follow_cases(reports)
-    progress.step(f"written: {shown_path(write_trend(reports, rows, args.to or args.trend))}")
+    place = args.to or args.trend
+    export_files({PAGE: render_trend(reports, rows)}, place, progress, force=args.force)
+    progress.step(f"written: {shown_path(place / PAGE)}")
     return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
 
 

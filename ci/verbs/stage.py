@@ -9,15 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from ci.device.bundle import BUNDLE, Bundle, stage
+from ci.device.bundle import Bundle, stage
 from ci.device.provenance import has_sbom_library
 from ci.inspect.files import KEPT_PROGRAMS
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.sources import Options
 from provisioning.console.caller import install_command, shown_path
-from provisioning.console.command import DIR, FILE, MANY, Outcome, user_path
+from provisioning.console.command import DIR, FILE, FLAG, MANY, Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import require_owned
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles
 from provisioning.store.store import Store, store_home
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--evidence", **DIR, help=text)
     add("--signed", **DIR, help="the directory that `sign` wrote, for LPAI")
     add("--out", required=True, **DIR, help="where to write; an existing bundle is replaced")
+    text = "rename an existing --out that contains other or changed files, instead of refusing it"
+    add("--force", **FLAG, help=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -52,10 +55,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for path in filter(None, (args.cases, args.evidence, args.signed)):
         if not path.is_dir():
             raise UsageError(f"{path} is not a directory")
-    if args.out.exists() and not (args.out / BUNDLE).is_file() and any(args.out.iterdir()):
-        raise UsageError(
-            f"--out {args.out} is neither empty nor a bundle", fix="pass a new directory"
-        )
+    require_owned(args.out, force=args.force)
     runtimes = [find_runtime(word, progress) for word in args.runtime]
     bundle = stage(
         args.soc,
@@ -66,6 +66,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=args.cases,
         evidence=args.evidence,
         signed=args.signed,
+        force=args.force,
         progress=progress,
     )
     data = {**msgspec.to_builtins(bundle), "digest": bundle.digest, "directory": str(args.out)}

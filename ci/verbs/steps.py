@@ -19,6 +19,7 @@ from ci.cases.baselines import name_figures, record_baselines, suite_folder, use
 from ci.cases.cache import hash_words
 from ci.cases.forked import run_forked
 from ci.cases.judged import Options
+from ci.cases.pipeline import KEEP_FIX
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases, started_now
@@ -29,7 +30,9 @@ from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
+from ci.report import evidence, publishing
 from ci.report.claim import claim_reports
+from ci.report.export import check_export
 from ci.report.schema import Report
 from ci.report.text import align_rows
 from ci.report.write import encode_report, report_data
@@ -40,6 +43,7 @@ from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import CHECKOUT, install_command, shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import require_owned
 from provisioning.doctor.examine import Verdict, settle_adaptor
 from provisioning.doctor.registry import Finding
 from provisioning.errors import StoreError, UnfitError, UsageError, at_key
@@ -88,6 +92,9 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
             raise StoreError(f"{args.sarif} cannot be written", why=why, fix=fix)
         if args.sarif and not args.sarif.exists():
             require_writable(args.sarif.parent)
+        check_export(args.sarif, "--sarif")
+        if args.keep_artifacts:
+            check_export(args.keep_artifacts / "report.json", "--keep-artifacts")
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:
@@ -207,6 +214,8 @@ def read_options(
     args: argparse.Namespace, session: str, policy: EmulatorPolicy, **more: Any
 ) -> Options:
     """Return the options of a run. ``more`` are further fields of Options."""
+    for spec in more.get("specs", ()) if args.keep_artifacts else ():
+        require_owned(args.keep_artifacts / spec.slug, KEEP_FIX)
     return Options(
         policy=policy,
         session=session,
@@ -229,7 +238,6 @@ def publish(
 ) -> Outcome:
     """Write the report and its evidence, publish it on the CI system, and return its table."""
     # These import rich and an HTTP client: the workers are started 0.1 s earlier without them.
-    from ci.report import publishing
     from ci.report.document import show_document
     from ci.report.overview import make_document
 
@@ -247,7 +255,6 @@ def publish(
 def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
     """Write a statement of the result for each judged program, if in-toto-attestation is installed.
     Statements of an earlier run are removed."""
-    from ci.report import evidence
 
     shutil.rmtree(directory, ignore_errors=True)
     if not importlib.util.find_spec(evidence.PACKAGE):

@@ -20,7 +20,8 @@ from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.artifacts.trust import make_lock, trust_first_use
 from provisioning.console.progress import Progress
-from provisioning.documents import read_text
+from provisioning.console.user_folder import edit_file
+from provisioning.documents import read_bytes, read_text
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
 from provisioning.fetch.download import FILE_MODE
 from provisioning.files import explain_writes, hash_file, write_whole
@@ -29,6 +30,8 @@ from provisioning.manifest.releases import FileRelease, Release
 from provisioning.store.store import Store, explain_errors
 from provisioning.store.tree import encode_record
 
+LOCKS = "locks"
+PINS_FIX = "change pins in a writable checkout"
 HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 
@@ -55,14 +58,31 @@ class Change:
         return mask_credentials("".join(line + "\n" for line in lines))
 
     def write(self) -> None:
-        """Write, rename or remove the file. Raises StoreError."""
-        with explain_writes(self.path.parent, "change pins in a writable checkout"):
-            if not self.after:
-                self.path.unlink(missing_ok=True)
+        """Write, rename or remove the file. Raises UsageError if it was changed since it was read
+        or if a rename would replace another file, and StoreError if it cannot be written."""
+        source = self.old or self.path
+        with explain_writes(self.path.parent, PINS_FIX):
+            if source.parent.name == LOCKS:  # nobody edits these
+                write_whole(self.path, self.after)
+                if source != self.path:
+                    source.unlink(missing_ok=True)
                 return
-            write_whole(self.path, self.after)
-            if self.old and self.old != self.path:
-                self.old.unlink(missing_ok=True)
+            if self.after and source == self.path:
+                edit_file(self.path, self.before.encode(), self.after.encode(), PINS_FIX)
+                return
+            refuse_change(source, self.before)
+            if self.after:
+                if os.path.lexists(self.path):  # as after a command that was killed
+                    refuse_change(self.path, self.after)
+                write_whole(self.path, self.after)
+            source.unlink(missing_ok=True)
+
+
+def refuse_change(path: Path, text: str) -> None:
+    """Raise UsageError unless the content of a file is still ``text``."""
+    if read_bytes(path) != text.encode():
+        why = "its content is not the one that this command expects"
+        raise UsageError(f"{path} was not changed", why=why, fix="run the command again")
 
 
 def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> list[Change]:

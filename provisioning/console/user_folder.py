@@ -29,6 +29,7 @@ from provisioning.console.usage import PROC
 from provisioning.documents import DocumentError, decode_json, read_bytes, read_text
 from provisioning.errors import StoreError, UsageError
 from provisioning.files import (
+    ELSEWHERE,
     explain_writes,
     hash_file,
     is_stream,
@@ -118,7 +119,7 @@ class UserFolder:
         force: bool = False,
         about: Mapping[str, Any] | None = None,
         obsolete: Iterable[str] = (),
-    ) -> Published:
+    ) -> WrittenFiles:
         """Give the files below ``scratch`` their names in the folder, in the order of their names,
         and remove the ``obsolete`` ones that this project wrote.
 
@@ -158,7 +159,7 @@ class UserFolder:
             if self.has_record:
                 final = {**files, **{name: [digest] for name, digest in fresh.items()}}
                 self._write_record(Record(final, dict(about or record.about)))
-        return Published(tuple(fresh), tuple(written), tuple(aside.values()))
+        return WrittenFiles(tuple(fresh), tuple(written), tuple(aside.values()))
 
     def _write_record(self, record: Record) -> None:
         data = {"schema_version": 1, "files": record.files, "about": record.about}
@@ -166,7 +167,7 @@ class UserFolder:
 
 
 @dataclass(frozen=True)
-class Published:
+class WrittenFiles:
     """The names of all files, of those that were not there before with the same content, and the
     new paths of the user's files that were in the way."""
 
@@ -272,15 +273,17 @@ def find_holder(state: os.stat_result) -> str:
     return "another process"
 
 
-def edit_file(path: Path, before: bytes, after: bytes, fix: str = "run the command again") -> None:
+def edit_file(path: Path, before: bytes, after: bytes, fix: str = ELSEWHERE) -> None:
     """Replace the content of a user's file, which was ``before`` when it was read, by rename. It
     keeps its permissions. Raises UsageError if the file was changed since or is a link, and
-    StoreError if it cannot be written."""
-    with explain_writes(path):
+    StoreError if it cannot be written, with ``fix``."""
+    with explain_writes(path, fix):
         require_no_link(path)
         if read_bytes(path) != before:
             why = "it was changed while this command ran"
-            raise UsageError(f"{shown_path(path)} was not edited", why=why, fix=fix)
+            raise UsageError(
+                f"{shown_path(path)} was not edited", why=why, fix="run the command again"
+            )
         mode = stat.S_IMODE(path.stat().st_mode)
         with scratch_directory(path.parent, SCRATCH) as scratch:
             fresh = scratch / path.name

@@ -25,6 +25,7 @@ from ci.models.tensors import Retyped, write_sets
 from ci.models.user_models import ModelEntry
 from ci.report.columns import show_types
 from ci.report.schema import OpCount, Status, TypeShare
+from provisioning.console.user_folder import RECORD
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from tests.build.cases import (
     COARSE,
@@ -201,7 +202,7 @@ def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
     assert case.status is Status.PASSED, case.reason
     place = kept / SPEC.slug
     assert {one.name for one in place.iterdir()} == {
-        *("artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)
+        *(RECORD, "artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)
     }
     assert (place / "link").readlink() == Path("run.log")
     first = f"{tmp_path.resolve()}/{place}/inputs"

@@ -71,13 +71,14 @@ def test_only_an_empty_directory_or_a_bundle_is_written_to(tmp_path: Path) -> No
         signed=None,
         out=tmp_path / "out",
         runtime=["nothing"],
+        force=False,
     )
-    with pytest.raises(UsageError, match="neither empty nor a bundle"):
+    with pytest.raises(UsageError, match=r"mine\.txt would be overwritten"):
         verb.execute(args, Progress())
     for name in ("cases", "evidence", "signed"):
         with pytest.raises(UsageError, match=r"mine\.txt is not a directory"):
             verb.execute(Namespace(**{**vars(args), name: tmp_path / "out/mine.txt"}), Progress())
-    (tmp_path / "out" / verb.BUNDLE).touch()
+    (tmp_path / "out" / "mine.txt").unlink()
     (tmp_path / "empty").mkdir()
     for out in ("out", "empty", "gone"):
         with pytest.raises(UsageError, match="neither a directory nor an artifact"):

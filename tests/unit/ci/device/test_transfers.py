@@ -41,6 +41,7 @@ from ci.device.runner import DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import RECORD
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.facts import STAGING
 from provisioning.doctor.registry import Finding, Severity
@@ -344,7 +345,7 @@ def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
     assert read_bundle(out) == bundle
     assert json.loads((out / BUNDLE).read_bytes())["schema_version"] == 1
     assert (out / "by-hand.md").is_file()
-    assert list_names(out) == {BUNDLE, FILES, "licences", "by-hand.md"}
+    assert list_names(out) == {RECORD, BUNDLE, FILES, "licences", "by-hand.md"}
     assert [(path.name, *given) for path, *given in sboms] == [
         ("sbom.cdx.json", bundles.BUNDLE_NAME, bundle.digest, list_parts(bundle, out / FILES))
     ] * has_sbom

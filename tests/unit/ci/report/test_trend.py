@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.report.schema import Report, Source, Status
-from ci.report.trend import describe_trend, follow_cases, write_trend
+from ci.report.trend import describe_trend, follow_cases, render_trend
 from ci.report.write import write_report
 from provisioning.errors import ExitCode
 from tests.stand_ins.snapshots import check_snapshot
@@ -47,7 +47,7 @@ def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_
     (row,) = follow_cases(reports)
     line = row.lines[1]
     assert (line.values, line.label, line.gaps) == ((18, None, 18), "18/18", [(1, 50.0)])
-    page = write_trend(reports, [row], tmp_path).read_text("utf-8")
+    page = render_trend(reports, [row]).decode()
     assert page.count('<line class="failed" x1="50.0"') == 1
 
 
@@ -103,6 +103,6 @@ def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> No
     ]
     runs.append(replace(runs[-1], session="test_onnx", cases=(passed,)))
     rows = follow_cases(runs)
-    page = write_trend(runs, rows, tmp_path).read_text("utf-8")
+    page = render_trend(runs, rows).decode()
     text = f"{describe_trend(runs, rows)}\n{read_page(page)}"
     check_snapshot(Path(__file__).with_name("snapshots") / "trend.txt", text)

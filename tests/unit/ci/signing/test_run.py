@@ -17,6 +17,7 @@ from ci.signing.selection import Input, Selection, SigningPolicy, Wanted, find_q
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import RECORD
 from provisioning.errors import StoreError, UsageError
 from provisioning.manifest.reader import read_policy
 from tests.build.signing import show
@@ -168,7 +169,7 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
             (ready / ".scratch" / "lib.so").write_text("not this")
             (ready / "lib.so").write_text(text)
         assert (target / "lib.so").read_text() == text
-        assert list_names(target) == ["lib.so"]
+        assert list_names(target) == [RECORD, "lib.so"]
 
     def fail() -> None:
         with stage(target, force=True) as ready:

@@ -1,0 +1,100 @@
+"""Write files of a report to a place that the user names, and refuse to replace other files there.
+
+A directory gets a record of its files, see provisioning.console.user_folder. A single file and
+directories of earlier versions have none, so that our files are also recognised by their content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ci.report.annotation import OWN_TOOL
+from ci.report.write import LIMIT_BYTES, read_unchecked
+from provisioning.console.progress import Progress
+from provisioning.console.user_folder import (
+    UserFolder,
+    lock_folder,
+    require_output,
+    write_output,
+)
+from provisioning.documents import DocumentError, decode_json, read_bytes
+from provisioning.errors import UsageError
+
+PAGE = b'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="'
+SUITES, CONTROLS = b"<testsuites ", b'.controls"'
+START_BYTES = 1 << 12
+
+
+class _Driver(Struct):
+    name: str
+
+
+class _Tool(Struct):
+    driver: _Driver
+
+
+class _Run(Struct):
+    tool: _Tool
+
+
+class _Log(Struct):
+    runs: tuple[_Run]
+
+
+def export_files(
+    files: Mapping[str, bytes], directory: Path, progress: Progress, *, force: bool = False
+) -> None:
+    """Write files of a report into a directory. Raises UsageError if one of them would replace a
+    file of the user's, unless ``force`` is true, and StoreError."""
+    folder = UserFolder(directory, recognise=is_report_file)
+    with lock_folder(directory, progress), folder.stage() as scratch:
+        for name, data in files.items():
+            (scratch / name).write_bytes(data)
+        published = folder.publish(scratch, force=force)
+    published.say_aside(progress)
+
+
+def export_log(log: Mapping[str, Any], path: Path, *, force: bool = False) -> None:
+    """Write a SARIF log to a file or a pipe. Raises UsageError if it would replace another file,
+    unless ``force`` is true, and StoreError."""
+    data = json.dumps(log, indent=1).encode() + b"\n"
+    write_output(path, data, is_own_log, describe_fix("--sarif"), force=force)
+
+
+def check_export(path: Path | None, option: str, *, force: bool = False) -> None:
+    """Raise UsageError if the file that an option names is the user's."""
+    if path:
+        recognise = is_own_log if option == "--sarif" else is_report_file
+        require_output(path, recognise, describe_fix(option), force=force)
+
+
+def describe_fix(option: str) -> str:
+    """Return what to do about a file that the option would replace."""
+    return f"move the file away, or pass another path to {option}"
+
+
+def is_report_file(path: Path) -> bool:
+    """Return whether a file has the content of one that this project writes for a report."""
+    try:
+        if path.name == "report.json":
+            read_unchecked(path)
+            return True
+        data = read_bytes(path, LIMIT_BYTES)
+    except (OSError, UsageError):
+        return False
+    start = data[:START_BYTES]
+    return PAGE in start or (SUITES in start and CONTROLS in data)
+
+
+def is_own_log(path: Path) -> bool:
+    """Return whether a file is a SARIF log that this project wrote."""
+    try:
+        (run,) = decode_json(read_bytes(path, LIMIT_BYTES), _Log).runs
+    except (OSError, DocumentError):
+        return False
+    return run.tool.driver.name.startswith(OWN_TOOL)

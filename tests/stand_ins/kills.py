@@ -1,0 +1,43 @@
+"""Kill a process at each instant at which it touches a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "fcntl.flock")
+
+
+def run_until(instant: int, task: Callable[[], object], below: Path) -> bool:
+    """Run ``task`` in a fork that kills itself (SIGKILL) before it touches files below ``below``
+    for the ``instant``-th time. Return whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def watch(event: str, args: tuple[object, ...]) -> None:
+            nonlocal count
+            if event in EVENTS and (event == "fcntl.flock" or str(args[0]).startswith(str(below))):
+                count += 1
+                if count == instant:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(watch)
+        try:
+            task()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def read_tree(top: Path) -> dict[str, bytes | str]:
+    """Return the content of all files below a directory, and the targets of links."""
+    return {
+        str(path.relative_to(top)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(top.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
