@@ -12,9 +12,6 @@ import re
 import shlex
 from collections.abc import Iterable
 
-# Words that need no quotes in a command, also those with letters of other languages.
-PLAIN = re.compile(r"[\w@%+=:,./-]+")
-
 
 def python_string(text: str) -> str:
     """Return a Python expression for a string."""
@@ -27,9 +24,10 @@ def python_docstring(text: str) -> str:
     return f'"""{text}"""' if is_plain else repr(text)
 
 
-def python_comment(text: str) -> str:
-    """Return text for a comment in one line of Python or TOML."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+def docstring_text(text: str) -> str:
+    """Return text as a part of a line of a docstring between three double quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in escaped)
 
 
 def shell_word(text: str) -> str:
@@ -39,7 +37,7 @@ def shell_word(text: str) -> str:
     command in our messages, is quoted as $'...', which bash and zsh know.
     """
     if text.isprintable() and "`" not in text:
-        return text if PLAIN.fullmatch(text) else shlex.quote(text)
+        return shlex.quote(text)
     quoted = []
     for char in text:
         if char in "\\'":
@@ -54,6 +52,16 @@ def shell_word(text: str) -> str:
 def shell_words(words: Iterable[str]) -> str:
     """Return the arguments of a command as they are typed in a shell."""
     return " ".join(map(shell_word, words))
+
+
+def script_word(text: str) -> str:
+    """Return an argument in a script, which any POSIX shell may run."""
+    return shlex.quote(text)
+
+
+def script_words(words: Iterable[str]) -> str:
+    """Return the arguments of a command in a script, which any POSIX shell may run."""
+    return shlex.join(words)
 
 
 def show_command(verb: str, *words: str) -> str:

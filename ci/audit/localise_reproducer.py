@@ -12,6 +12,7 @@ from ci.audit.localise_search import Located
 from ci.cases.spec import CaseSpec
 from provisioning.documents import read_text
 from provisioning.files import write_whole
+from provisioning.quoting import docstring_text, shell_word
 
 TEMPLATE = Path(__file__).resolve().parent / "templates" / "reproducer.txt"
 MARGIN_DB = 6.0
@@ -21,16 +22,16 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
     ``forward`` method, as returned by Graphs.write."""
     worst = max(found.part_outputs, key=lambda one: one.excess_db)
-    rows = [f"    {one.name}: {one}" for one in found.part]
+    rows = [docstring_text(f"    {one.name}: {one}") for one in found.part]
     text = Template(read_text(TEMPLATE)).substitute(
         title=f"QNN reaches {worst.reached_db:.1f} dB instead of {worst.predicted_db:.1f} dB.",
-        model=spec.model,
+        model=docstring_text(spec.model),
         scheme=spec.scheme.value,
         soc=spec.soc,
         torch=version("torch"),
         executorch=version("executorch"),
-        name=file.name,
-        tensors=file.with_suffix(".pt").name,
+        name=docstring_text(shell_word(file.name)),
+        tensors=docstring_text(file.with_suffix(".pt").name),
         operators="\n".join(rows),
         forward=forward + "\n",
         predicted=repr([round(output.predicted_db, 1) for output in found.part_outputs]),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import msgspec
 from ci.builds.targets import CompilerChoice, Stage, Target, fill_placeholders
 from ci.builds.toolchains import Compilers, Tools
 from provisioning.errors import UnfitError
+from provisioning.quoting import script_words
 from provisioning.store.collect import ORIGIN
 from provisioning.store.lock import HeldLock
 from provisioning.store.store import store_home
@@ -292,7 +292,7 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
     Nested projects that are built for this machine also get these variables.
     """
     rows = name_directories(place, known).items()  # paths to keep out of the objects
-    flags = shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
+    flags = script_words(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
     tools = kit.tools
     kept = {
         name: value

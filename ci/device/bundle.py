@@ -31,6 +31,7 @@ from provisioning.elf.reader import read_elf
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import explain_writes, hash_file, walk, write_json
 from provisioning.manifest.targets import find_soc
+from provisioning.quoting import show_command
 
 BUNDLE, FILES = "bundle.json", "files"
 SCHEMA_VERSION = 1
@@ -330,7 +331,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
             raise UnfitError(
                 f"{program.name} does not load on {soc} (failed check: {row.axis.value})",
                 why=row.why,
-                fix=f"`qnn-ci compat {program} --soc {soc}` shows every check",
+                fix=f"{show_command('compat', str(program), '--soc', soc)} shows every check",
             )
 
 

@@ -21,6 +21,7 @@ from provisioning.documents import DocumentError, read_bytes, read_json, read_te
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
+from provisioning.quoting import show_command
 
 BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
 PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
@@ -175,10 +176,11 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
         except ValueError as error:
             faults = [str(error)]
         if faults:
+            command = show_command("verify-evidence", str(program), "--evidence", str(path))
             raise UnfitError(
                 f"{path.name} does not prove that {program.name} passed",
                 why="; ".join(faults),
-                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` shows every fault",
+                fix=f"{command} shows every fault",
             )
         found[program] = path
     if not found:

@@ -369,7 +369,7 @@ def set_key(text: str, header: Sequence[str], key: str, value: str) -> str:
     if it is missing. Comments and line endings stay."""
     newline = find_newline(text)
     dots = r"[ \t]*\.[ \t]*".join(rf"[\"']?{re.escape(one)}[\"']?" for one in header)
-    found = re.search(rf"(?m)^[ \t]*\[[ \t]*{dots}[ \t]*\][ \t]*(?:#[^\r\n]*)?(?=\r?$)", text)
+    found = re.search(rf"(?m)^{BOM}?[ \t]*\[[ \t]*{dots}[ \t]*\][ \t]*(?:#[^\r\n]*)?(?=\r?$)", text)
     row = f"{key} = {value}"
     if not found:
         name = ".".join(map(toml_key, header))

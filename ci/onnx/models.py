@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from ci.report.text import show_row
 from provisioning.documents import POINTER, open_regular, read_text, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import mib
+from provisioning.quoting import shell_word
 
 # The newest versions that onnxruntime 1.32 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 14, 28
@@ -225,7 +225,7 @@ def check_model(
             fix += f", in [models.{entry}] of the policy:\n    {write_shapes(first.shapes)}"
         elif first.shapes:
             words = [f"{name}={','.join(map(str, one))}" for name, one in first.shapes.items()]
-            options = " ".join(f"--shape {shlex.quote(word)}" for word in words)
+            options = " ".join(f"--shape {shell_word(word)}" for word in words)
             again = f"{command} {options}".strip()
             fix += f", with --shape or as `shapes` in a policy:\n    {again}"
         raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=fix)

@@ -37,6 +37,7 @@ from ci.onnx.models import (
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
+from provisioning.quoting import python_string
 
 if TYPE_CHECKING:
     from ci.models.model import Model  # it imports torch, which .onnx files do not need
@@ -272,10 +273,11 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     value = f"np.full({[sets, *shape]}, 16000, '{dtype}')"
     arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
     others = {one: port for one, port in inputs.items() if one != name}
+    samples = python_string(str(path.with_suffix(".npz")))
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
         why="the model does not show which value it accepts, and a random value is probably wrong",
-        fix=f"put samples next to the model: np.savez('{path.with_suffix('.npz')}',"
+        fix=f"put samples next to the model: np.savez({samples},"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from provisioning.console.caller import shown_path
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
+from provisioning.quoting import shell_words
 from provisioning.store.lock import HeldLock
 
 LOCK = ".lock"
@@ -50,5 +50,5 @@ def describe_holder(pid: str) -> str:
     words: list[str] = []
     with suppress(OSError):
         words = read_text(Path("/proc", pid, "cmdline"), "replace").rstrip("\0").split("\0")
-    command = shlex.join(words)[:SHOWN_COMMAND] if any(words) else ""
+    command = shell_words(words)[:SHOWN_COMMAND] if any(words) else ""
     return f"process {pid or 'of another user'}{f' ({command})' if command else ''}"

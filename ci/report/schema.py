@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
@@ -23,6 +22,7 @@ from ci.facts.kinds import NO_NODE, ON_CPU
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
+from provisioning.quoting import shell_words
 from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 6
@@ -517,9 +517,9 @@ class CaseName(Record, frozen=True, order=True):
         """Return a run's ``command`` with options that select this case. In a run of an upstream
         suite, ``model`` is the name of a test, and the options select that test."""
         if " --suite " in command:
-            return f"{command} {shlex.join(('--filter', self.model))}"
+            return f"{command} {shell_words(('--filter', self.model))}"
         options = ("--model", self.model, "--scheme", self.scheme, "--soc", self.soc)
-        return f"{command} {shlex.join(options)}"
+        return f"{command} {shell_words(options)}"
 
 
 class Case(CaseName, frozen=True, kw_only=True):

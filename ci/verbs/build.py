@@ -4,7 +4,6 @@ artifacts.json."""
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -40,6 +39,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_json
 from provisioning.manifest.reader import read_policy, read_profile
+from provisioning.quoting import shell_words
 from provisioning.store.store import store_home
 from provisioning.versions import is_same
 
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         parity = compare_parity(jobs[0], progress)
     if args.dry_run:
         check_jobs(jobs)
-        lines = [shlex.join(command) for job in jobs for command in job.plan.list_commands()]
+        lines = [shell_words(command) for job in jobs for command in job.plan.list_commands()]
         planned = Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})
         return add_parity(planned, parity, strict=True)
     path = args.reports / target.session / "artifacts.json"

@@ -4,7 +4,6 @@ model."""
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
+from provisioning.quoting import shell_word, shell_words
 
 LIMIT = 60
 SHOWN = 8
@@ -71,7 +71,7 @@ def render_cases(cases: Sequence[Localised]) -> str:
         least_off=LEAST_OFF,
         least_lost_db=LEAST_LOST_DB,
         shown_path=lambda path: shown_path(Path(path)),
-        quote=shlex.quote,
+        quote=shell_word,
         repeat=repeat_case,
     )
 
@@ -80,7 +80,7 @@ def repeat_case(case: Localised) -> str:
     """Return the verb that judges a case, with options that select it."""
     verb = "test-onnx" if case.model.endswith(ONNX.suffix) else "test-emulator"
     words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
-    return f"{verb} {shlex.join(words)}"
+    return f"{verb} {shell_words(words)}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -50,6 +49,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import FLAG, HOW, MANY, RESULTS, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
+from provisioning.quoting import shell_words
 from provisioning.versions import is_older
 
 PROFILE = "onnx"
@@ -242,7 +242,7 @@ def choose_together(specs: Sequence[CaseSpec], command: str) -> str:
     names = [spec.name for spec in specs]
     chosen = {"--scheme": {one.scheme for one in names}, "--soc": {one.soc for one in names}}
     words = [word for flag, one in chosen.items() if len(one) == 1 for word in (flag, *one)]
-    return f"{command} {shlex.join(('--model', names[0].model, *words))}"
+    return f"{command} {shell_words(('--model', names[0].model, *words))}"
 
 
 def fit_schemes(

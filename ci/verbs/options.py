@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -34,6 +33,7 @@ from provisioning.console.command import (
     user_path,
 )
 from provisioning.errors import UsageError
+from provisioning.quoting import shell_word
 
 # The dependency groups of pyproject.toml: onnx has no torch, which .onnx files do not need, and
 # EVERYTHING has both engines, pytest and Sigstore.
@@ -327,7 +327,7 @@ def repeat_command(args: argparse.Namespace) -> str:
     """Return the command line of this call without the options that select cases, as typed at the
     root of a repository."""
     words = [word for option in args.options for word in option.repeat(args)]
-    return " ".join([args.program, *map(shlex.quote, [*repeat_policy(args), *words])])
+    return " ".join([args.program, *map(shell_word, [*repeat_policy(args), *words])])
 
 
 def name_mending(args: argparse.Namespace) -> str:
@@ -335,4 +335,4 @@ def name_mending(args: argparse.Namespace) -> str:
     shapes: list[str] = next(
         (one.repeat(args) for one in args.options if one.flag == "--shape"), []
     )
-    return " ".join(["mend", *map(shlex.quote, [*repeat_policy(args), *shapes])])
+    return " ".join(["mend", *map(shell_word, [*repeat_policy(args), *shapes])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from pathlib import Path
 
 import msgspec
@@ -36,6 +35,7 @@ from provisioning.console.command import (
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_policy
+from provisioning.quoting import shell_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ def _render_plan(plan: SignPlan) -> Outcome:
     """Return what would be signed, with the signer's command or the reason why there is none. (A
     dry run works without a signer.)"""
     try:
-        signer = shlex.join(mask_arguments(resolve_signer(plan).words))
+        signer = shell_words(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:
         signer = f"none found: {error.what}"
     rows, lines = [], []

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from provisioning.manifest.reader import (
     read_toolchain,
     suggest_near,
 )
+from provisioning.quoting import script_word
 from provisioning.store.store import Published, Store, find_published
 from provisioning.store.tree import Tree
 
@@ -224,7 +224,7 @@ def render_shell(environment: Environment) -> str:
     """
     lines = [f"unset {name}" for name in environment.unset]
     lines += [
-        f"export {name}={shlex.quote(value)}" for name, value in environment.variables.items()
+        f"export {name}={script_word(value)}" for name, value in environment.variables.items()
     ]
     return "".join(line + "\n" for line in lines)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import UsageError
+from provisioning.quoting import shell_word
 
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
@@ -76,7 +76,14 @@ class Caller:
 
     def translate(self, text: str) -> str:
         """Return ``text`` with its commands as this caller would type them."""
-        return _HINT.sub(lambda hint: f"`{self.command(hint[1], hint[2].split())}`", text)
+        return _HINT.sub(lambda hint: f"`{self.command(hint[1], split_shown(hint[2]))}`", text)
+
+
+def split_shown(text: str) -> list[str]:
+    """Return the first argument of a command and everything after it, as they are shown: spaces
+    between quotes stay."""
+    first, _, others = text.lstrip().partition(" ")
+    return [word for word in (first, others) if word]
 
 
 CALLER: ContextVar[Caller] = ContextVar("CALLER")  # set while a verb runs
@@ -170,10 +177,10 @@ def install_command(extra: str) -> str:
         target = f"{DISTRIBUTION}[{extra}] @ {path.as_uri()}"
     else:
         target = f"{path or (CHECKOUT if has_checkout else DISTRIBUTION)}[{extra}]"
-    quoted = shlex.quote(target) if set(target) & set('"$`\\') else f'"{target}"'
+    quoted = shell_word(target) if set(target) & set('"$`\\') else f'"{target}"'
     # Another pip is first on PATH in an environment of the noxfile or one that is not activated.
     is_own = Path(shutil.which("pip") or "") == Path(sys.executable).parent / "pip"
-    pip = "pip" if is_own else f"{shlex.quote(sys.executable)} -m pip"
+    pip = "pip" if is_own else f"{shell_word(sys.executable)} -m pip"
     return f"{pip} install {quoted}"
 
 

@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -54,6 +53,7 @@ from provisioning.errors import (
     UsageError,
 )
 from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
+from provisioning.quoting import shell_words
 
 # Errors for an invalid path.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
@@ -294,7 +294,7 @@ def require_current(
         names = [renamed.get(one, one) for one in os.environ.get(SESSIONS_VARIABLE, "").split()]
         command = f"{caller.nox} -s {' '.join(names)} --" if names else f"qnn-ci {successor}"
         raise UsageError(
-            f"{successor} runs this now, not {name}", fix=f"run `{command} {shlex.join(words)}`"
+            f"{successor} runs this now, not {name}", fix=f"run `{command} {shell_words(words)}`"
         )
 
 

@@ -50,6 +50,7 @@ from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain, suggest_near
 from provisioning.manifest.targets import Backend, find_soc
+from provisioning.quoting import show_command
 from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
@@ -382,6 +383,6 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
             raise UnfitError(
                 f"no overlay was built for QNN {sdk.version} and {python_tag()}",
                 why="--adaptor overlay needs one that build_aot built for this SDK and Python",
-                fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
+                fix=f"run {show_command('build', 'aot', '--sdk', str(sdk.root))}",
             )
         yield from found

@@ -12,7 +12,14 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Certainty, Place
 from ci.facts.kinds import INVALID, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
 from ci.mend.mending import Mended
-from ci.mend.policy import Written, list_factories, plan_entries, read_tables, write_toml
+from ci.mend.policy import (
+    Written,
+    check_editable,
+    list_factories,
+    plan_entries,
+    read_tables,
+    write_toml,
+)
 from ci.mend.report import choose_exit, describe_case, make_document
 from ci.mend.search import Recipe, Search, Step
 from ci.mend.source import Factory, make_source, read_source
@@ -169,6 +176,81 @@ def test_functions_of_earlier_runs_stay_unless_their_model_is_mended_again(tmp_p
     ]
     path.write_text("# mine\n")
     assert read_source(path) is None
+
+
+ODD_FOLDERS = ["it's", 'a"b', "a\\b", "a\nb", "{HERE}", "é 漢", '"""', "a b", "\x7f"]
+
+
+@pytest.mark.parametrize("folder", ODD_FOLDERS)
+def test_functions_call_models_in_folders_of_any_name(tmp_path: Path, folder: str) -> None:
+    place = tmp_path / folder
+    place.mkdir()
+    known = [Factory("net", f"{place}/n{folder}.py:factory", ("a", "b"))]
+    text = make_source(tmp_path, known)
+    (tmp_path / "mended_net.py").write_text(text)
+    assert read_source(tmp_path / "mended_net.py") == known
+    calls: list[tuple[str, list[str]]] = []
+    own = text.replace("from ci.mend import call_rewritten", "")
+    names = {"call_rewritten": lambda *call: calls.append(call), "__file__": f"{tmp_path}/m.py"}
+    exec(own, names)  # noqa: S102 - our own text
+    names["net"]()  # type: ignore[operator]
+    assert calls == [(known[0].reference, ["a", "b"])]
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\n"])
+@pytest.mark.parametrize("what", EDITED)
+def test_line_endings_and_a_byte_order_mark_stay(tmp_path: Path, what: str, newline: str) -> None:
+    text, recipes, wanted = EDITED[what]
+    policy = tmp_path / "qnn.toml"
+    policy.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", newline).encode())
+    check_editable(policy, {"net": ["SM8650"]})
+    cases = [mended(tmp_path, "net", *pair) for pair in recipes.items()]
+    edited = written(tmp_path, cases).apply(policy)
+    assert edited == "\ufeff" + wanted.replace("\n", newline)
+
+
+EDITABLE = [
+    '[models.net]\npath = "net.py:f"\nschemes = [ # "]"\n  "8a8w", # mine ]\n]\n',
+    "[models.net]\npath = '''net.py:f'''\nschemes = ['8a8w']\n",
+    '[ models . "net" ] # a ] comment\n"path" = "net.py:f"\n',
+    '[models.net]\npath = "net.py:f"',
+    '[models.net]\npath = "net.py:f"\n[models.net.lowering]\nparts = [{ node = "a]" }, [1]]\n',
+    '# path = "x"\n[models.other]\npath = "x"\n[models.net]\n\npath = "net.py:f"\n',
+]
+NOT_EDITABLE = [
+    'models.net = { path = "net.py:f" }\n',
+    'models.net.path = "net.py:f"\n',
+    '[models]\nnet = { path = "net.py:f" }\n',
+    '[models.net]\npath = "net.py:f"\nlowering = { observer = "histogram" }\n',
+    'x = """\n[models.net]\npath = 1\n"""\n[models.net]\npath = "net.py:f"\n',
+]
+
+
+@pytest.mark.parametrize("text", [*EDITABLE, *NOT_EDITABLE])
+def test_whether_a_policy_can_be_edited_is_known_before_the_search(
+    tmp_path: Path, text: str
+) -> None:
+    policy = tmp_path / "qnn.toml"
+    policy.write_text(text)
+    cases = [mended(tmp_path, "net", "8a8w", Recipe(rewrites=("r",), observer="histogram"))]
+    if text in EDITABLE:
+        check_editable(policy, {"net": ["SM8650"]})
+        policy.write_text(written(tmp_path, cases).apply(policy))
+        entry = read_tables(policy)["models"]
+        assert "histogram" in str(entry)
+        assert "mended_net.py" in str(entry)
+        return
+    with pytest.raises(UsageError, match=r"cannot be edited") as refused:
+        check_editable(policy, {"net": ["SM8650"]})
+    assert "models.net is not written as a table" in refused.value.why
+
+
+def test_a_policy_that_is_a_link_is_not_edited(tmp_path: Path) -> None:
+    (tmp_path / "real.toml").write_text(ENTRY)
+    (tmp_path / "qnn.toml").symlink_to("real.toml")
+    with pytest.raises(UsageError, match="cannot be edited") as refused:
+        check_editable(tmp_path / "qnn.toml", {})
+    assert "symbolic link" in refused.value.why
 
 
 def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> None:
