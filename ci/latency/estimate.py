@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -148,7 +149,8 @@ def parse_lines(path: Path) -> tuple[Line, ...]:
         raise ManifestError(f"{path} is not usable", why=str(error)) from error
 
 
-BEYOND = 2.0  # how far outside of the fitted models' range a program may be
+BEYOND = 2.0  # how far outside of the fitted models' range a line is as exact as within
+WIDER = 2.0  # how far outside of that a time is still predicted, with a wider interval
 RUNTIME = "onnx"  # the fitted times are those of ONNX Runtime's QNN provider
 
 
@@ -195,7 +197,8 @@ def estimate_times(
     unknown = find_obstacle(simulation, scheme, soc, cpu_nodes, lines)
     if unknown:
         return Estimate(simulation=simulation, unknown=unknown)
-    times = tuple(predict_time(simulation, line) for line in lines if line.is_usable)
+    within = find_range(lines)
+    times = tuple(predict_time(simulation, line, within) for line in lines if line.is_usable)
     return Estimate(simulation=simulation, times=times)
 
 
@@ -228,21 +231,45 @@ def find_obstacle(
             f"the fit for {lines[0].device} is not usable: its median error is"
             f" {lines[0].median_error:.0%}"
         )
-    now = simulation.ms
-    least = min(line.least_ms for line in lines) / BEYOND
-    most = max(line.most_ms for line in lines) * BEYOND
-    if not least <= now <= most:
+    least, most = find_range(lines)
+    if simulation.ms > WIDER * most:
         return (
-            f"the simulated time of {now:.4g} ms is outside of the range in which models were"
-            f" measured ({least:.2g} to {most:.3g} ms)"
+            f"the simulated time of {simulation.ms:.4g} ms is more than {WIDER:g} times above the"
+            f" range in which models were measured ({least:.2g} to {most:.3g} ms)"
         )
     return ""
 
 
-def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
-    """Return the time that a line predicts, with the models whose measured times are nearest."""
+def find_range(lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the smallest and the largest simulated time in ms for which ``lines`` are fitted."""
+    least = min(line.least_ms for line in lines) / BEYOND
+    return least, max(line.most_ms for line in lines) * BEYOND
+
+
+def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]) -> PredictedTime:
+    """Return the time that a line predicts, with the models whose measured times are nearest.
+
+    ``within`` is the range of simulated times in ms for which the lines are fitted. Up to WIDER
+    times outside of it, the interval grows by as much as the program is outside. Below that, the
+    upper bound is that of a program at the lower end of the range, which is slower.
+    """
+    least, most = within
     now = simulation.ms
-    ms = line.predict(now, simulation.hmx_cycles / simulation.clock_mhz / 1000)
+    beyond = max(least / now if now else math.inf, now / most, 1.0)
+    is_bound = beyond > WIDER  # find_obstacle refuses programs that are far above the range
+    hmx_ms = simulation.hmx_cycles / simulation.clock_mhz / 1000
+    ms = line.predict(now, hmx_ms)
+    low_ms, high_ms = ms * line.low / beyond, ms * line.high * beyond
+    if is_bound:
+        high_ms = ms = line.predict(least, min(hmx_ms, least)) * line.high
+        low_ms = 0.0
+    outside = ""
+    if beyond > 1:
+        kind = "only an upper bound" if is_bound else f"less certain: {beyond:.2g} times wider"
+        outside = (
+            f"the simulated time of {now:.4g} ms is outside of the range in which models were"
+            f" measured ({least:.2g} to {most:.3g} ms), so this is {kind}"
+        )
     measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
     known = sorted((one.ms, name) for name, one in measured.items() if name in line.models)
     models = [MeasuredModel(model=name, ms=own) for own, name in known]
@@ -250,10 +277,12 @@ def predict_time(simulation: Simulation, line: Line) -> PredictedTime:
     return PredictedTime(
         device=line.device,
         ms=ms,
-        low_ms=ms * line.low,
-        high_ms=ms * line.high,
+        low_ms=low_ms,
+        high_ms=high_ms,
         median_error=line.median_error,
-        below=models[place - 1] if place else None,
+        outside=outside,
+        is_bound=is_bound,
+        below=models[place - 1] if place and not is_bound else None,
         above=models[place] if models[place:] else None,
     )
 

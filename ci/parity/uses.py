@@ -182,7 +182,8 @@ def read_imports(tree: SourceTree, path: str, modules: Mapping[str, list[str]]) 
         else:
             folder = absolute(module, path, project)
             folders = [f"{folder}/{name}".lstrip("/") for name in names]
-            if not all(inner in modules for inner in folders):
+            # `import *` names nothing, and uses the module itself.
+            if not folders or not all(inner in modules for inner in folders):
                 folders.append(folder)
         for folder in folders:
             yield from modules.get(folder, ())

@@ -203,6 +203,8 @@ def show_estimate(case: Case) -> str:
     if not case.estimate:
         return NOTHING
     for one in case.estimate.times:
+        if one.is_bound:
+            return f"at most {one.ms:.3g}"
         return f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})"
     cycles = _find_cycles(case)
     return "cannot tell" if cycles is None else f"{cycles:,} cycles"

@@ -312,6 +312,8 @@ class PredictedTime(Record, frozen=True, kw_only=True):
     """The time of one inference that is predicted for ``device``. It is between ``low_ms`` and
     ``high_ms`` for 80 % of the models that were left out of the fit. ``below`` and ``above`` are
     the public models with the nearest simulated times. ``median_error`` is that of left-out models.
+    ``outside`` says how far the program is outside of the range of the fitted models, if it is:
+    the interval is then wider or, if ``is_bound`` is true, the time is only an upper bound.
     """
 
     device: str
@@ -319,6 +321,8 @@ class PredictedTime(Record, frozen=True, kw_only=True):
     low_ms: Milliseconds
     high_ms: Milliseconds
     median_error: float
+    outside: str = ""
+    is_bound: bool = False
     below: MeasuredModel | None = None
     above: MeasuredModel | None = None
 

@@ -9,6 +9,7 @@ whose evaluation never ends is reported as not evaluated.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import time
 from collections.abc import Container
@@ -313,8 +314,9 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
     cell, slashes, rest = module.partition("//")
     if not slashes:
         name = module.removeprefix(":")
-        path = f"{package}/{name}" if package else name
-        return Loaded(path if path in tree.files else None, own=True)
+        path = posixpath.normpath(posixpath.join(package, name))
+        is_above = path.startswith("../")  # a file of the repository that contains the tree
+        return Loaded(path if path in tree.files else None, own=not is_above)
     cell = cell.removeprefix("@")
     folder, _, name = rest.partition(":")
     if not name:

@@ -27,6 +27,7 @@ from ci.latency.estimate import (
     Figure,
     estimate_times,
     find_device,
+    find_range,
     read_lines,
     read_rows,
 )
@@ -117,6 +118,39 @@ def test_an_estimated_time_is_on_its_line_and_names_the_neighbouring_models() ->
     assert f"between {time.below.model}" in text
 
 
+@pytest.mark.parametrize(
+    ("times_least", "wider", "is_bound"),
+    [(1.01, 1.0, False), (0.99, 1 / 0.99, False), (0.51, 1 / 0.51, False), (0.4, None, True)],
+)
+def test_an_estimate_near_the_measured_range_is_wider_and_one_far_below_it_is_a_bound(
+    times_least: float, wider: float | None, is_bound: bool
+) -> None:
+    (line,) = (
+        one
+        for one in read_lines()
+        if (one.device, one.precision) == ("Samsung Galaxy S24", "float")
+    )
+    least, most = find_range([line])
+    simulation = make_simulation()
+    cycles = round(times_least * least * simulation.clock_mhz * 1000)
+    found = estimate_times(make_simulation(cycles=cycles), Scheme.FP16, "SM8650")
+    (time,) = found.times
+    assert (time.is_bound, bool(time.outside)) == (is_bound, times_least < 1)
+    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=found)])
+    assert time.outside in text
+    if wider:
+        assert time.low_ms == pytest.approx(time.ms * line.low / wider, rel=0.01)
+        assert time.high_ms == pytest.approx(time.ms * line.high * wider, rel=0.01)
+    else:
+        lowest = round(least * simulation.clock_mhz * 1000) + 1
+        (edge,) = estimate_times(make_simulation(cycles=lowest), Scheme.FP16, "SM8650").times
+        assert time.ms == time.high_ms == pytest.approx(edge.high_ms, rel=0.01)
+        assert f"at most {time.ms:.3g} ms" in text
+    above = round(1.9 * most * simulation.clock_mhz * 1000)
+    (long,) = estimate_times(make_simulation(cycles=above), Scheme.FP16, "SM8650").times
+    assert long.high_ms == pytest.approx(long.ms * line.high * 1.9, rel=0.01)
+
+
 UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
     "Missing Ops": ({"missing_ops": 96}, Scheme.FP16, "SM8650", 0, "no costs for 96 operators"),
     "implausible": ({"implausible_cycles": 400_000}, Scheme.FP16, "SM8650", 0, "implausible"),
@@ -129,8 +163,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
         0,
         "too few measurements in fp16 on devices with SSG2115P",
     ),
-    "short": ({"cycles": 2_000}, Scheme.FP16, "SM8650", 0, "outside of the range"),
-    "long": ({"cycles": 10**12}, Scheme.FP16, "SM8650", 0, "outside of the range"),
+    "long": ({"cycles": 10**12}, Scheme.FP16, "SM8650", 0, "2 times above the range"),
     "another simulator": ({"soc": "SA8797"}, Scheme.FP16, "SM8650", 0, "too few measurements"),
 }
 
