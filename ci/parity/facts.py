@@ -212,7 +212,8 @@ class CMakeFacts(msgspec.Struct, frozen=True):
 
 class Include(msgspec.Struct, frozen=True):
     """An #include in a file. ``directory`` is the include directory that CMake needs to find the
-    header, or None if it needs none.
+    header. It is None for a full path, which needs no directory, but to which no file in the tree
+    and no file that a Buck rule makes belongs.
     """
 
     text: str

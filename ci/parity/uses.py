@@ -7,7 +7,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,7 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
                 for name, at, folder, _ in rows
                 if folder is not None
             )
+            includes.extend(find_broken(tree, path, rows, outside))
             own = {name: header for name, *_, header in rows if header and name.startswith(whole)}
             own |= {name: name for name, *_ in rows if name in outside}
             by_macro = group_includes(tree.read(path) or "") if own else {}
@@ -78,6 +79,28 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
         "guarded": guarded,
         "header_names": frozenset(names),
     }
+
+
+def find_broken(
+    tree: SourceTree,
+    path: str,
+    rows: Iterable[tuple[str, int, str | None, str]],
+    outside: Collection[str],
+) -> Iterator[Include]:
+    """Yield the includes of a file by a full path that nothing in the tree has, except those inside
+    an #if, which may not be compiled. ``outside`` are the headers of other projects.
+    """
+    whole = f"{tree.layout.project}/"
+    broken = [
+        (name, at)
+        for name, at, _, header in rows
+        if name.startswith(whole) and not header and name not in outside
+    ]
+    text = (tree.read(path) or "") if broken else ""
+    always = group_includes(text).get("", set()) if broken else set()
+    for name, at in broken:
+        if name in always:
+            yield Include(name, Place(path, text.count("\n", 0, at) + 1), None)
 
 
 def group_includes(text: str) -> dict[str, set[str]]:

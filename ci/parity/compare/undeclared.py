@@ -11,7 +11,9 @@ dependencies. This module finds:
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
 from functools import reduce
 from operator import and_
 from posixpath import commonpath
@@ -23,8 +25,17 @@ from ci.parity.compare.groups import Groups, Reached
 from ci.parity.compare.index import Index, is_compiling, is_native
 from ci.parity.compare.relations import buck_names
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
-from ci.parity.facts import BuckTarget, closure, collect, directory_of, is_header, is_source
+from ci.parity.facts import (
+    BuckTarget,
+    Include,
+    closure,
+    collect,
+    directory_of,
+    is_header,
+    is_source,
+)
 from ci.parity.policy import matches
+from ci.report.text import count
 
 
 def find_header_drift(index: Index) -> Iterator[Finding]:
@@ -61,21 +72,30 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
 
 def find_include_drift(index: Index) -> Iterator[Finding]:
     """Yield a finding for each include that no Buck target's header map, namespace or include
-    directory resolves.
+    directory resolves, and for each by a full path that neither the tree nor a Buck rule has.
 
     One match in any target is enough, because Meta's macros also affect which targets are reached.
     """
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
+    listed = {name for t in targets for entry in t.entries for name in (entry.path, entry.made_as)}
+    made = {name for name in listed if is_header(name) and not index.exists(name)}
     folders = {folder for target in targets for folder in target.include_directories}
     compiling = filter(is_compiling, reversed(targets))
     owners = {entry.path: target for target in compiling for entry in target.entries}
+    broken: dict[str, list[tuple[Include, BuckTarget]]] = defaultdict(list)
     for row in index.facts.includes:
         header = posixpath.normpath(posixpath.join(row.directory or "", row.text))
         owner = owners.get(row.place.path)
         if owner is None or row.text in names:
             continue
+        if row.directory is None:
+            header = header.partition("/")[2]  # without the project's name
         if index.is_outside(row.place.path) or index.is_outside(header):
+            continue
+        if row.directory is None:
+            if index.package_of(header) in index.native_packages:
+                broken[header].append((row, owner))
             continue
         if any(index.exists(posixpath.normpath(posixpath.join(f, row.text))) for f in folders):
             continue
@@ -94,6 +114,38 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
             "path",
             **at(owner),
         )
+    for header, rows in sorted(broken.items()):
+        yield _broken_include(index, header, rows, made)
+
+
+def _broken_include(
+    index: Index, header: str, rows: list[tuple[Include, BuckTarget]], made: Collection[str]
+) -> Finding:
+    """Return the finding for the includes of ``header`` by its full path, which nothing has.
+
+    ``made`` are the headers that rules make. If none of them is in the folder of ``header``, the
+    finding is a note, because a macro of Meta's may make the header.
+    """
+    made_here = [name for name in made if directory_of(name) == directory_of(header)]
+    near = get_close_matches(header, made_here, 1, cutoff=0)
+    rows.sort(key=lambda row: (index.policy.is_test(row[0].place.path), row[0].place))
+    row, owner = rows[0]
+    others = (
+        f" (as {count(len(rows) - 1, 'other file does', 'other files do')})" if rows[1:] else ""
+    )
+    return Finding(
+        kind=Kind.INCLUDE,
+        path=row.place.path,
+        **(levels_of(index, row.place.path, Level.ERROR) if made_here else {"level": Level.NOTE}),
+        message=f"this file includes {row.text}{others}, but there is no such file, and no Buck"
+        " rule makes one of that name",
+        detail=row.text,
+        cmake_place=row.place,
+        fix=f"include {near[0]}, or rename that header"
+        if near
+        else "correct the name, or add a rule that makes the header",
+        **at(owner),
+    )
 
 
 def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:

@@ -204,10 +204,121 @@ def find_package(run: Interpreter, call: Call) -> None:
 
 
 def compute(run: Interpreter, call: Call) -> None:
-    """Evaluate cmake_path(), math() and separate_arguments(), whose results are unknown."""
-    words = call.words
-    names = words[-1:] if words[0] in {"GET", "COMPARE", "NATIVE_PATH"} else words
-    forget(run, f"{call.command.name}({words[0]})", names)
+    """Evaluate math() and separate_arguments(), whose results are unknown."""
+    forget(run, f"{call.command.name}({call.words[0]})", call.words)
+
+
+def edit_path(run: Interpreter, call: Call) -> None:
+    """Evaluate cmake_path(), as far as its results do not depend on the machine."""
+    edit_each(run, call, _edit_path)
+
+
+def _edit_path(run: Interpreter, words: list[str]) -> None:
+    if len(words) < 2:
+        return
+    action, name, *others = words
+    output = name
+    if "OUTPUT_VARIABLE" in others[:-1]:
+        at = others.index("OUTPUT_VARIABLE")
+        output, others = others[at + 1], others[:at] + others[at + 2 :]
+    elif action in {"GET", "NATIVE_PATH", "HASH", "COMPARE"} or action.startswith(("IS_", "HAS_")):
+        output = words[-1]
+        others = others[:-1]
+    elif action == "CONVERT":
+        name, output = "", others[1] if len(others) > 1 else ""
+        others = [words[1], *others[:1]]
+    is_normal = "NORMALIZE" in others
+    others = [word for word in others if word != "NORMALIZE"]
+    path = (run.get(name) or "") if action not in {"SET", "COMPARE", "CONVERT"} else ""
+    edit = PATH_EDITS.get(action)
+    if edit is None or any(map(is_unknown, (path, *others))):
+        run.set(output, unknown(f"cmake_path({action})"))
+        return
+    try:
+        result = edit(run, path, others)
+    except (LookupError, ValueError):
+        result = None
+    if result is None:
+        run.set(output, unknown(f"cmake_path({action})"))
+    else:
+        run.set(output, (_normalize(result) if is_normal else result,))
+
+
+def _normalize(path: str) -> str:
+    """Return a path as CMake normalizes it, which keeps a slash at the end."""
+    if not path:
+        return path
+    plain = posixpath.normpath(path)
+    return f"{plain}/" if path.endswith("/") and plain != "/" else plain
+
+
+def _split_extension(path: str, *, is_last: bool) -> tuple[str, str]:
+    """Return the stem and the extension of the last component of a path. The extension begins at
+    the first dot, or at the last one if ``is_last``. A dot at the start begins none."""
+    name = posixpath.basename(path)
+    at = name.rfind(".") if is_last else name.find(".", 1)
+    return (name[:at], name[at:]) if at > 0 and name != ".." else (name, "")
+
+
+def _get_part(path: str, part: str, options: list[str]) -> str:
+    """Return a part of a path for cmake_path(GET). Raises LookupError for an unknown part."""
+    root = "/" if path.startswith("/") else ""
+    parent = posixpath.dirname(path.rstrip("/") if path.strip("/") == "" else path)
+    stem, extension = _split_extension(path, is_last="LAST_ONLY" in options)
+    parts = {"ROOT_NAME": "", "ROOT_DIRECTORY": root, "ROOT_PATH": root, "STEM": stem}
+    parts |= {"FILENAME": posixpath.basename(path), "EXTENSION": extension}
+    parts |= {"RELATIVE_PART": path.lstrip("/"), "PARENT_PATH": parent or root}
+    return parts[part]
+
+
+def _base_of(run: Interpreter, others: list[str]) -> str:
+    """Return the directory after BASE_DIRECTORY, by default the current one."""
+    named = others[1] if others[:1] == ["BASE_DIRECTORY"] else "."
+    return run.absolute(named)
+
+
+def _remove_name(path: str) -> str:
+    return path[: path.rfind("/") + 1]
+
+
+def _replace_extension(path: str, options: list[str], extension: str) -> str:
+    _, old = _split_extension(path, is_last="LAST_ONLY" in options)
+    return path.removesuffix(old) + (extension if extension[:1] in {"", "."} else f".{extension}")
+
+
+def _truth(value: object) -> str:
+    return "ON" if value else "OFF"
+
+
+# How the sub-commands of cmake_path() change a path: from the path and their other words. A
+# sub-command that is not here, or that returns None, has an unknown result.
+PATH_EDITS: Mapping[str, Callable[[Interpreter, str, list[str]], str | None]] = {
+    "SET": lambda _, __, words: words[0] if words else "",
+    "APPEND": lambda _, path, words: posixpath.join(path, *words),
+    "APPEND_STRING": lambda _, path, words: path + "".join(words),
+    "GET": lambda _, path, words: _get_part(path, words[0], words[1:]),
+    "NORMAL_PATH": lambda _, path, __: _normalize(path),
+    "REMOVE_FILENAME": lambda _, path, __: _remove_name(path),
+    "REPLACE_FILENAME": lambda _, path, words: (
+        _remove_name(path) + words[0] if posixpath.basename(path) else path
+    ),
+    "REMOVE_EXTENSION": lambda _, path, words: _replace_extension(path, words, ""),
+    "REPLACE_EXTENSION": lambda _, path, words: _replace_extension(path, words[:-1], words[-1]),
+    "ABSOLUTE_PATH": lambda run, path, words: posixpath.join(_base_of(run, words), path),
+    "RELATIVE_PATH": lambda run, path, words: posixpath.relpath(
+        run.absolute(path), _base_of(run, words)
+    ),
+    "NATIVE_PATH": lambda _, path, __: path,
+    "CONVERT": lambda _, __, words: (
+        words[0].replace(":", ";") if words[1] == "TO_CMAKE_PATH_LIST" else None
+    ),
+    "IS_ABSOLUTE": lambda _, path, __: _truth(path.startswith("/")),
+    "IS_RELATIVE": lambda _, path, __: _truth(not path.startswith("/")),
+    "HAS_FILENAME": lambda _, path, __: _truth(posixpath.basename(path)),
+    "HAS_EXTENSION": lambda _, path, __: _truth(_split_extension(path, is_last=False)[1]),
+    "HAS_STEM": lambda _, path, __: _truth(_split_extension(path, is_last=False)[0]),
+    "HAS_PARENT_PATH": lambda _, path, __: _truth(posixpath.dirname(path)),
+}
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
@@ -340,7 +451,7 @@ COMMANDS: dict[str, Handler] = {
     "list": edit_list,
     "string": partial(edit_each, edit=edit_string),
     "separate_arguments": compute,
-    "cmake_path": compute,
+    "cmake_path": edit_path,
     "file": use_file,
     "get_filename_component": partial(edit_each, edit=_split_name),
     "cmake_parse_arguments": parse_arguments,

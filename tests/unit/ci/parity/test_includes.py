@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ci.parity.compare.findings import Finding, Level
+from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.facts import BuckFacts, CMakeFacts, Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.uses import find_includes, group_includes
@@ -98,9 +98,8 @@ def test_a_header_of_a_declared_dependency_has_no_finding(deps: str, findings: F
         '#include "q.h"\n',
         "// #include <executorch/q/q.h>\n",
         "#include <executorch/r/r.h>\n",
-        "#include <executorch/q/generated.h>\n",
     ],
-    ids=["ifdef", "else", "another name", "beside", "comment", "given", "generated"],
+    ids=["ifdef", "else", "another name", "beside", "comment", "given"],
 )
 def test_conditional_or_foreign_includes_have_no_finding(source: str, findings: Findings) -> None:
     assert findings(tree(source=source), POLICY) == []
@@ -245,3 +244,30 @@ def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     assert found["guarded"] == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
     letters = {f"{letter}.h" for letter in "bcdefg"}
     assert found["header_names"] == {"vector", *letters, "out.h", "shown.h", "only.h"}
+
+
+@pytest.mark.parametrize(
+    ("name", "guard", "level"),
+    [
+        ("schema_gen.h", "", Level.ERROR),
+        ("schema_generated.h", "", None),
+        ("schema_gen.h", "#ifdef FAST\n", None),
+        ("", "", Level.NOTE),
+    ],
+    ids=["renamed", "made", "guarded", "no rule"],
+)
+def test_an_included_header_that_no_rule_makes_is_reported(
+    name: str, guard: str, level: Level | None, findings: Findings
+) -> None:
+    """A generated header is in no tree: only the rules say what it is called."""
+    end = "#endif\n" if guard else ""
+    files = tree(source=f"{guard}#include <executorch/q/schema_generated.h>\n{end}")
+    if name:
+        files["q/BUCK"] += (
+            'runtime.genrule(name = "gen", outs = {"h": ["x.h"]}, cmd = "flatc")\n'
+            f'runtime.cxx_library(name = "schema", exported_headers = {{"{name}": ":gen[h]"}})\n'
+        )
+    found = [row for row in findings(files, POLICY) if row.kind is Kind.INCLUDE]
+
+    assert [row.level for row in found] == ([level] if level else [])
+    assert all(name in row.fix for row in found)

@@ -42,6 +42,8 @@ def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
         "from executorch.q import (\n    x,\n)\n",
         "from ..q.x import a\n",
         "from ..q import x as y\n",
+        "from ..q.x import *\n",
+        "from executorch.q.x import *  # all of it\n",
         "def f():\n    from executorch.q.x import a\n",
     ],
 )

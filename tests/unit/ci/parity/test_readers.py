@@ -101,6 +101,11 @@ def test_a_dependency_of_builds_inside_meta_is_not_compared(switch: str, pairs: 
         ("//sub/one:f.bzl", "q", None, False, True),
         ("@other//p:f.bzl", "q", None, False, False),
         ("//:f.bzl", "q", "f.bzl", True, False),
+        ("../p/f.bzl", "q", "p/f.bzl", True, False),
+        ("./f.bzl", "p", "p/f.bzl", True, False),
+        ("../f.bzl", "p", "f.bzl", True, False),
+        ("../gone.bzl", "p", None, True, False),
+        ("../../folly/defs.bzl", "p", None, False, False),
     ],
 )
 def test_a_load_names_a_file_of_the_tree_or_of_others(

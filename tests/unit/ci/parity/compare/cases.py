@@ -135,7 +135,7 @@ def read_glob(words: list[str]) -> Glob:
 
 def read_include(words: list[str]) -> Include:
     path, _, line = words[0].partition(":")
-    return Include(words[1], Place(path, int(line)), words[2] if len(words) > 2 else None)
+    return Include(words[1], Place(path, int(line)), words[2] if len(words) > 2 else "")
 
 
 def read_unread(words: list[str]) -> NotEvaluated:
