@@ -53,6 +53,7 @@ from ci.upstream.suites import (
 from provisioning.console.process import end_with_parent
 from provisioning.documents import read_text
 from provisioning.errors import FailedError, QnnCiError, describe_exception
+from provisioning.quoting import script_word
 
 ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
 
@@ -223,7 +224,7 @@ def run_here(name: str, directory: Path) -> Entry:
     os.chdir(work)
     client = work / RUNNER
     client.parent.mkdir(parents=True, exist_ok=True)
-    text = read_text(CLIENT).format(python=sys.executable, address=ADDRESS)
+    text = read_text(CLIENT).format(python=script_word(sys.executable), address=ADDRESS)
     client.write_text(text, encoding="utf-8")
     client.chmod(0o755)
     os.environ["QNN_EXECUTOR_RUNNER"] = str(client)
