@@ -80,7 +80,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     otherwise in decimal, or by name. Numbers of 32 bits may be negative. The group ``low`` is a
     hexadecimal number to which DSP_OFFSET has to be added. Each line with a number contains one of
     ``text`` (ignoring case). The keys of ``numbers`` are hexadecimal, such as 0x4. ``like`` is the
-    family that has them, if it is another one.
+    family that has them, if it is another one. Findings show a number as the keys do or, if
+    ``is_decimal``, in decimal.
     """
 
     source: str
@@ -88,6 +89,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str
     numbers: dict[str, tuple[str, str]] = {}
     like: str = ""
+    is_decimal: bool = False
 
     def find(self, line: str, codes: Collection[int] = ()) -> Mapping[str, str] | None:
         """Return the texts of the first known number in ``line``: ``code`` and ``other``, each a
@@ -100,9 +102,16 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
             code = values.setdefault("code", hex(int(low or "0", 16) + DSP_OFFSET))
             is_known = self.numbers.keys() >= set(values.values())
             if is_known and (not codes or int(code, 16) in codes):
-                named = {group: f"{one} ({self.numbers[one][0]})" for group, one in values.items()}
+                named = {
+                    group: f"{self._show(one)} ({self.numbers[one][0]})"
+                    for group, one in values.items()
+                }
                 return {**named, "meaning": self.numbers[code][1]}
         return None
+
+    def _show(self, key: str) -> str:
+        """Return a number as logs spell it."""
+        return str(int(key, 16)) if self.is_decimal else key
 
     def _parse(self, text: str) -> str:
         """Return the key of the number that ``text`` spells or names, or ""."""
