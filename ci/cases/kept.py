@@ -219,13 +219,8 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
 
 def check_tensor(info: TensorInfo) -> None:
     """Raise ValueError if no program can have such a tensor as input or output."""
-    axes = len(info.shape)
     good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
-    joins = not info.joined or (
-        0 <= info.joined_axis < axes
-        and sum(info.joined) == info.shape[info.joined_axis]
-        and min(info.joined) > 0
-    )
+    joins = all(part.fits(info.shape) for part in info.parts)
     if not (good and joins and math.prod(info.shape) < LIMIT_BYTES):
         raise ValueError(
             f"{RECORD} describes an impossible tensor: {info.dtype[:20]} {list(info.shape[:8])}"

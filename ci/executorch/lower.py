@@ -39,6 +39,7 @@ from ci.executorch.delegation import (
     qnn_errors,
     record_refusals,
 )
+from ci.executorch.graph_reader import find_module_parts
 from ci.executorch.internals import (
     BuildQuantIo,
     ExecutorchBackendConfig,
@@ -63,7 +64,7 @@ from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
-from ci.models.eager import find_joined, find_ties, keep_state, run_eager
+from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.graph_steps import Step, describe_steps
 from ci.models.layers import expose_layers, find_clipped, find_loss
@@ -73,7 +74,9 @@ from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import (
     Loss,
+    OutputPart,
     TensorInfo,
+    add_parts,
     count_types,
     describe_tensor,
     digest_sets,
@@ -237,6 +240,10 @@ class Lowering:
         with needed("the predicted rounding noise"):
             noise = predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
         self.staging.write_noise(noise)
+        parts: list[tuple[OutputPart, ...]] = []
+        with self.staging.notes.of("the parts of the outputs"):
+            # Before the lowering, after which torch.export records no lines.
+            parts += find_module_parts(model.module, model.evaluation[0])
         self.staging.enter("lower")
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
@@ -256,6 +263,7 @@ class Lowering:
         unshared = self.compile_unshared(module, compiled.size_bytes)
         with needed("the description of the outputs"):
             outputs = describe_outputs(model, module, compiled.delegation.on_host)
+        outputs = add_parts(outputs, parts)
         return structs.replace(compiled, outputs=outputs, unshared_bytes=len(unshared))
 
     def write_compiled(self, module: Any, choices: Choices, **facts: Any) -> Compiled:
@@ -452,19 +460,18 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 def describe_outputs(
     model: Model, lowered: Any, on_host: Sequence[bool] = ()
 ) -> tuple[TensorInfo, ...]:
-    """Return the dtype and the shape of each output. If the model concatenates an output, the sizes
-    of its parts are included. For an output that QNN quantizes, its possible values are included.
-    ``on_host`` is the field of Delegation; results that are states come first."""
-    with keep_state(model.module):
-        joined = find_joined(model.module, model.evaluation[0])
-    grids = find_grids(lowered) or [NO_GRID] * len(joined)
+    """Return the dtype and the shape of each output. For an output that QNN quantizes, its possible
+    values are included. ``on_host`` is the field of Delegation; results that are states come
+    first."""
+    infos = tuple(map(describe_tensor, model.reference[0]))
+    grids = find_grids(lowered) or [NO_GRID] * len(infos)
     if any(on_host[-len(grids) :]):
         single = len(split_module(model.module)) == 1  # else, the order of the methods may differ
         hosted = on_host[-len(grids) :] if single else [True] * len(grids)
         grids = [NO_GRID if own else grid for grid, own in zip(grids, hosted, strict=True)]
     return tuple(
-        structs.replace(describe_tensor(tensor, *origin), step=step, lowest=low, highest=high)
-        for tensor, origin, (step, low, high) in zip(model.reference[0], joined, grids, strict=True)
+        structs.replace(info, step=step, lowest=low, highest=high)
+        for info, (step, low, high) in zip(infos, grids, strict=True)
     )
 
 

@@ -157,18 +157,21 @@ class Parts(NamedTuple):
     kind: str
     axis: int | None
     powers: Array
+    names: tuple[str, ...] = ()
 
     def name(self, index: int) -> str:
-        """Return a name such as ``row 1 of 2``, with numbers from 0. If there is a single part,
-        return only the kind."""
+        """Return a name such as ``part 4:8 along axis 1`` or ``row 1 of 2``, with numbers from 0.
+        If there is a single part without a name, return only the kind."""
+        if self.names:
+            return f"{self.kind} {self.names[index]}"
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
 
 def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
     """Yield the error power of every part of an output, for each kind of part: the whole output,
-    samples, rows, channels, parts of a concatenation, and elements. ``squares`` are the squared
-    errors, [..., sample, *shape]."""
+    samples, rows, channels, the parts from which it is joined, and elements. ``squares`` are the
+    squared errors, [..., sample, *shape]."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     axes = [("sample", 0), *([(ROW, 1)] if rank > 1 else [])]  # else it has no rows of a batch
@@ -179,9 +182,8 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
         if squares.shape[lead + axis] > 1:
             others = tuple(place for place in places if place != lead + axis)
             yield Parts(kind, axis, squares.mean(others))
-    if info.joined:
-        others = tuple(place for place in places if place != lead + info.joined_axis + 1)
-        starts = np.cumsum((0, *info.joined[:-1]))
-        sizes = np.asarray(info.joined)
-        yield Parts("part", None, np.add.reduceat(squares.mean(others), starts, -1) / sizes)
+    if info.parts:
+        powers = [part.take(squares, rank).mean(places) for part in info.parts]
+        names = tuple(map(str, info.parts))
+        yield Parts("part", None, np.stack(powers, -1), names)
     yield Parts(ELEMENT, None, squares.reshape(*squares.shape[:lead], -1))

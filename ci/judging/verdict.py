@@ -33,7 +33,10 @@ CALIBRATE = (
     "calibrate with inputs like the judged ones, and check the ranges that the observer found"
 )
 MORE_BITS = "choose a scheme with more bits"
-APART = "return the parts as separate outputs, because a concatenation has only one step size"
+APART = (
+    "return the part as a separate output of its own layers, because an output has only one step"
+    " size; or multiply it, so that it has the range of the other parts"
+)
 FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
 OTHER_FORM = "write the affected part of the model differently"
 BATCH = "lower the model with batch 1"

@@ -1,6 +1,5 @@
 """Runs a torch module in eager mode. Its outputs are the references against which a program is
-judged. Further runs show how small errors change integer outputs, and which outputs are
-concatenated."""
+judged. Further runs show how small errors change integer outputs."""
 
 from __future__ import annotations
 
@@ -165,40 +164,3 @@ def find_ties(
                     low[number][index] = torch.minimum(low[number][index], tensor)
                     high[number][index] = torch.maximum(high[number][index], tensor)
     return [tuple(one) for one in low], [tuple(one) for one in high]
-
-
-class Concatenations(TorchDispatchMode):
-    """Records the result of each concatenation, with its axis and the sizes of its parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Tensor, int, tuple[int, ...]]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.cat.default:
-            axis = args[1] if len(args) > 1 else 0
-            parts = tuple(part.shape[axis] for part in args[0] if part.numel())
-            self.seen.append((made, axis, parts))
-        return made
-
-
-def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each output the axis along which the model concatenates it, and the sizes of the
-    parts. The concatenation may be followed by transposes. The result is (0, ()) for an output
-    without a concatenation."""
-    with torch.no_grad(), Concatenations() as record:
-        outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
-    return [_find_origin(output, record) for output in outputs]
-
-
-def _find_origin(output: Tensor, record: Concatenations) -> tuple[int, tuple[int, ...]]:
-    for made, axis, parts in record.seen:
-        if made.data_ptr() == output.data_ptr() and made.numel() == output.numel():
-            for place, size in enumerate(output.shape):
-                same = size == made.shape[axis] and output.stride(place) == made.stride(axis)
-                if same and len(parts) > 1:
-                    return place, parts
-    return 0, ()

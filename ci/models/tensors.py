@@ -6,12 +6,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
 from ci.report.schema import TypeShare
@@ -22,18 +22,87 @@ BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
 MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one sample
 
 
+class Range(Struct, frozen=True):
+    """The indices from ``start`` to before ``stop`` along an axis. If there is a ``period``, only
+    the first ``size`` of every ``period`` indices."""
+
+    axis: int
+    start: int
+    stop: int
+    period: int = 0
+    size: int = 0
+
+    def __str__(self) -> str:
+        if self.period and self.size == 1:
+            return f"{self.start}:{self.stop}:{self.period}"
+        every = f" ({self.size} of every {self.period})" if self.period else ""
+        return f"{self.start}:{self.stop}{every}"
+
+    def list_indices(self) -> Iterator[int]:
+        """Yield the indices."""
+        period = self.period or self.stop - self.start
+        size = self.size if self.period else period
+        for start in range(self.start, self.stop, period):
+            yield from range(start, min(start + size, self.stop))
+
+
+class OutputPart(Struct, frozen=True):
+    """A part of a tensor: the elements whose index is in one of the ``ranges`` along each axis that
+    has any. ``origin`` is the operator that computes it, with its line, if the part was found in
+    the graph."""
+
+    ranges: tuple[Range, ...]
+    origin: str = ""
+
+    def __str__(self) -> str:
+        """Return a name such as ``4:8 along axis 1``."""
+        axes = dict.fromkeys(one.axis for one in self.ranges)
+        return " and ".join(
+            f"{', '.join(str(one) for one in self.ranges if one.axis == axis)} along axis {axis}"
+            for axis in axes
+        )
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether a tensor of this shape has such elements."""
+        return bool(self.ranges) and all(
+            0 <= one.axis < len(shape)
+            and 0 <= one.start < one.stop <= shape[one.axis]
+            and 0 <= one.size <= one.period
+            and (one.size > 0) == (one.period > 0)
+            for one in self.ranges
+        )
+
+    def list_indices(self, axis: int) -> tuple[int, ...]:
+        """Return the indices of the part along an axis, or nothing if it has all of them."""
+        ranges = (one.list_indices() for one in self.ranges if one.axis == axis)
+        return tuple(index for indices in ranges for index in indices)
+
+    def take(self, array: Any, rank: int) -> Any:
+        """Return the elements of the part from an array [..., *shape] of tensors with ``rank``
+        axes."""
+        for axis in range(rank):
+            if indices := self.list_indices(axis):
+                array = np.take(array, indices, array.ndim - rank + axis)
+        return array
+
+    def contains(self, other: OutputPart) -> bool:
+        """Return whether all elements of another part are in this one."""
+        axes = {one.axis for one in self.ranges}
+        pairs = ((self.list_indices(axis), other.list_indices(axis)) for axis in axes)
+        return all(inner and {*inner} <= {*outer} for outer, inner in pairs)
+
+
 class TensorInfo(Struct, frozen=True):
     """An input or output tensor of a program: the name of its numpy dtype, and its shape.
 
-    If the model concatenates it along ``joined_axis``, ``joined`` lists the sizes of the parts. The
+    If the model joins it from parts, these are in ``parts``; some may be inside of others. The
     values of a quantized output are the multiples of ``step`` from ``lowest`` times ``step`` to
     ``highest`` times ``step``. If ``step`` is 0 or the bounds are equal, any value is possible.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    joined_axis: int = 0
-    joined: tuple[int, ...] = ()
+    parts: tuple[OutputPart, ...] = ()
     step: float = 0.0
     lowest: int = 0
     highest: int = 0
@@ -98,10 +167,23 @@ def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
+def describe_tensor(tensor: Any, parts: tuple[OutputPart, ...] = ()) -> TensorInfo:
     """Return the description of an array, or of a tensor that does not require gradients."""
     array = np.asarray(tensor)
-    return TensorInfo(str(array.dtype), array.shape, axis, parts)
+    return TensorInfo(str(array.dtype), array.shape, parts)
+
+
+def add_parts(
+    infos: Sequence[TensorInfo], parts: Sequence[tuple[OutputPart, ...]]
+) -> tuple[TensorInfo, ...]:
+    """Return the descriptions of outputs with the parts of floating-point ones. ``parts`` has an
+    entry for each of the first outputs. Parts that do not fit an output's shape are left out."""
+    described = list(infos)
+    for index, (info, own) in enumerate(zip(infos, parts, strict=False)):
+        if np.issubdtype(np.dtype(info.dtype), np.floating):
+            fitting = tuple(part for part in own if part.fits(info.shape))
+            described[index] = structs.replace(info, parts=fitting)
+    return tuple(described)
 
 
 def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:

@@ -22,6 +22,7 @@ import onnx
 from msgspec import structs
 from onnx import TensorProto
 
+from ci.analysis.parts import find_parts
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging, needed
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
@@ -36,7 +37,7 @@ from ci.models.tensors import (
     Layer,
     Loss,
     Retyped,
-    TensorInfo,
+    add_parts,
     count_types,
     describe_tensor,
     digest_sets,
@@ -56,11 +57,12 @@ from ci.onnx.fallback import (
     read_reasons,
     stage,
 )
+from ci.onnx.graph_reader import read_file
 from ci.onnx.layers import expose_layers, find_clipped, find_loss
 from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
 from ci.onnx.noise import Writer, find_grids, predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
-from ci.onnx.preparation import copy_file, find_joined, quantize_file, write_normal_form
+from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     open_reference,
@@ -179,7 +181,9 @@ def compile_source(
         staging.note_steps(steps)
     model, reference, float32, owners = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
-        infos = describe_outputs(model, reference[0])
+        infos = tuple(map(describe_tensor, reference[0]))
+    with staging.notes.of("the parts of the outputs"):
+        infos = add_parts(infos, find_parts(read_file(plain)))
     is_float = not spec.scheme.quantized
     calibrated = not is_float and spec.scheme is not Scheme.ASIS
     layers: tuple[Layer, ...] = ()
@@ -187,7 +191,8 @@ def compile_source(
         exposed = staging.directory.with_name("exposed.onnx")
         layers, model = expose_layers(model, exposed), exposed
         reference = run_reference(model, source.evaluation)
-        infos = describe_outputs(model, reference[0])
+        added = map(describe_tensor, reference[0][len(infos) :])
+        infos = (*infos, *added)
         staging.write_float(reference)
         if not is_float:
             staging.write(QUANTIZED, reference)
@@ -508,12 +513,3 @@ def output_to(log: Path) -> Iterator[None]:
     block."""
     with log.open("wb") as stream, redirected(stream.fileno(), 1, 2):
         yield
-
-
-def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
-    """Return the dtype and the shape of each output. For an output that the model concatenates, the
-    sizes of its parts are included."""
-    joined = find_joined(onnx.load(model, load_external_data=False))
-    return tuple(
-        describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
-    )

@@ -15,13 +15,15 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ci.analysis.parts import find_parts
 from ci.cases.engine import Notes
+from ci.executorch.graph_reader import read_module
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
-from ci.models.eager import find_joined, find_ties, keep_state, run_eager
+from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
-from ci.models.tensors import TensorInfo, describe_tensor
+from ci.models.tensors import OutputPart, TensorInfo, add_parts, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.journal import Comparison, Member, write_comparison
 
@@ -160,12 +162,11 @@ def describe_outputs(
     infos = [describe_tensor(output) for output in seen.outputs]
     with torch.no_grad(), lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
-        with keep_state(exact):
-            joined = find_joined(unnested, flat)
         infos = [
-            structs.replace(
-                info, step=step, lowest=low, highest=high, joined_axis=axis, joined=parts
-            )
-            for info, (step, low, high), (axis, parts) in zip(infos, grids, joined, strict=True)
+            structs.replace(info, step=step, lowest=low, highest=high)
+            for info, (step, low, high) in zip(infos, grids, strict=True)
         ]
-    return tuple(infos)
+    parts: list[tuple[OutputPart, ...]] = []
+    with lacks.of("the parts of the outputs"):
+        parts += find_parts(read_module(unnested, flat))
+    return add_parts(infos, parts)

@@ -1,4 +1,4 @@
-"""Where noise decides what an eager model gives, and what it concatenates."""
+"""Where noise decides what an eager model gives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
-from ci.models.eager import (  # noqa: E402
-    find_joined,
-    find_ties,
-    run_eager,
-)
+from ci.models.eager import find_ties, run_eager  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 
 
@@ -95,28 +91,3 @@ def test_float_outputs_get_no_bounds_and_the_state_is_restored() -> None:
     assert module.seen.item() == 0
     assert torch.equal(low[2][0], outputs[2][0])
     assert (low[2][1].item(), high[2][1].item()) == (0, 1)
-
-
-A, B = torch.ones(1, 4, 6), torch.ones(1, 4, 3)
-
-
-@pytest.mark.parametrize(
-    ("function", "joined"),
-    [
-        (lambda a, b: torch.cat([a, b], -1), (2, (6, 3))),
-        (lambda a, b: torch.cat([a, b, a], 2), (2, (6, 3, 6))),
-        (lambda a, b: torch.cat([a, a]) * b.mean(), (0, ())),
-        (lambda a, b: torch.cat([b, b]), (0, (1, 1))),
-        (lambda a, b: torch.cat(tensors=[b, b], dim=1), (1, (4, 4))),
-        (lambda a, b: torch.cat([a, b], -1).transpose(1, 2), (1, (6, 3))),
-        (lambda a, b: torch.cat([a, b], -1).permute(2, 0, 1), (0, (6, 3))),
-        (lambda a, b: torch.cat([a, b], -1).sigmoid(), (0, ())),
-        (lambda a, b: torch.cat([a, b], -1)[:, :, :2], (0, ())),
-        (lambda a, b: torch.cat([a], -1) * b.mean(), (0, ())),
-        (lambda a, b: a + b.mean(), (0, ())),
-    ],
-)
-def test_a_concatenation_is_found_through_transposes(
-    function: Callable[..., Any], joined: tuple[int, tuple[int, ...]]
-) -> None:
-    assert find_joined(Net(function), (A, B)) == [joined]

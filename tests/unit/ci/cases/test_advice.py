@@ -26,7 +26,7 @@ from ci.judging.verdict import (
     find_patterns,
 )
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo
+from ci.models.tensors import OutputPart, Range, TensorInfo
 from ci.report.schema import Status, Threshold
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
@@ -44,10 +44,10 @@ def advise(
     quantized: Any = None,
     dtype: str = "float32",
     limits: Threshold = LIMITS,
-    joined: tuple[int, ...] = (),
+    parts: tuple[OutputPart, ...] = (),
 ) -> str:
     boundary = (TensorInfo(dtype, (1, 4)),)
-    infos = (TensorInfo(str(output.dtype), output.shape[1:], 1, joined),)
+    infos = (TensorInfo(str(output.dtype), output.shape[1:], parts),)
     floating = output.dtype.kind == "f"
     references = make_references(eager, quantized, 0.005 if floating else None)
     judgement = judge(references, [output], infos, limits)
@@ -87,7 +87,9 @@ def test_advice_for_a_concatenated_output_is_to_return_its_parts_separately() ->
     right = EAGER * [[[1.0]], [[1.0]], [[0.01]]]
     coarse = right + 0.003 * NOISE
     assert CALIBRATE not in advise(coarse, right, coarse)
-    assert APART in advise(coarse, right, coarse, joined=(2, 1))
+    assert APART in advise(
+        coarse, right, coarse, parts=(OutputPart((Range(1, 0, 2),)), OutputPart((Range(1, 2, 3),)))
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

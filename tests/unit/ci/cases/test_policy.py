@@ -15,7 +15,7 @@ from ci.explain.rules import Advice
 from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET
 from ci.models.schemes import Scheme
-from ci.models.tensors import TensorInfo
+from ci.models.tensors import OutputPart, Range, TensorInfo
 from ci.models.user_models import Limits, ModelEntry
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -154,12 +154,14 @@ def tensor(**changes: Any) -> TensorInfo:
         ({"shape": (1 << 20, 1 << 20)}, False),
         ({"shape": (1, LIMIT_BYTES)}, False),
         ({"step": -1.0}, False),
-        ({"joined": (1, 1), "joined_axis": 0}, True),
-        ({"joined": (1, 3), "joined_axis": 1}, True),
-        ({"joined": (1, 3), "joined_axis": 0}, False),
-        ({"joined": (1, 3), "joined_axis": 2}, False),
-        ({"joined": (1, 3), "joined_axis": -1}, False),
-        ({"joined": (0, 4), "joined_axis": 1}, False),
+        ({"parts": (OutputPart((Range(0, 0, 1),)), OutputPart((Range(1, 1, 4),)))}, True),
+        ({"parts": (OutputPart((Range(1, 0, 4, 2, 1),)),)}, True),
+        ({"parts": (OutputPart(()),)}, False),
+        ({"parts": (OutputPart((Range(0, 0, 3),)),)}, False),
+        ({"parts": (OutputPart((Range(2, 0, 1),)),)}, False),
+        ({"parts": (OutputPart((Range(-1, 0, 1),)),)}, False),
+        ({"parts": (OutputPart((Range(1, 2, 2),)),)}, False),
+        ({"parts": (OutputPart((Range(1, 0, 4, 2, 3),)),)}, False),
     ],
 )
 def test_a_tensor_entry_of_a_policy_has_a_valid_type_shape_and_scale(

@@ -14,7 +14,7 @@ from ci.judging.figures import Array, measure, measure_pooled, share_equal
 from ci.judging.gate import Expected, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
 from ci.judging.verdict import APART, CALIBRATE, CaseFigures, judge_outputs, summarize_figures
-from ci.models.tensors import TensorInfo
+from ci.models.tensors import OutputPart, Range, TensorInfo
 from ci.report.schema import OutputThreshold, Threshold
 from tests.stand_ins.lanes import make_references, predict
 
@@ -39,10 +39,10 @@ def judge_one(
     output: Array,
     eager: Expected,
     quantized: Expected | None = None,
-    joined: tuple[int, ...] = (),
+    parts: tuple[OutputPart, ...] = (),
 ) -> Judgement:
     """Judged with so much noise predicted that only the limits count."""
-    info = TensorInfo(str(output.dtype), output.shape[1:], 1, joined)
+    info = TensorInfo(str(output.dtype), output.shape[1:], parts)
     noise = predict(eager.values, 1e3 * draw(50, (8, *output.shape)))
     both = References([eager], None if quantized is None else [quantized], [noise])
     return judge(both, [output], [info], limits)
@@ -53,7 +53,7 @@ FAR = NEAR + 0.05 * draw(2)
 OUTPUT = NEAR + 0.02 * draw(3)
 IDS = np.arange(200).reshape(4, 50) % 10
 OFF = np.where(np.arange(200).reshape(4, 50) == 7, IDS + 1, IDS)
-PARTS = (3, 5)
+PARTS = (OutputPart((Range(1, 0, 3),)), OutputPart((Range(1, 3, 8),)))
 
 
 # Per limit: the value that the outputs meet exactly, and the direction that is stricter.
@@ -237,10 +237,9 @@ def test_a_part_of_a_concatenation_has_to_be_as_near_to_float32_as_a_tensor(
     wrong[:, :, 3:] = 0
     limits = msgspec.structs.replace(OPEN, scheme="16a8w", min_sqnr_db_all=30.0)
     asked = expect(wrong) if quantized else None
-    assert judge_one(limits, wrong, expect(loud), asked).accepted
-    (reason,) = judge_one(limits, wrong, expect(loud), asked, joined=PARTS).findings
+    (reason,) = judge_one(limits, wrong, expect(loud), asked, parts=PARTS).findings
     assert (reason.question, "part 3:8" in reason.text) == (Question.QUANTIZED, True)
-    assert judge_one(limits, loud, expect(loud), expect(loud), joined=PARTS).accepted
+    assert judge_one(limits, loud, expect(loud), expect(loud), parts=PARTS).accepted
 
 
 def test_sqnr_max_abs_and_cosine_of_a_known_error() -> None:
@@ -342,13 +341,13 @@ def test_the_place_of_a_failed_case_is_where_a_limit_is_exceeded_most() -> None:
     assert summarize_figures(Judgement(outputs[2:])) == CaseFigures(equal=1.0)
 
 
-@pytest.mark.parametrize(("joined", "tried"), [((), CALIBRATE), (PARTS, APART)])
+@pytest.mark.parametrize(("parts", "tried"), [((), CALIBRATE), (PARTS, APART)])
 def test_a_scheme_that_is_poor_for_an_output_or_part_is_advised_on(
-    joined: tuple[int, ...], tried: str
+    parts: tuple[OutputPart, ...], tried: str
 ) -> None:
     rights, coarse = [draw(1), draw(2)], [draw(1), draw(2) + 0.5 * draw(3)]
     references = References([expect(right) for right in rights], [expect(one) for one in coarse])
-    infos = [TensorInfo("float64", SHAPE[1:], 1, parts) for parts in ((), joined)]
+    infos = [TensorInfo("float64", SHAPE[1:], own) for own in ((), parts)]
     verdict = judge_outputs(
         references, coarse, [], infos, msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
     )

@@ -10,6 +10,7 @@ import pytest
 
 from ci.judging.figures import WHOLE, Array
 from ci.judging.noise import Prediction
+from ci.models.tensors import OutputPart, Range
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict
 
@@ -112,13 +113,16 @@ def test_the_limit_of_a_single_element_is_wider_for_coarse_noise() -> None:
     assert allowed[1] - allowed[0] == pytest.approx(6, abs=0.01)
 
 
+PARTS = (OutputPart((Range(1, 0, 30),)), OutputPart((Range(1, 30, 50),)))
+
+
 def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
     right = np.concatenate([100 * draw((4, 1, 30)), 0.5 * draw((4, 1, 20))], axis=2)
     scale = np.array([1.0] * 30 + [0.4] * 20)
-    prediction = predict(right, scale * draw((8, 4, 1, 50), 2), joined_axis=1, joined=(30, 20))
+    prediction = predict(right, scale * draw((8, 4, 1, 50), 2), parts=PARTS)
     wrong = right + scale * draw((4, 1, 50), 3) * np.array([1.0] * 30 + [8.0] * 20)
     assert any(
-        excess.place == "part 1 of 2" and excess.over_db > 0
+        excess.place == "part 30:50 along axis 1" and excess.over_db > 0
         for excess in prediction.find_excesses(wrong, 6.0)
     )
 

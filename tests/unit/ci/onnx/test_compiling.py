@@ -33,7 +33,6 @@ from ci.onnx.engine import Executed, OnnxEngine, note_execution
 from ci.onnx.fallback import MOST_SAID, PROVIDER, PROVIDER_LOG, TRACEBACK_LOG, StageError
 from ci.onnx.preparation import (
     OLDEST_IR,
-    find_joined,
     mend_names,
     prepare_file,
     quantize_file,
@@ -408,36 +407,6 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
     save(model, path)
     made = load(write_normal_form(path, tmp_path / "other.onnx"))
     assert [node.op_type for node in made.graph.node] == ["Sigmoid", "Mul"]
-
-
-def test_the_concatenated_parts_of_each_onnx_output_are_found(tmp_path: Path) -> None:
-    nodes = [
-        make_node("Concat", ["x", "x"], ["a"], axis=1),
-        make_node("Relu", ["x"], ["b"]),
-        make_node("Concat", ["x", "b", "x"], ["c"], axis=0),
-        make_node("Transpose", ["c"], ["d"], perm=[1, 0]),
-        make_node("Identity", ["d"], ["e"]),
-        make_node("Transpose", ["e"], ["f"]),  # reverses the axes
-        make_node("Concat", ["x"], ["g"], axis=0),
-        make_node("Concat", ["x", "b"], ["h"], axis=-1),
-        make_node("Abs", ["x"], ["inner"]),
-        make_node("Concat", ["inner", "w"], ["i"], axis=0),
-        make_node("Concat", ["gone", "gone"], ["j"], axis=0),
-        make_node("Concat", ["x", "free"], ["k"], axis=0),
-        make_node("Concat", ["x", "v"], ["l"], axis=0),  # of other ranks
-        make_node("Concat", ["cube", "cube"], ["m"], axis=0),
-        make_node("Transpose", ["m"], ["n"], perm=[1, 2, 0]),
-        make_node("Transpose", ["n"], ["o"], perm=[1, 0, 2]),
-    ]
-    shapes = [(2, 6), (2, 3), (3, 6), (3, 6), (6, 3), (2, 3), (2, 6), (6, 3), (2, 3), ("m", 3)]
-    shapes += [(5, 3), (3, 2, 8)]
-    outputs = [tensor(name, shape) for name, shape in zip("abdefghijklo", shapes, strict=True)]
-    inputs = [tensor("x", (2, 3)), tensor("free", ("n", 3)), tensor("cube", (4, 2, 3))]
-    weights = [constant("w", np.ones((4, 3))), constant("v", np.ones(3))]
-    model = build_model(nodes, inputs, outputs, weights)
-    rows = [(1, (3, 3)), (0, ()), (1, (2, 2, 2)), (1, (2, 2, 2)), (0, (2, 2, 2))]
-    rows += [(0, ()), (1, (3, 3)), (0, (2, 4)), (0, ()), (0, ()), (0, ()), (2, (4, 4))]
-    assert find_joined(model) == rows
 
 
 def test_constants_whose_names_the_quantizer_would_create_are_renamed() -> None:

@@ -1,0 +1,102 @@
+"""The neutral form of a model's graph. A reader fills it from an exported torch program
+(ci.executorch.graph_reader) or from an ONNX file (ci.onnx.graph_reader)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class Node(NamedTuple):
+    """A call of an operator.
+
+    - ``operator`` is torch's name without the overload, such as ``slice_scatter``.
+    - ``reads`` and ``results`` are names of values. An omitted operand is an empty string.
+    - ``axes`` are the axes over which a reduction or a normalization works, or None for all.
+    - ``origin`` says where the call comes from, such as ``sigmoid [net.py:12]``.
+    - ``compute`` executes the call. It gets an array per entry of ``reads``, with None for an
+      omitted operand, and returns an array per entry of ``results``. A value with which the call
+      fills elements, such as that of a padding, counts as zero.
+    """
+
+    operator: str
+    reads: tuple[str, ...]
+    results: tuple[str, ...]
+    axes: tuple[int, ...] | None
+    origin: str
+    compute: Callable[[Sequence[Array | None]], Sequence[Array]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph: its nodes in any order, the names of its outputs, the known shapes of its values,
+    and its constants. A constant is loaded by calling its entry. Names that are in neither
+    ``nodes`` nor ``constants`` are inputs."""
+
+    nodes: Sequence[Node]
+    outputs: Sequence[str]
+    shapes: Mapping[str, Shape]
+    constants: Mapping[str, Callable[[], Array]] = field(default_factory=dict)
+
+    def list_makers(self) -> dict[str, Node]:
+        """Return the node that computes each value, by the value's name."""
+        return {name: node for node in self.nodes for name in node.results if name}
+
+
+class Constants:
+    """Evaluates the values of a graph that depend on no input. Results are kept."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.makers = graph.list_makers()
+        self.values: dict[str, Array | None] = {}
+        self.fixed: dict[str, bool] = {}
+
+    def find(self, name: str) -> Array | None:
+        """Return the array of a constant value, or None if it depends on an input or cannot be
+        computed."""
+        if name in self.values:
+            return self.values[name]
+        if not self.is_known(name):
+            return None
+        self.values[name] = None  # a cycle ends here
+        try:
+            if name in self.graph.constants:
+                self.values[name] = np.asarray(self.graph.constants[name]())
+            elif name in self.makers:
+                self._compute(self.makers[name])
+        except Exception:  # noqa: BLE001 - then its value is unknown
+            return None
+        return self.values[name]
+
+    def is_known(self, name: str) -> bool:
+        """Return whether a value depends on no input of the graph."""
+        pending = [name]  # a loop, because a graph may be deeper than Python's stack
+        while pending:
+            node = self.makers.get(pending[-1])
+            missing = [read for read in node.reads if read not in self.fixed] if node else []
+            missing = [read for read in missing if read and read not in pending]
+            if missing:
+                pending += missing
+                continue
+            value = pending.pop()
+            reads = [read for read in node.reads if read] if node else []
+            self.fixed[value] = value in self.graph.constants or (
+                node is not None and all(self.fixed.get(read, False) for read in reads)
+            )
+        return self.fixed[name]
+
+    def _compute(self, node: Node) -> None:
+        operands = [self.find(read) if read else None for read in node.reads]
+        if any(
+            read and operand is None for read, operand in zip(node.reads, operands, strict=True)
+        ):
+            return
+        self.values |= dict(zip(node.results, node.compute(operands), strict=False))
