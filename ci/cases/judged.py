@@ -454,7 +454,10 @@ class CaseJudge:
         of a failure gets advice and the known faults that the graph triggers. If the case passed,
         these faults are warnings."""
         spec, known = self.spec, self.evidence
-        faults = [] if status is Status.UNSUPPORTED else self.list_faults()
+        ended = {finding.question for finding in findings[:1]}
+        # Without a program, only a fault that keeps QNN from making or loading one is a cause.
+        refused = not ended.isdisjoint({Question.LOWERED, Question.RUN})
+        faults = [] if status is Status.UNSUPPORTED else self.list_faults(refused=refused)
         if status is Status.PASSED:
             known.warnings += tuple(describe_fault(advice) for advice in join_faults(faults))
         if status is Status.FAILED and findings:
@@ -483,21 +486,23 @@ class CaseJudge:
         controls = tuple(Control(**names, **vars(control)) for control in known.controls)
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
-    def find_faults(self) -> list[KnownFault]:
+    def find_faults(self, *, refused: bool = False) -> list[KnownFault]:
         """Return the known faults that the model's graph triggers with the scheme of the case and
-        the version of QNN that compiled it."""
+        the version of QNN that compiled it. If the model was ``refused``, those that only make
+        values wrong are left out."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
         scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
         compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
-        return [*self.options.find_faults(steps, scheme, qnn, compiled=compiled)]
+        ends = {"compiled": compiled and not refused, "refused": refused}
+        return [*self.options.find_faults(steps, scheme, qnn, **ends)]
 
-    def list_faults(self) -> list[KnownFault]:
+    def list_faults(self, *, refused: bool = False) -> list[KnownFault]:
         """Return the result of find_faults. If it raises an exception, add a warning and return an
         empty list."""
         found: list[KnownFault] = []
         with self.notes.of("the known faults"):
-            found += self.find_faults()
+            found += self.find_faults(refused=refused)
         return found
 
     def find_explained(self) -> set[Question]:

@@ -60,7 +60,10 @@ def read_operators() -> Mapping[str, Operator]:
 
 
 # Operators that patterns can name but graphs cannot have, with their names in ONNX.
-ONLY_IN_PATTERNS: Mapping[str, str] = {"masked_fill": "", "to": "", "type_as": ""}
+ONLY_IN_PATTERNS: Mapping[str, str] = {
+    **dict.fromkeys(("masked_fill", "to", "type_as"), ""),
+    **dict.fromkeys(("select", "unbind", "getitem", "stack", "select_scatter"), ""),
+}
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]
 Value = int | float | tuple[int, ...]

@@ -25,6 +25,7 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
+MOVES = frozenset({"reshape", "transpose", "expand", "slice", "select"})
 ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
 
 # How a constant operand relates to the result of its operator, see Pattern and relate.
@@ -44,12 +45,15 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     are. ``min_magnitude`` is the magnitude that at least one operand must reach. ``not_after`` are
     operators that must not produce an operand.
 
-    ``not_before`` are operators that must not read the result of the last operator. ``numbers``
-    limits arguments of the operators, under torch's names, and the numbers of
-    ci.models.graph_steps.measure_step, under their names. ``add.second`` is that of the first
-    ``add`` of the chain. A limit is a pair of the least and the
-    greatest magnitude. If an argument has several numbers, a single limit applies to every number,
-    and several limits apply to one number each.
+    ``not_before`` are operators that must not read the result of the last operator. With
+    ``read_again``, the result of an operator before the last one must also be read by a step
+    outside of the chain. With ``joins_others``, the last step must also read something other than
+    results of the first place's operators and of a softmax. ``numbers`` limits arguments of the
+    operators, under torch's names, and the numbers of ci.models.graph_steps.measure_step, under
+    their names. ``rank`` is the rank of a step's result. ``add.second`` is that of the first
+    ``add`` of the chain. A limit is a pair of the least and the greatest magnitude. If an argument
+    has several numbers, a single limit applies to every number, and several limits apply to one
+    number each.
     """
 
     operators: tuple[str, ...]
@@ -60,6 +64,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     min_magnitude: float = 0.0
     not_after: tuple[str, ...] = ()
     not_before: tuple[str, ...] = ()
+    read_again: bool = False
+    joins_others: bool = False
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
@@ -110,18 +116,22 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mended: str = ""
     tried: tuple[Tried, ...] = ()
 
-    def applies(self, scheme: str, qnn: str = "", *, compiled: bool = False) -> bool:
+    def applies(
+        self, scheme: str, qnn: str = "", *, compiled: bool = False, refused: bool = False
+    ) -> bool:
         """Return whether the fault affects models in ``scheme`` with the QNN version ``qnn``. The
         results in this scheme decide or, if the fault was not tried in this scheme, those in all
         schemes. Models are affected unless there are results with that version and all of them are
-        right. A ``compiled`` model is only affected if a result may be wrong."""
+        right. A ``compiled`` model is only affected if a result may be wrong, and a ``refused`` one
+        only if a result is not a program: wrong values explain no refusal."""
         if scheme not in self.pattern.schemes:
             return False
         rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
         ends = {row.find_end(qnn) for row in rows} - {""}
-        if compiled:
+        if compiled or refused:
             ends = ends or {end for row in rows for end in ENDS if row[end]}
-            return not ends or WRONG in ends
+            explaining = {REFUSED, CRASHED} if refused else {WRONG}
+            return not ends.isdisjoint(explaining) or (compiled and not ends)
         return ends != {RIGHT}
 
 
@@ -212,7 +222,13 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
             continue
         for places in chains:
             chain = _follow(places, last, by_name)
-            if chain and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
+            if not chain or not _fits(pattern, chain[0], by_name):
+                continue
+            if pattern.read_again and not _is_read_again(chain, steps):
+                continue
+            if pattern.joins_others and not _joins_others(places[0], last, by_name):
+                continue
+            if _has_numbers(pattern, chain):
                 matches.append(chain)
                 break
     return matches
@@ -223,6 +239,24 @@ def _is_read_by(operators: Collection[str], last: Step, steps: Sequence[Step]) -
     if not operators:
         return False
     return any(step.operator in operators and last.name in step.sources for step in steps)
+
+
+def _is_read_again(chain: Sequence[Step], steps: Sequence[Step]) -> bool:
+    """Return whether a step outside of a chain reads the result of a step before its last one."""
+    names, inner = {step.name for step in chain}, {step.name for step in chain[:-1]}
+    return any(step.name not in names and not inner.isdisjoint(step.sources) for step in steps)
+
+
+def _joins_others(operators: Sequence[str], last: Step, steps: Mapping[str, Step]) -> bool:
+    """Return whether ``last`` reads something other than results of ``operators`` or of a softmax,
+    which may be moved."""
+    for name in last.sources:
+        step = steps.get(name)
+        while step and step.operator in MOVES and step.sources:
+            step = steps.get(step.sources[0])
+        if step is None or step.operator not in {*operators, "softmax"}:
+            return True
+    return False
 
 
 def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Step]) -> list[Step]:
@@ -255,10 +289,14 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
     """Return whether the numbers of a chain's steps are within the pattern's limits."""
+    found: tuple[float, ...]
     for key, limits in pattern.numbers.items():
         operator, _, name = key.rpartition(".")
         steps = (step for step in chain if operator in {"", step.operator})
-        found = next((step.numbers[name] for step in steps if step.numbers.get(name)), ())
+        if name == "rank":
+            found = next(((float(len(step.shape)),) for step in steps), ())
+        else:
+            found = next((step.numbers[name] for step in steps if step.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
         within = [least <= abs(n) <= most for n, (least, most) in zip(found, pairs, strict=False)]
         if not found or len(within) < len(pairs) or not all(within):
@@ -288,9 +326,9 @@ def relate(step: Step) -> set[str]:
 
 def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Step]:
     """Return the steps of a ci.faults graph. ``exact`` are the shapes of all results, by name.
-    Without them, the shapes of the results of elementwise operators and reductions are exact, and
-    the result of any other operator gets the shape of its first operand, which is sufficient for
-    small graphs."""
+    Without them, the shapes of the results of elementwise operators, reductions, views and
+    permutations are exact, and the result of any other operator gets the shape of its first
+    operand, which is sufficient for small graphs."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -357,6 +395,10 @@ def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
         axis = int(cast(float, node.attributes["axis"])) % len(first)
         added = int(sum(cast(float, node.attributes[end]) for end in ("before", "after")))
         return (*first[:axis], first[axis] + added, *first[axis + 1 :])
+    if node.operator == "reshape":
+        return cast("Shape", node.attributes["shape"])
+    if node.operator == "transpose":
+        return tuple(first[axis] for axis in cast("tuple[int, ...]", node.attributes["order"]))
     if kind != "binary":
         return first
     rank = max(map(len, given))

@@ -24,11 +24,17 @@ def name_operators() -> dict[str, str]:
 
 
 def match_faults(
-    steps: Sequence[Step], scheme: str, qnn: str, *, compiled: bool = False
+    steps: Sequence[Step],
+    scheme: str,
+    qnn: str,
+    *,
+    compiled: bool = False,
+    refused: bool = False,
 ) -> tuple[KnownFault, ...]:
     """Return the known faults in a graph that apply to a scheme and a version of QNN, each at most
     once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
-    left out. Raises ManifestError if the file of known faults is invalid."""
+    left out, and if it was ``refused``, those that only make values wrong. Raises ManifestError if
+    the file of known faults is invalid."""
     names = name_operators()
     renamed = [
         structs.replace(step, operator=names.get(step.operator, step.operator))
@@ -38,7 +44,7 @@ def match_faults(
     found = [
         make_known(fault, chain, by_name)
         for fault in read_faults()
-        if fault.applies(scheme, qnn, compiled=compiled)
+        if fault.applies(scheme, qnn, compiled=compiled, refused=refused)
         for chain in find_pattern(fault.pattern, renamed)
     ]
     return tuple({(known.fault, known.place): known for known in found}.values())

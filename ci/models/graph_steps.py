@@ -99,6 +99,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``spread``: the same number if the last axis of each operand that is not constant has size 1
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
+    - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
       float16, see find_short
@@ -234,6 +235,9 @@ def _measure_norm(operands: Sequence[Operand]) -> Measures:
         yield "factors", (float(stored[0]),)
     elif stored and lengths == {1}:
         yield "spread", (float(stored[0]),)
+    is_batch_norm = len(operands) == 5
+    if is_batch_norm and any(one.constant and one.least < 0 for one in operands[1:3]):
+        yield "signed", (1.0,)
     if operands and _is_misplaced(operands[0].shape):
         yield "misplaced", (1.0,)
 

@@ -31,6 +31,7 @@ VIEWS = list_operators(
 )
 PERMUTATIONS = list_operators("permute transpose.int movedim.int movedim.intlist swapaxes")
 MOVES = VIEWS | PERMUTATIONS | list_operators("select.int expand")
+BOUNDED = list_operators("sigmoid hardsigmoid tanh")  # tanh with 16-bit activations
 PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 
 
@@ -74,6 +75,77 @@ def repeat_by_expand(edit: Editor) -> None:
             operand = edit.reshape(operand, [*shape])
         new = _repeat(edit, operand, times, axis % len(shape))
         edit.replace(node, new, f"x.unsqueeze({axis + 1}).expand(...).flatten({axis}, {axis + 1})")
+
+
+@rewrites("repeat-by-concatenation", aten.repeat.default, aten.tile.default)
+def repeat_by_concatenation(edit: Editor, node: Node) -> None:
+    """Write Tensor.repeat and torch.tile as concatenations of the tensor with itself, or as an
+    expansion of an axis of size 1."""
+    operand, times = node.args[0], [*node.args[1]]
+    shape = [*shape_of(operand)]
+    rank = max(len(shape), len(times))
+    times = [1] * (rank - len(times)) + times
+    shape = [1] * (rank - len(shape)) + shape
+    if not shape or not all(isinstance(count, int) and count > 0 for count in times):
+        return
+    if shape != [*shape_of(operand)]:
+        operand = edit.reshape(operand, shape)
+    calls = []
+    for axis, count in enumerate(times):
+        if count > 1 and shape[axis] == 1:
+            shape[axis] = count
+            operand = edit.expand(operand, [*shape])
+            calls.append("x.expand(...)")
+        elif count > 1:
+            shape[axis] *= count
+            operand = edit.cat([operand] * count, axis)
+            calls.append(f"torch.cat([x] * {count}, {axis})")
+    if operand is not node.args[0]:
+        edit.replace(node, operand, ", then ".join(calls) or f"x.reshape({shape})")
+
+
+@rewrites("join-by-concatenation")
+def join_by_concatenation(edit: Editor) -> None:
+    """Write torch.stack, slice_scatter and select_scatter with an operand that a bounded activation
+    computes as a concatenation, whose range ExecuTorch takes from all operands."""
+    for node in edit.find(aten.stack.default):
+        operands = node.args[0]
+        if any(_is_bounded(edit, one) for one in operands):
+            axis = (argument(node, "dim") or 0) % len(shape_of(node))
+            parts = [edit.unsqueeze(one, axis) for one in operands]
+            after = "torch.cat([x.unsqueeze(dim), y.unsqueeze(dim)], dim)"
+            edit.replace(node, edit.cat(parts, axis), after)
+    for node in edit.find(aten.slice_scatter.default, aten.select_scatter.default):
+        operand, inserted = node.args[:2]
+        if not any(_is_bounded(edit, one) for one in (operand, inserted)):
+            continue
+        shape = shape_of(operand)
+        axis = (argument(node, "dim") or 0) % len(shape)
+        if node.target is aten.select_scatter.default:
+            start = argument(node, "index") % shape[axis]
+            stop, inserted = start + 1, edit.unsqueeze(inserted, axis)
+        elif argument(node, "step") != 1:
+            continue
+        else:
+            start, stop, _ = slice(argument(node, "start"), argument(node, "end")).indices(
+                shape[axis]
+            )
+        kept = [
+            [edit.slice(operand, axis, first, last)] if first < last else []
+            for first, last in ((0, start), (stop, shape[axis]))
+        ]
+        parts = [*kept[0], inserted, *kept[1]]
+        new = edit.cat(parts, axis) if len(parts) > 1 else inserted
+        edit.replace(node, new, "torch.cat([x[:start], y, x[stop:]], dim)")
+
+
+def _is_bounded(edit: Editor, given: Any) -> bool:
+    """Return whether a value is that of an activation for which ExecuTorch fixes the range, behind
+    operators that keep it."""
+    source = edit.source(given)
+    while source.target in MOVES:
+        source = edit.source(source.args[0])
+    return source.target in BOUNDED
 
 
 @rewrites("select-places", aten.index.Tensor)

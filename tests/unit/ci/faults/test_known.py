@@ -302,3 +302,47 @@ def test_a_fault_applies_unless_every_result_of_its_scheme_was_right(
     fault = structs.replace(first, pattern=pattern, tried=tried)
     assert fault.applies("fp16", "2.50.40") is applies
     assert not fault.applies("8a8w", "2.50.40")
+
+
+JOINED = "x = input(2, 8, 4, 4)\nw = constant(8, 8, 1, 1)\ng = constant(8)\nc = conv(x, w)\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "count"),
+    [
+        ("n = batch_norm(c, g, g, g, g)\ny = add(c, n)", 1),
+        ("n = batch_norm(c, g, g, g, g)\ny = relu(n)", 0),
+        ("m = batch_norm(c, g, g, g, g)\nn = batch_norm(m, g, g, g, g)\ny = add(m, n)", 1),
+    ],
+)
+def test_a_batch_norm_behind_a_convolution_that_others_read_is_a_fault_of_the_model(
+    end: str, count: int
+) -> None:
+    (fault,) = (one for one in read_faults() if one.name == "batch-norm-folded-in-use")
+    steps = describe(parse_graph(f"{JOINED}{end}\nreturn y"))
+    assert len(find_pattern(fault.pattern, steps)) == count
+    assert fault.owner == "quantization"
+
+
+@pytest.mark.parametrize(
+    ("other", "count"), [("conv", 1), ("reshape", 1), ("sigmoid", 0), ("softmax", 0)]
+)
+def test_a_sigmoid_is_cut_only_if_it_is_joined_with_larger_numbers(other: str, count: int) -> None:
+    (fault,) = (one for one in read_faults() if one.name == "bounded-activation-joined")
+    steps = [
+        Step("c", "conv", (), ("",), (2, 4)),
+        Step("o", other, (), ("c",), (2, 4)),
+        Step("s", "sigmoid", (), ("c",), (2, 4)),
+        Step("v", "reshape", (), ("s",), (2, 4)),
+        Step("j", "stack", (), ("o", "v"), (2, 2, 4)),
+    ]
+    assert len(find_pattern(fault.pattern, steps)) == count
+
+
+def test_wrong_values_explain_no_refusal() -> None:
+    faults = {fault.name: fault for fault in read_faults()}
+    wrong, refusing = faults["batch-norm-alone"], faults["joint-projection-of-batch"]
+    assert wrong.applies("16a8w", "2.49.40")
+    assert not wrong.applies("16a8w", "2.49.40", refused=True)
+    assert refusing.applies("8a8w", "2.49.40", refused=True)
+    assert not refusing.applies("8a8w", "2.49.40", compiled=True)

@@ -180,6 +180,23 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 3), nn.Sequential(nn.Linear(3, 4), norm(nn.BatchNorm1d, 4))),
         (0, (2, 4, 3, 3), norm(nn.BatchNorm2d, 4, track_running_stats=False)),
     ],
+    "repeat-by-concatenation": [
+        (1, (4, 5), lambda x: x.repeat(1, 3)),
+        (1, (4, 5), lambda x: x.repeat(2, 1, 1)),
+        (1, (1, 3, 1, 5), lambda x: x.repeat(2, 2, 4, 1)),
+        (1, (2, 5), lambda x: x.tile((3,))),
+        (0, (4, 5), lambda x: x.repeat(1, 1)),
+    ],
+    "join-by-concatenation": [
+        (1, (3, 4), lambda x: torch.stack([x * 9, x.sigmoid()], 1)),
+        (1, (3, 4), lambda x: torch.stack([x.sigmoid().view(3, 2, 2), x.view(3, 2, 2)], -1)),
+        (1, (3, 8), lambda x: torch.slice_scatter(x, x[:, :2].tanh(), 1, 2, 4)),
+        (1, (3, 8), lambda x: torch.slice_scatter(x, F.hardsigmoid(x), 1)),
+        (1, (3, 8), lambda x: torch.select_scatter(x, x[:, 1].sigmoid(), 1, -1)),
+        (0, (3, 8), lambda x: torch.slice_scatter(x, x[:, :2].sigmoid(), 1, 2, 6, 2)),
+        (0, (3, 4), lambda x: torch.stack([x, x.softmax(-1)], 1)),
+        (0, (3, 4), lambda x: torch.cat([x, x.sigmoid()], 1)),
+    ],
     "pad-before-pool": [
         (1, (3, 8, 8), lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True)),
         (0, (1, 3, 8, 8), lambda x: F.avg_pool2d(x, 2)),
