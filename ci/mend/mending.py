@@ -17,6 +17,7 @@ from msgspec import structs
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
+from ci.facts.kinds import ON_CPU
 from ci.mend.precision import FaultTrials, MixTrials
 from ci.mend.search import (
     OF_SCHEME,
@@ -111,7 +112,7 @@ class Mending:
         found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
         red = [mended for mended in found if mended.before.status is Status.FAILED]
         for one in red:
-            one.search = self.start(one)
+            one.search = self.start(one, found)
         self.search_all(red)
         for alike in group_models(found):
             self.unify(alike)
@@ -119,9 +120,10 @@ class Mending:
             self.join_schemes(alike)
         return found
 
-    def start(self, one: Mended) -> Search:
-        """Return the search for a red case. A case whose entry has its own quantizing options keeps
-        its schemes."""
+    def start(self, one: Mended, found: Sequence[Mended] = ()) -> Search:
+        """Return the search for a red case, one of those that were ``found``. A case whose entry
+        has its own quantizing options keeps its schemes. A node on the CPU gets no other precision,
+        and no scheme in which the model has nodes on the CPU, too."""
         scheme, policy = one.spec.scheme.base, self.setup.options.policy
         table = read_rewrites("onnx" if one.spec.is_file else "torch")
         entry = policy.models.get(one.spec.model)
@@ -134,11 +136,18 @@ class Mending:
         has_parts = bool(recipe.dtype) and not recipe.block
         other = find_alternatives(scheme)
         whole = [one.value for one in other.whole if is_plain and one in policy.schemes]
+        on_cpu = is_on_cpu(one.before)
+        if on_cpu:
+            same = [
+                peer for peer in found if replace(peer.spec, scheme=one.spec.scheme) == one.spec
+            ]
+            hopeless = {peer.spec.scheme.value for peer in same if is_on_cpu(peer.before)}
+            whole = [name for name in whole if name not in hopeless]
         return Search(
             one.before,
             [row for row in table if row.helps_in(scheme)],
             self.approximate,
-            faults=is_plain and bool(other.around),
+            faults=is_plain and bool(other.around) and not on_cpu,
             mixes=is_plain and bool(other.finer) and has_parts and not recipe.training_steps,
             observers=OBSERVERS[one.spec.is_file] if is_plain and is_coarse else (),
             schemes=whole,
@@ -349,6 +358,11 @@ class Mending:
         """Return whether a case is green, also by the limit of the scheme of ``one``."""
         reached_db = math.inf if other.case.sqnr_db is None else other.case.sqnr_db
         return other.is_green and reached_db >= self.find_floor(one.spec)
+
+
+def is_on_cpu(case: Case) -> bool:
+    """Return whether a case is red because nodes are on the CPU."""
+    return any(finding.id == ON_CPU.id for finding in case.findings[:1])
 
 
 def name_scheme(one: Mended) -> str:

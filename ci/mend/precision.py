@@ -190,7 +190,8 @@ class MixTrials(Rewritten):
         return [self.make_parts(one) for one in choose_mixtures(units, measure, self.target_db)]
 
     def make_parts(self, high: Collection[Unit]) -> tuple[Part, ...]:
-        names = sorted(name for unit in high for name in unit.nodes)
+        # Several operators of the quantizer's graph may come from one node of the model.
+        names = sorted({name for unit in high for name in unit.nodes})
         return tuple(Part(self.higher, node=name) for name in names)
 
 
@@ -207,7 +208,7 @@ class FaultTrials(Rewritten):
     def __call__(self) -> list[tuple[Part, ...]]:
         from ci.faults.match import match_faults
 
-        steps, marked = self.describe()
+        steps, marked, selectable = self.describe()
         known = match_faults(steps, self.scheme.value, "")
         selector = "tensor" if self.path else "node"
         made = []
@@ -215,22 +216,26 @@ class FaultTrials(Rewritten):
             still = {known_fault.fault for known_fault in match_faults(steps, other.value, "")}
             new = (fault for fault in known if fault.fault not in still)
             names = [name for fault in new for name in fault.nodes] if known else marked
+            names = [name for name in names if selectable is None or name in selectable]
             made.append(tuple(Part(other, **{selector: one}) for one in dict.fromkeys(names)))
         return [*filter(None, made)]
 
-    def describe(self) -> tuple[tuple[Step, ...], list[str]]:
-        """Return the steps of the rewritten model, and the names of the nodes on the lines."""
+    def describe(self) -> tuple[tuple[Step, ...], list[str], set[str] | None]:
+        """Return the steps of the rewritten model, the names of the nodes on the lines, and those
+        of all nodes that a part can select, or None for a file. The quantizer's graph may lack
+        nodes of the steps: a rewritten model is exported in another way than the original."""
         if self.path:
             from ci.onnx import steps
 
-            return steps.describe_steps(self.path), []
+            return steps.describe_steps(self.path), [], None
         from ci.models.graph_steps import describe_steps
         from ci.models.parts import list_candidates
 
         model = self.load()
         nodes = list_candidates(export_strictly(model).graph)
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
-        return describe_steps(model.module, model.evaluation[0]), marked
+        selectable = {name for candidate in nodes for name in candidate.node}
+        return describe_steps(model.module, model.evaluation[0]), marked, selectable
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:

@@ -187,7 +187,10 @@ def _explain(one: MendedCase) -> Iterator[tuple[str, str]]:
         yield "", f"float32 outputs {differ if one.difference else 'are equal up to rounding'}"
     yield from ((part.node or part.module, part.scheme.value) for part in one.parts)
     if one.after.scheme:
-        yield "", f"the cheapest scheme that passes is {one.after.scheme}"
+        failed = [step.scheme for step in one.steps if step.scheme and not step.kept]
+        others = [scheme for scheme in dict.fromkeys(failed) if scheme != one.after.scheme]
+        tried = f"{', '.join(others)} failed; " if others else ""
+        yield "", f"{tried}{one.after.scheme} passes, the first of the schemes that were tried"
     if one.after.status is not Status.FAILED:
         return
     if one.obstacle:
