@@ -134,6 +134,9 @@ class Options:
     # Takes a graph's steps, a scheme and a QNN version, and whether QNN compiled the whole graph.
     # Returns the known faults that the graph triggers.
     find_faults: Callable[..., Sequence[KnownFault]] = lambda *_, **__: ()
+    # Takes a case and its known faults. Returns a job for a worker that measures the SQNR in dB of
+    # the quantized model with their remedies, or None if they have no remedy that can be applied.
+    make_remedy_job: Callable[..., Callable[[], float] | None] = lambda *_: None
 
 
 @dataclass(frozen=True)
@@ -296,6 +299,7 @@ class CaseJudge:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
             self.evidence.warnings += self.warn_of_loss(compiled.loss)
+            self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
             return self.end(Status.PASSED, remark=run.notes.remark)
         is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
         for finding in findings[:1]:
@@ -336,6 +340,32 @@ class CaseJudge:
             f"samples together, {least:g} dB are required"
         )
         return (f"{near}; {describe_loss(loss)}",)
+
+    def warn_of_faults(self) -> Iterator[str]:
+        """Yield what a known fault costs a passed case, if that is COSTLY_DB or more: compared with
+        the predicted rounding or, if the quantized model itself is wrong, with the quantized model
+        that has the fault's remedy."""
+        figures = self.evidence.figures
+        faults = self.list_faults()
+        own = [fault for fault in faults if not fault.is_scheme]
+        reached, predicted = figures.sqnr_db_quantized, figures.predicted_sqnr_db
+        reached = figures.sqnr_db if reached is None else reached
+        lost = predicted - reached if predicted is not None and reached is not None else 0.0
+        if own and lost >= COSTLY_DB:
+            yield describe_cost(own, "the program", reached or 0.0, predicted or 0.0, "predicted")
+        of_model = [fault for fault in faults if fault.is_scheme]
+        reached = figures.sqnr_db_scheme
+        if of_model and reached is not None and math.isfinite(reached):
+            with self.notes.of("the cost of the known faults"):
+                cured = self.measure_remedy(of_model)
+                if cured is not None and cured - reached >= COSTLY_DB:
+                    yield describe_cost(of_model, "the quantized model", reached, cured, "measured")
+
+    def measure_remedy(self, faults: Sequence[KnownFault]) -> float | None:
+        """Return the SQNR in dB of the quantized model with the remedies of known faults. This
+        class returns None, because it runs no model. CaseRun overrides this."""
+        del faults
+        return None
 
     def name_culprit(self, finding: Finding) -> Finding:
         """Return a finding on a program that is not faithful with the known fault or the layer that
@@ -516,6 +546,32 @@ class CaseJudge:
         if is_suite(self.spec.reference):
             reference = find_suite_model(self.spec.reference)
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
+
+
+COSTLY_DB = 10.0  # what a known fault may cost a passed case without a warning
+MOST_FLOAT = 0.5  # the share of a quantized program's operators that may be float
+
+
+def describe_cost(
+    faults: Sequence[KnownFault], what: str, reached_db: float, without_db: float, source: str
+) -> str:
+    """Return what known faults cost, as a warning with both figures."""
+    names = ", ".join(dict.fromkeys(fault.label for fault in faults))
+    return (
+        f"{what} has {reached_db:.1f} dB of SQNR with the known fault {names}, and"
+        f" {without_db:.1f} dB without it ({source})"
+    )
+
+
+def find_floats(compiled: Compiled, spec: CaseSpec) -> Iterator[str]:
+    """Yield a warning if most operators of a quantized program have floating-point results."""
+    total = sum(share.operators for share in compiled.types)
+    floats = sum(share.operators for share in compiled.types if share.type == name_type(FLOAT_BITS))
+    if spec.scheme.quantized and total and floats / total > MOST_FLOAT:
+        yield (
+            f"{floats / total:.0%} of the operators are computed in float16, although the scheme"
+            f" is {spec.scheme}: the quantizer left them out"
+        )
 
 
 NEAR_DB = 3.0  # a passed case this close to its limit has a warning

@@ -34,6 +34,7 @@ from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Finding, Proof, Question, advise
 from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, find_bug
+from ci.facts.known_fault import KnownFault
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, References, judge
 from ci.judging.verdict import judge_metric
@@ -269,6 +270,16 @@ class CaseRun(CaseJudge):
                 failure=error.what, advice=error.advice, lacks=error.lacks, wall_s=wall_s, used=used
             )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
+
+    def measure_remedy(self, faults: Sequence[KnownFault]) -> float | None:
+        """Return the SQNR in dB of the quantized model with the remedies of known faults, or None
+        if they cannot be applied, or do not apply."""
+        job = self.options.make_remedy_job(self.spec, faults)
+        if job is None:
+            return None
+        log = self.directory / "remedy.log"
+        ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
+        return None if ended.failure else float(ended.result)
 
     def locate(self) -> Advice:
         """Return the layer at which a program starts to differ from its model, or the reason why it

@@ -32,6 +32,8 @@ NOISE = re.compile(
     r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary"
     r"|(Requested|Supported) I/O datatype set"
 )
+FIRST = re.compile(r"could not create op: q::")
+DEPENDENT = re.compile(r'^"[^"]+" generated: could not create op$')
 MAX_REASON = 400
 BUILDER = "[QNN Delegate Op Builder]: "  # the prefix of ExecuTorch's warnings on unsupported nodes
 LEFT = "_left_to_the_cpu"  # the attribute of an exception, see list_left
@@ -101,6 +103,9 @@ def qnn_errors(text: str, known: str = "") -> str:
     and lines that ``known`` contains, are omitted."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
     kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
+    if any(FIRST.search(line) for line in kept):
+        # Behind the operator that QNN cannot make, these lines list nodes that only depend on it.
+        kept = [line for line in kept if not DEPENDENT.search(line)]
     return "; ".join(kept)[:MAX_REASON]
 
 

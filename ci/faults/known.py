@@ -104,7 +104,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
     observes, and ``remedy`` is the fix. ``tried`` lists the results of ``graph``. A fault without a
-    graph is reported to users but cannot be run."""
+    graph is reported to users but cannot be run. ``refuses`` is true if models with the fault may
+    be refused, although no result in ``tried`` shows it."""
 
     name: str
     title: str
@@ -115,6 +116,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     graph: str = ""
     mended: str = ""
     tried: tuple[Tried, ...] = ()
+    refuses: bool = False
 
     def applies(
         self, scheme: str, qnn: str = "", *, compiled: bool = False, refused: bool = False
@@ -130,8 +132,10 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ends = {row.find_end(qnn) for row in rows} - {""}
         if compiled or refused:
             ends = ends or {end for row in rows for end in ENDS if row[end]}
-            explaining = {REFUSED, CRASHED} if refused else {WRONG}
-            return not ends.isdisjoint(explaining) or (compiled and not ends)
+        if refused:
+            return self.refuses or not ends.isdisjoint({REFUSED, CRASHED})
+        if compiled:
+            return WRONG in ends or (not ends and not self.refuses)
         return ends != {RIGHT}
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +31,7 @@ from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
+from ci.mend.precision import make_remedy_job
 from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
@@ -247,7 +249,8 @@ def run(
         raise refuse_overlay()
     phases, is_htp = Phases(progress), backend is Backend.HTP
     vars(args).update(chosen.options)
-    known = {"find_faults": match_faults} if is_htp else {}
+    known: dict[str, Any] = {"find_faults": match_faults, "make_remedy_job": make_remedy_job}
+    known = known if is_htp else {}
     options = steps.read_options(
         args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **known
     )
