@@ -499,8 +499,8 @@ class CaseJudge:
             ]
             findings[0] = findings[0].explained(sum(join_faults(faults), NO_ADVICE))
             if faults and findings[0].question is Question.LOWERED:
-                names = (faults[0].label, faults[0].fault)
-                findings[0] = findings[0].renamed(*(f"known fault {name}" for name in names))
+                labels = (faults[0].label, faults[0].fault)
+                findings[0] = findings[0].renamed(*(f"known fault {label}" for label in labels))
             if not any(finding.places for finding in findings):
                 with self.notes.of("the line of the model's code"):
                     findings[0] = structs.replace(findings[0], places=self.find_factory())
