@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS
+from tests.programs import FILE, OnlyTheseTests, SkippedTests
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
 for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
@@ -49,6 +52,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run all commands that pages show, not one per verb and model"
     parser.addoption("--every-documented-command", action="store_true", help=text)
+    text = "run only the tests that another run skipped because programs were missing"
+    parser.addoption("--only-skipped-in", type=Path, metavar="FILE", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Write which tests lack programs, or run only these (tests/programs.py)."""
+    report = config.getoption("xmlpath")
+    if report and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SkippedTests(Path(report).parent / FILE))
+    if skipped := config.getoption("--only-skipped-in"):
+        tests = json.loads(skipped.read_text("utf-8"))
+        config.pluginmanager.register(OnlyTheseTests(config.rootpath, tests))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

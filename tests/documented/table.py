@@ -9,7 +9,6 @@ Commands that cannot run are listed in docs/reference/commands.md, with the reas
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from functools import cache
 from tests.documented import readers
 from tests.documented.pages import ROOT, Command
 from tests.documented.place import Place
+from tests.programs import missing_programs
 
 Given = str | Callable[[Place], None]
 LIST = "docs/reference/commands.md"
@@ -49,8 +49,7 @@ class Row:
     @property
     def lacks(self) -> str:
         """Why it cannot run on this machine; empty if it can."""
-        missing = [name for name in self.needs if not shutil.which(name)]
-        return f"not installed: {', '.join(missing)}" if missing else ""
+        return missing_programs(*self.needs)
 
     def is_kept_by(self, text: str) -> bool:
         """Whether ``text`` has everything that ``says`` promises."""

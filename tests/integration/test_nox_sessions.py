@@ -10,7 +10,7 @@ import pytest
 from tests.documented.place import Ended, Place, make_place
 from tests.documented.readers import sdks
 from tests.documented.table import EXPORTS
-from tests.stand_ins.tiny_toolchains import missing_programs
+from tests.programs import missing_programs
 
 COMPILERS = ("g++", "aarch64-linux-gnu-g++")
 

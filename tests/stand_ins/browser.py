@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs import NOT_INSTALLED, find_program
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (
@@ -131,9 +132,9 @@ class Browser:
 @contextmanager
 def open_browser(profile: Path) -> Iterator[Browser]:
     """Start a browser with a new profile; skips the test, with the reason, where there is none."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    program = next(filter(None, map(find_program, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"no browser on PATH: {', '.join(BROWSERS)}")
+        pytest.skip(f"{NOT_INSTALLED}{' or '.join(BROWSERS)}")
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     shell = 'in=$1 out=$2; shift 2; eval "exec \\"\\$@\\" 3<&$in 4>&$out"'

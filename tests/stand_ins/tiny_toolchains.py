@@ -77,12 +77,6 @@ set(CMAKE_SHARED_LINKER_FLAGS_INIT "-fuse-ld=lld -nostdlib")
 """
 
 
-def missing_programs(*names: str) -> str:
-    """Why a build cannot run here; empty when it can."""
-    missing = [name for name in names if not shutil.which(name)]
-    return f"not installed: {', '.join(missing)}" if missing else ""
-
-
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

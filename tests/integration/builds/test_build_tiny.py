@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import missing_programs
 from tests.stand_ins.forks import Forks, start_forks
 from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 from tests.stand_ins.tiny_toolchains import (
@@ -27,7 +28,6 @@ from tests.stand_ins.tiny_toolchains import (
     make_libcxx,
     make_ndk,
     make_qnn_sdk,
-    missing_programs,
 )
 from tests.workflows.commands import Heard
 

@@ -15,7 +15,7 @@ pytest.importorskip("executorch", reason="the executorch wheel is not installed 
 from ci.builds.runner import ensure_wheel_runner
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from tests.stand_ins.tiny_toolchains import missing_programs
+from tests.programs import missing_programs
 
 pytestmark = [
     pytest.mark.nightly,  # by day, tests/documented builds the runner

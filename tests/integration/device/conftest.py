@@ -19,9 +19,10 @@ import pytest
 
 from ci.device.connection import Device, open_device
 from provisioning.store.store import store_home
+from tests.programs import find_program, require_programs
 
 SLOW_LINK = Path(__file__).parents[2] / "stand_ins/slow_link.py"
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+SSHD = find_program("sshd") or ""
 GETPROP = """#!/bin/sh
 case $1 in
   ro.soc.model) cat {root}/soc;; ro.product.model) echo Stand-in;;
@@ -67,8 +68,7 @@ def here(tmp_path: Path) -> Lab:
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """sshd as this user, with keys and known_hosts of its own."""
-    if not Path(SSHD).is_file() or not shutil.which("ssh"):
-        pytest.skip("sshd and ssh are needed (Debian: openssh-server, openssh-client)")
+    require_programs("sshd", "ssh", package="openssh-server, openssh-client")
     folder, programs = tmp_path / "sshd", tmp_path / "bin"
     folder.mkdir(mode=0o700)
     programs.mkdir()
@@ -163,8 +163,7 @@ def connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phones: list[subprocess.Popen[str]]
 ) -> Iterator[Connect]:
     """Start phones, and connect the real adb client, with a server of its own, to them."""
-    if not shutil.which("adb"):
-        pytest.skip("adb is needed (Debian: the package adb)")
+    require_programs("adb", package="adb")
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
     monkeypatch.setenv("QNN_CI_HOME", str(store_home()))
     monkeypatch.setenv("HOME", str(tmp_path))  # adb's key

@@ -17,10 +17,10 @@ from provisioning.artifacts.choice import OverlayRecord, python_tag, write_overl
 from provisioning.errors import ExitCode
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
+from tests.programs import missing_programs
 from tests.stand_ins.tiny_toolchains import (
     make_libcxx,
     make_qnn_sdk,
-    missing_programs,
     write,
 )
 

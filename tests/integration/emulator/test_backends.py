@@ -4,7 +4,6 @@ what is missing, refused or too old is named."""
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,11 +23,12 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend, read_backends
 from tests.build.setups import make_setup
+from tests.programs import missing_programs
 from tests.stand_ins.backends import HOST, compile_backend
 
 pytestmark = [
     pytest.mark.emulator,
-    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc compiles the stand-ins"),
+    pytest.mark.skipif(bool(missing_programs("gcc")), reason=missing_programs("gcc")),
 ]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from ci.gate.reading import compress
 from ci.gate.rules import Recorded
 from provisioning.manifest.reader import read_toml
+from tests.programs import missing_programs
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = """
@@ -53,7 +53,7 @@ def commit(folder: Path, *first: str) -> None:
         subprocess.run(["git", "-C", str(folder), *words.split()], check=True)
 
 
-@pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
+@pytest.mark.skipif(bool(missing_programs("strace")), reason=missing_programs("strace"))
 def test_a_session_is_planned_for_changes_of_files_that_it_opened(
     tmp_path: Path,
 ) -> None:

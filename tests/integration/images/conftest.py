@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import tarfile
 import uuid
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from docker.errors import APIError
 
 from ci.images.engine import connect_engine
 from provisioning.errors import UnfitError
+from tests.programs import NOT_INSTALLED, find_program, missing_programs
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = (
@@ -38,7 +38,7 @@ PROGRAMS = (*PROGRAMS, "stat", "true", "false", "echo", "kill", "head", "ln", "r
 @pytest.fixture(scope="session")
 def engine() -> Iterator[DockerClient]:
     if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
-        pytest.skip("no Docker engine is here")
+        pytest.skip(f"{NOT_INSTALLED}a Docker engine")
     try:
         with connect_engine() as client:
             yield client
@@ -49,9 +49,9 @@ def engine() -> Iterator[DockerClient]:
 @pytest.fixture(scope="session")
 def busybox(engine: DockerClient) -> Iterator[str]:
     """The id of an image with busybox and docker/entry.sh."""
-    program = shutil.which("busybox")
+    program = find_program("busybox")
     if program is None:
-        pytest.skip("busybox-static is not installed")
+        pytest.skip(f"{missing_programs('busybox')} (Debian: busybox-static)")
     files = {"bin/busybox": Path(program).read_bytes()}
     files["usr/local/bin/qnn-ci-entry"] = (ROOT / "docker" / "entry.sh").read_bytes()
     files["etc/passwd"] = b"root:x:0:0:root:/root:/bin/sh\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ci.parity.cmake.values import is_unknown
 from ci.parity.facts import Configuration
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
+from tests.programs import missing_programs
 
 # Each leaves its result in OUT. In the file, two spaces separate the commands of a row.
 ROWS = (Path(__file__).parents[2] / "artifacts" / "parity" / "snippets.cmake.txt").read_text(
@@ -26,7 +26,7 @@ SNIPPETS = [
     "set(OUT [[raw ${X} \\n]])\n",
     "set(OUT [==[\nline ]] here]==])\n",
 ]
-CMAKE = shutil.which("cmake")
+NO_CMAKE = missing_programs("cmake")
 
 
 def run_statically(folder: Path, text: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def run_alone(text: str, folder: Path) -> Path:
     return out
 
 
-@pytest.mark.skipif(CMAKE is None, reason="cmake is not installed")
+@pytest.mark.skipif(bool(NO_CMAKE), reason=NO_CMAKE)
 @pytest.mark.parametrize("text", SNIPPETS, ids=lambda text: text.split("\n")[-2][:60])
 def test_the_static_reader_agrees_with_cmake_or_says_unknown(
     text: str, answers: Path, tmp_path: Path

@@ -11,7 +11,7 @@ from ci.parity.facts import CMakeFacts, Configuration
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
 from tests.integration.parity.file_api import QUERY, read_file_api
-from tests.stand_ins.tiny_toolchains import missing_programs
+from tests.programs import missing_programs
 
 LISTS = """cmake_minimum_required(VERSION 3.20)
 project(small CXX)
