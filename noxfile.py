@@ -606,27 +606,36 @@ def run_tests(session: nox.Session, group: str, *folders: str) -> None:
     session.run(str(python), "-m", "pytest", report, *words, env=env)
 
 
+LINTERS = {
+    "ruff": ("ruff format --check .", "ruff check ."),
+    "mypy": ("mypy",),
+    "imports": ("lint-imports",),
+    "workflows": ("python -m tests.workflows",),
+    "site": (MKDOCS,),
+    "docker": ("hadolint --no-color docker/Dockerfile",),
+    "pages": ("python -m pytest -q tests/static",),
+}
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy and import-linter; check workflows, scripts and pages."""
+    """Run ruff, mypy and import-linter; check workflows, scripts and pages.
+
+    Arguments select checks: ``ruff``, ``mypy``, ``imports``, ``workflows``, ``site``, ``docker``,
+    ``pages``.
+    """
+    if unknown := [name for name in session.posargs if name not in LINTERS]:
+        fail(session, USAGE, f"lint has no check {unknown[0]}; use {', '.join(LINTERS)}")
     programs = make_environment(session, "lint").parent
     env = {"PYTHONPATH": str(ROOT)}
     if os.environ.get("GITHUB_ACTIONS") == "true":
         env["RUFF_OUTPUT_FORMAT"] = "github"
         sys.stdout.write(f"::add-matcher::{ROOT / '.github' / 'lint-matcher.json'}\n")
         sys.stdout.flush()
-    for line in (
-        "ruff format --check .",
-        "ruff check .",
-        "mypy",
-        "lint-imports",
-        "python -m tests.workflows",
-        MKDOCS,
-        "hadolint --no-color docker/Dockerfile",
-        "python -m pytest -q tests/static",
-    ):
-        program, *words = shlex.split(line)
-        session.run(str(programs / program), *words, env=env)
+    for name in session.posargs or LINTERS:
+        for line in LINTERS[name]:
+            program, *words = shlex.split(line)
+            session.run(str(programs / program), *words, env=env)
 
 
 @nox.session(default=False)

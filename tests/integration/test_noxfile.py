@@ -328,6 +328,20 @@ def test_no_session_runs_by_default(noxfile: ModuleType) -> None:
     assert noxfile.nox.options.sessions == []
 
 
+def test_lint_runs_all_checks_or_the_named_ones(linux: ModuleType, tmp_path: Path) -> None:
+    ran = {}
+    for words in ((), ("ruff", "imports"), ("spelling",)):
+        session = Recorder(tmp_path / str(len(words)), "lint", *words)
+        make(linux, session, "lint")
+        with pytest.raises(RefusedError) if words == ("spelling",) else nullcontext():
+            run(session)
+        ran[words] = [Path(one.words[0]).name for one in session.ran]
+    assert ran["ruff", "imports"] == ["ruff", "ruff", "lint-imports"]
+    assert ran[("spelling",)] == []
+    assert {"mypy", "hadolint", "mkdocs", "lint-imports", "python"} < {*ran[()]}
+    assert linux.failures[-1].code == linux.USAGE
+
+
 @pytest.mark.parametrize(
     ("words", "adds"),
     [

@@ -29,6 +29,10 @@ def lint(root: Path) -> Iterator[str]:
     yield from check_schema("vendor.github-workflows", list_workflows(folder))
     yield from check_schema("vendor.github-actions", list_actions(folder))
     yield from check_schema("vendor.dependabot", sorted(folder.glob("dependabot.yml")))
+    chooser = folder / "ISSUE_TEMPLATE" / "config.yml"
+    forms = sorted({*chooser.parent.glob("*.yml")} - {chooser})
+    yield from check_schema("vendor.github-issue-forms", forms)
+    yield from check_schema("vendor.github-issue-config", [chooser] if chooser.exists() else [])
     kind = "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "plain"  # annotations
     words = ("--offline", "--quiet", "--persona=auditor", f"--format={kind}")
     yield from run_linter("zizmor", *words, str(folder))
