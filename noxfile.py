@@ -50,7 +50,6 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # tests/conftest.py) and share setup such as a process that imported torch.
 PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
-MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Groups that are useful only on machines that can run QNN's host libraries.
 LARGE = ("lowering", "onnx", "onnx-torch", "test")
@@ -611,7 +610,7 @@ LINTERS = {
     "mypy": ("mypy",),
     "imports": ("lint-imports",),
     "workflows": ("python -m tests.workflows",),
-    "site": (MKDOCS,),
+    "site": ("mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml",),
     "docker": ("hadolint --no-color docker/Dockerfile",),
     "pages": ("python -m pytest -q tests/static",),
 }
@@ -667,7 +666,7 @@ def release(session: nox.Session) -> None:
     words = ["environment", str(core), "--pyproject", "pyproject.toml", "--output-reproducible"]
     sbom = ["--output-file", "dist/sbom.cdx.json"]
     session.run(str(python.with_name("cyclonedx-py")), *words, *sbom)
-    program, *words = shlex.split(MKDOCS)
+    program, *words = shlex.split(*LINTERS["site"])
     session.run(str(python.with_name(program)), *words)
 
 
