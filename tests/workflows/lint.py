@@ -70,9 +70,9 @@ def run_linter(program: str, *words: str, given: str = "") -> list[str]:
 
 
 def list_scripts(root: Path) -> list[Path]:
-    """Shell scripts of a checkout, by their first line or name."""
+    """Shell scripts of a checkout, by their first line or name; a .txt is a template of one."""
     places = [*root.glob("*"), *root.glob(".ci/*"), *root.glob("docker/*"), *root.glob("ci/**/*")]
-    found = [path for path in places if path.is_file()]
+    found = [path for path in places if path.is_file() and path.suffix != ".txt"]
     return sorted(path for path in found if path.suffix == ".sh" or _is_shell(path))
 
 
