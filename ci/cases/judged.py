@@ -91,6 +91,7 @@ from ci.report.schema import (
 )
 from provisioning.documents import CONTENT_BYTES, read_text
 from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
@@ -425,6 +426,15 @@ class CaseJudge:
         known = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
         islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
         return [find_fallbacks(left).explained(sum(known, islands))]
+
+    def require_outputs(self, count: int) -> None:
+        """Raise UsageError if the model's entry has limits for an output beyond its ``count``."""
+        if unused := self.policy.find_unused_limits(self.spec.model, self.spec.scheme, count):
+            raise UsageError(
+                f"{unused}: the model's last output is number {count - 1}",
+                why="outputs are counted from 0, so these limits have no effect",
+                fix="correct the number, or remove the table",
+            )
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that

@@ -139,6 +139,7 @@ class CaseRun(CaseJudge):
         if not made.artifact:
             raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(made.directory), made.artifact.compiled
+        self.require_outputs(len(compiled.outputs))
         if made.repaired:
             self.remarks.append("a damaged cache entry was replaced")
         self.note_program(directory, made.artifact)

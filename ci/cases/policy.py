@@ -4,12 +4,12 @@ the operators that QNN refuses, from manifests/policies/operators.toml."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -184,6 +184,17 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             )
         return msgspec.structs.replace(rule, budget=budget, strict_noise=self.strict_noise)
 
+    def find_unused_limits(self, model: str, scheme: AnyScheme, outputs: int) -> str:
+        """Return the key of limits in a model's entry that are for an output beyond the number that
+        the model has, or "" if there are none."""
+        entry, usual = self.find_entry(model), self.schemes.get(scheme.base)
+        for name in (scheme.value, scheme.base.value):
+            own = entry.limits.get(name, Limits()).outputs.keys()
+            for output in own - (usual.outputs.keys() if usual else set()):
+                if int(output) >= outputs:
+                    return f"models.{model}.limits.{name}.outputs.{output}"
+        return ""
+
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
         """Return the limits of the cases, without duplicates."""
         limits = [self.limits_of(spec.model, spec.scheme) for spec in specs]
@@ -276,9 +287,17 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
             why="it is not a file",
             fix="pass an existing file to --policy; `qnn-ci init --policy-only` writes one",
         )
-    extend = partial(extend_default, lane=lane)
+    overrides = 0  # rows of the user's own, which come before those of the default policy
+
+    def extend(own: dict[str, Any]) -> dict[str, Any]:
+        nonlocal overrides
+        rows = own.get("override")
+        overrides = len(rows) if isinstance(rows, list) else 0
+        return extend_default(own, lane)
+
     policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend)
     try:
+        check_tables(policy, policy.override[:overrides])
         tuple(list_device_runtimes(policy.runtimes))
         check_suite(policy)
         models = {
@@ -287,6 +306,31 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
     except UsageError as error:
         raise ManifestError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
     return msgspec.structs.replace(policy, models=models)
+
+
+def check_tables(policy: EmulatorPolicy, overrides: Sequence[Override]) -> None:
+    """Raise UsageError for limits in a table that no case looks in: for HTP in ``backends``, and
+    for a user's own model, or for a name that no model has, in ``overrides``."""
+    if Backend.HTP in policy.backends:
+        raise UsageError(
+            "backends.htp has no effect",
+            why="the limits for HTP are in [schemes]",
+            fix="move its tables to [schemes.SCHEME]",
+        )
+    for row in overrides:
+        if row.model in policy.models:
+            raise UsageError(
+                f"[[override]] of {row.model} has no effect",
+                why="it is for the models of this project's suite",
+                fix=f"move its limits to [models.{row.model}.limits.{row.scheme}]",
+            )
+        if row.model not in SUITE and "/" not in row.model and ":" not in row.model:
+            near = difflib.get_close_matches(row.model, SUITE, n=1)
+            raise UsageError(
+                f"[[override]] of {row.model} has no effect",
+                why=f"the nearest model of the suite is {near[0]}" if near else "",
+                fix=f"use one of: {', '.join(SUITE)}",
+            )
 
 
 def check_suite(policy: EmulatorPolicy) -> None:

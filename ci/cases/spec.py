@@ -129,6 +129,9 @@ def select_cases(
             " into another one (`qnn-ci test-onnx --policy onnx.toml`), or choose models with"
             " --model",
         )
+    if not schemes:
+        for name, one in chosen.items():
+            require_schemes(name, one, lane)
     asked = choose_schemes(schemes, lane, chosen, known)
     asked_socs = match_all("SoC", soc_names, socs)
     cases = [
@@ -169,6 +172,36 @@ def choose_schemes(
     if words and not any(asked.values()):
         raise UsageError(f"no selected model has the scheme {words[0]!r}")
     return asked
+
+
+def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
+    """Raise UsageError if the entry of a model asks for a scheme that the lane lacks, or has a
+    mixture of such a scheme and lists no schemes. The suite's models may have schemes for which
+    the policy has no limits on the lane's backend, if they have another one, too."""
+    engine = ONNX if lane.suffix else EXECUTORCH
+    if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
+        lane = engine
+    wanted = entry.schemes or tuple(entry.mixtures)
+    others = {
+        scheme: entry.find_scheme(scheme).base
+        for scheme in wanted
+        if entry.find_scheme(scheme).base not in lane.schemes
+    }
+    if not others:
+        return
+    scheme, base = next(iter(others.items()))
+    only = f"{'ONNX Runtime' if lane.suffix else 'ExecuTorch'} has"
+    if base in engine.schemes:
+        only = "on this backend, the policy has limits only for"
+    key = f"models.{name}.schemes" if entry.schemes else f"models.{name}.mixtures"
+    key = key if entry.path else f"suite.{name}"
+    mixed = f" is a mixture of {base}, which" if scheme != base else ""
+    able = [one for one in wanted if one not in others] or lane.schemes
+    raise UsageError(
+        f"{key}: {scheme}{mixed} cannot be tested here",
+        why=f"{only} {', '.join(lane.schemes)}",
+        fix=f"remove {scheme}, or select other schemes with --scheme, such as {able[0]}",
+    )
 
 
 def list_mixtures(entry: ModelEntry, lane: Lane) -> list[str]:
@@ -275,11 +308,17 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
             )
 
 
-def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raise UsageError for options that work only with HTP: --plan, and --runner cpp if programs
-    for ``backend`` cannot run on this host."""
+def require_options(backend: Backend, *, runner: str, plan: bool, estimate: bool = False) -> None:
+    """Raise UsageError for options that work only with HTP: --plan, --estimate, and --runner cpp if
+    programs for ``backend`` cannot run on this host."""
     if backend is Backend.HTP:
         return
+    if estimate:
+        raise UsageError(
+            f"--estimate cannot be used with --backend {backend.value}",
+            why="the simulator predicts the time of a program for HTP",
+            fix="leave out --estimate",
+        )
     if plan:
         raise UsageError(
             f"--plan cannot be used with --backend {backend.value}",

@@ -268,7 +268,8 @@ class Mending:
             numbers = spec.soc, target_db, max(self.left_s - FINISH_S, 0), question.observer
             job = MixTrials(*common, finer, *numbers)
         log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
-        ended = self.setup.pool.run(job, log, limit_s, fresh=True)
+        memory = self.setup.options.policy.memory_of(spec.model)
+        ended = self.setup.pool.run(job, log, limit_s, fresh=True, max_bytes=memory)
         return () if ended.failure else tuple(ended.result)
 
     def find_floor(self, spec: CaseSpec) -> float:

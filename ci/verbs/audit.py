@@ -28,6 +28,7 @@ from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_case, name_models
 from ci.verbs import steps
 from ci.verbs.built import require_executorch
+from ci.verbs.emulate import find_candidates
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome
@@ -79,7 +80,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     steps.check_arguments(args, SESSION)
     policy = steps.read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     if args.list:
-        return steps.list_choices(policy, EXECUTORCH)
+        return steps.list_asked(args, policy, EXECUTORCH, find_candidates)
     specs = steps.select_asked(args, policy, EXECUTORCH)
     steps.require_packages(("torch", "executorch"), "lowering")
     audit = run(specs, policy, args, progress)
@@ -109,7 +110,8 @@ def run(
             place = scratch.scratch / f"audit-{number}"
             place.mkdir()
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
-            ended = pool.run(job, job.log, args.timeout_s)
+            memory = policy.memory_of(spec.model)
+            ended = pool.run(job, job.log, args.timeout_s, max_bytes=memory)
             early = Found(failure=as_compiled(ended).refused) if ended.failure else None
             found, seconds = (early, 0.0) if early else ended.result
             return judge_case(spec, policy, found, seconds, qnn)

@@ -45,7 +45,6 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
         " repeatable with --any",
         again=str,
-        of_cases=True,
         **MANY,
     )
     add(
@@ -54,10 +53,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         " those that adb lists",
         default="",
         again=str,
-        of_cases=True,
     )
     bundle = "the directory that `stage` wrote"
-    add("--bundle", bundle, **DIR, again=str, needs=ON_DEVICE, of_cases=True)
+    add("--bundle", bundle, **DIR, again=str, needs=ON_DEVICE)
     add("--place DIR", "this project's directory on the device", default="", needs=ON_DEVICE)
     wait = "seconds to wait for a device that is in use"
     add("--wait S", wait, type=float, default=0.0, needs=ON_DEVICE)

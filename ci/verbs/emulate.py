@@ -53,7 +53,6 @@ from ci.verbs.options import (
     add_options,
     least,
     list_digested,
-    list_given,
     name_mending,
     repeat_command,
 )
@@ -80,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what runs the programs: python, cpp, or a program that accepts the flags of"
         " qnn_executor_runner"
     )
-    add(HOW, "--runner", runner, default=NAME, again=str, digest=True, of_cases=True)
+    add(HOW, "--runner", runner, default=NAME, again=str, digest=True)
     text = "the processor to lower for; default: htp"
     add(
         HOW,
@@ -90,11 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Backend.HTP.value,
         again=str,
         digest=True,
-        of_cases=True,
     )
-    add(WHAT, "--plan", "run only the cases in this plan.json", **FILE, of_cases=True)
+    add(WHAT, "--plan", "run only the cases in this plan.json", **FILE)
     shard = "run only part I of N of the cases, as in 2/3"
-    add(WHAT, "--shard I/N", shard, default="", of_cases=True)
+    add(WHAT, "--shard I/N", shard, default="")
     add_options(parser, "--plain")
     untested = "accept versions that are not in manifests/pairs.toml; the report notes this"
     add(TOOLS, "--try-unsupported", untested, **FLAG, again=str)
@@ -137,8 +135,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
             "--plan already selects the cases", fix=f"leave out --plan, or {' and '.join(typed)}"
         )
     backend = Backend(args.backend)
-    require_options(backend, runner=args.runner, plan=bool(args.plan))
-    require_companions(args)
+    require_options(backend, runner=args.runner, plan=bool(args.plan), estimate=args.estimate)
     if args.device or args.any:
         check_device(args)
     policy = steps.read_limits(args, EMULATOR, progress).for_backend(backend)
@@ -179,16 +176,6 @@ def find_candidates(spec: CaseSpec) -> list[Candidate]:
     from ci.models.model import list_model_candidates
 
     return list_model_candidates(spec.reference, spec.source)
-
-
-def require_companions(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option that has no effect without --suite, or without a device."""
-    met = deploy.ON_DEVICE if args.device or args.any else ""
-    lacking = [option for option in list_given(args) if option.needs not in {"", met}]
-    for one in sorted(lacking, key=lambda one: one.needs != "--suite"):
-        raise UsageError(
-            f"{one.flag} needs {one.needs}", fix=f"add {one.needs}, or leave out {one.flag}"
-        )
 
 
 def check_device(args: argparse.Namespace) -> None:

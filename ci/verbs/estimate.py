@@ -26,7 +26,7 @@ from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
 from ci.verbs import onnx
-from ci.verbs.options import RUN, add_option, add_options
+from ci.verbs.options import RUN, add_option, add_options, check_values, require_effect
 from ci.verbs.steps import read_limits, select_asked
 from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_values(args)
     if args.calibrate:
+        require_effect(args, "--calibrate", "--policy")
         lines = calibrate([read_report(path) for path in args.calibrate])
         progress.step(f"wrote {shown_path(write_own(lines, args.policy))}")
         told = "".join(f"{describe_line(line)}\n" for line in lines)
@@ -163,6 +165,7 @@ def simulate(
             folder = setup.work / f"estimate-{number}"
             folder.mkdir()
             job = setup.make_job(replace(spec, simulated=True), folder / "lower.log")
-            ended = setup.pool.run(job, job.log, options.timeout_s)
+            memory = options.policy.memory_of(spec.model)
+            ended = setup.pool.run(job, job.log, options.timeout_s, max_bytes=memory)
             yield spec, as_compiled(ended)
     progress.step("4/4 report")

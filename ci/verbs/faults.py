@@ -15,7 +15,7 @@ from ci.faults.known import FRONTENDS, read_faults
 from ci.models.suite import DEFAULT_SOC
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
-from ci.verbs.options import list_given, repeat_command
+from ci.verbs.options import repeat_command, require_effect
 from ci.verbs.steps import check_arguments, require_packages
 from ci.verbs.trials import open_bench
 from ci.verbs.upstream import publish_suite
@@ -27,7 +27,8 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import find_soc
 
 SUITE = "faults"
-SELECTING = ("--model", "--scheme", "--plan")  # they select cases; --filter selects faults
+SELECTING, INSTEAD = ("--model", "--scheme", "--plan"), "; choose faults with --filter"
+USES = ("--filter", "--soc", "--policy", "--reports", "--base", "--sarif")
 NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
@@ -37,13 +38,8 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     that do not apply to faults."""
     args.policy = None if args.policy == OURS else args.policy  # it is never searched for
     require_executorch(args.executorch)
+    require_effect(args, f"--suite {SUITE}", *USES, hints=dict.fromkeys(SELECTING, INSTEAD))
     check_arguments(args, SUITE)
-    if given := [option.flag for option in list_given(args) if option.of_cases]:
-        instead = "; choose faults with --filter" * (given[0] in SELECTING)
-        raise UsageError(
-            f"{given[0]} cannot be used with --suite {SUITE}",
-            fix=f"leave out {given[0]}{instead}",
-        )
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     # The name of a case starts with that of its fault.

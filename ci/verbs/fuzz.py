@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
-from ci.verbs.options import add_options
+from ci.verbs.options import add_option, add_options, require_effect
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
-from provisioning.console.command import FILE, FLAG, Outcome, group_options
+from provisioning.console.command import FILE, FLAG, HOW, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
@@ -36,7 +37,7 @@ SEEDS = tuple(range(10))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser)
+    add = partial(add_option, parser, "")
     add("--minutes N", "minutes to search; default: 10", type=float, default=MINUTES)
     add("--graphs N", "stop after N graphs per scheme", type=int, default=0)
     add_options(parser, "--scheme", group="", text="a quantization scheme; repeatable")
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "instead of a search, try a graph with ten seeds: a file, or the name of a known fault"
     add("--graph", text, **FILE)
     cores = len(os.sched_getaffinity(0))
-    add("--jobs", f"number of parallel workers; default: {cores}", type=int, default=cores)
+    text = f"number of parallel workers; default: {cores}"
+    add_option(parser, HOW, "--jobs", text, type=int, default=cores)
     add_options(parser, "--reports", gaps={"--reports": "fuzz/"})
     add_options(parser, "--offline", group="")
     add_options(parser, "--sdk", "--adaptor")
@@ -71,6 +73,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for soc in socs:
         find_soc(soc)
     runs = [(scheme, soc) for scheme in schemes for soc in socs]
+    if args.graph:
+        require_effect(args, "--graph", "--scheme", "--soc", "--frontend", "--reports", "--offline")
     if args.graph and len(socs) > 1:
         raise UsageError("--graph tries one SoC", fix="pass --soc once")
     directory = args.reports / SESSION

@@ -58,6 +58,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why="the workflow is pinned by commit, because a tag can be moved",
             fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
         )
+    if args.uses and args.policy_only:
+        raise UsageError("--uses is for a workflow, which --policy-only does not write")
     is_onnx, notes = args.model.endswith(ONNX.suffix), list[str]()
     files: dict[str, str] = {}
     if args.workflow_only:

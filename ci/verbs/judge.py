@@ -12,7 +12,7 @@ from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report.claim import claim_reports
 from ci.report.write import read_report
-from ci.verbs.options import add_options
+from ci.verbs.options import add_option, add_options, check_values
 from ci.verbs.steps import publish, read_limits
 from provisioning.console.command import DIR, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -24,9 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("outputs", type=user_path, help="the directory that a run wrote for --keep-artifacts")
     text = "judge the outputs in DIR/CASE/outputs, which a device computed with these programs"
-    add("--pulled", **DIR, help=text)
+    add_option(parser, "", "--pulled", text, **DIR)
     text = "with --pulled: the name of the device in the report"
-    add("--by", default="a device elsewhere", metavar="NAME", help=text)
+    by = "a device elsewhere"
+    add_option(parser, "", "--by NAME", text, default=by, needs="--pulled")
     add_options(parser, "--policy", group="", gaps={"--policy": "the policy with the limits"})
     add_options(parser, "--strict-noise")
     add_options(
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_values(args)
     report = read_report(args.outputs)
     if report.session not in LANES or report.backend not in {one.value for one in Backend}:
         raise UsageError(

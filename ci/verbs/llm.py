@@ -34,7 +34,15 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.text import count
 from ci.verbs import steps
-from ci.verbs.options import PARALLEL, add_option, add_options, least, name_path, repeat_command
+from ci.verbs.options import (
+    PARALLEL,
+    add_option,
+    add_options,
+    least,
+    name_path,
+    repeat_command,
+    require_effect,
+)
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
@@ -85,6 +93,11 @@ def find_files(
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
 IMPORTS = LlmEngine.imports
 TINY = "tiny"
+# What has an effect with --program. find_program explains why --scheme and --text have none.
+WITH_PROGRAM = (
+    *("--weights", "--tokenizer", "--prompt", "--tokens", "--soc", "--policy"),
+    *("--reports", "--base", "--sarif", "--scheme", "--text", "--max-perplexity"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,10 +142,22 @@ def require_text(flag: str, value: str) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.project:
+        require_effect(args, "--project", "--scheme", "--context")
         steps.require_packages(("torch", "executorch"), "lowering")
         return project_model(args)
+    if args.pte:
+        require_effect(args, "--program", *WITH_PROGRAM)
+    if args.weights and args.model != TINY:
+        raise UsageError(
+            f"--model {args.model} cannot be used with --weights",
+            why="both name the model to run",
+            fix="pass one of them",
+        )
     steps.check_arguments(args, SESSION)
     policy = steps.read_limits(args, POLICY, progress)
+    if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
+        told = f"{' and '.join(unused)} of the policy are not tested here: --model selects decoders"
+        progress.step(f"note: {told}")
     steps.require_packages(("torch", "executorch"), "lowering")
 
     schemes = choose_schemes(args.scheme)
@@ -355,7 +380,8 @@ def run_program(
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
-        ended = pool.run(job, scratch.scratch / "run.log", options.timeout_s)
+        memory = options.policy.memory_bytes
+        ended = pool.run(job, scratch.scratch / "run.log", options.timeout_s, max_bytes=memory)
     if isinstance(ended.error, UsageError):
         raise ended.error
     if ended.failure:

@@ -90,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     specs, policy, is_onnx = choose_cases(args, progress)
+    if is_onnx:
+        require_torch(args)
     check_output(args, specs)
     specs, tools = prepare_tools(
         args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"
@@ -111,6 +113,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if written:
         text += f"\njudge it again: {show_command(name_verb(specs), '--policy', written)}\n"
     return Outcome(text, data, choose_exit(found), exact=True)
+
+
+def require_torch(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option that has an effect only if a model is a PyTorch model."""
+    if args.standalone:
+        raise UsageError(
+            "--standalone cannot be used with .onnx files",
+            why=f"their rewrites are in new .onnx files, and no {SOURCE} is written",
+            fix="leave out --standalone",
+        )
 
 
 def name_verb(specs: Sequence[CaseSpec]) -> str:

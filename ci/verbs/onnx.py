@@ -55,6 +55,7 @@ from provisioning.versions import is_older
 PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
+EMBEDDED = "1"
 COMPILING = {"ep.context_enable": "1"}
 SDK_PROFILE = "onnx-sdk"
 RUNTIMES = (choice.WHEEL_RUNTIME, choice.SDK)
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(HOW, "--direct", direct, **FLAG, again=str)
     add_options(parser, "--sdk")
     embed = "write the context binary next to the ONNX file (0) or inside it (1)"
-    add(HOW, "--embed-mode", embed, choices=("0", "1"), default="1")
+    add(HOW, "--embed-mode", embed, choices=("0", EMBEDDED), default=EMBEDDED)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -97,6 +98,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     args.direct |= find_backend(given) == "cpu"
     found = args.policy is None
     policy = steps.read_limits(args, PROFILE, progress)
+    if args.direct and args.embed_mode != EMBEDDED:
+        raise UsageError(
+            f"--embed-mode {args.embed_mode} cannot be used without a context binary",
+            why="--direct and QNN's CPU backend write none",
+            fix="leave out --embed-mode",
+        )
+    if args.estimate and find_backend(given) == "cpu":
+        raise UsageError(
+            "--estimate cannot be used with QNN's CPU backend",
+            why="the simulator predicts the time of a program for HTP",
+            fix="leave out --estimate",
+        )
     if args.list:
         return steps.list_asked(args, policy, ONNX, find_candidates)
     if found and not args.model:

@@ -55,8 +55,8 @@ class Option:
     because it selects cases or changes no result. With ``always``, the default is repeated, too.
     An option with ``digest`` changes results, so the shards of a run, and a run that is resumed,
     need the same value. ``environment`` is the dependency group for a call with this option.
-    ``needs`` names the option without which this one has no effect. An option with ``of_cases`` has
-    none with --suite.
+    ``needs`` names the option without which this one has no effect; it may be several, joined by
+    " or ".
     """
 
     argument: argparse.Action
@@ -66,11 +66,17 @@ class Option:
     digest: bool = False
     environment: str = ""
     needs: str = ""
-    of_cases: bool = False
 
     @property
     def flag(self) -> str:
         return self.argument.option_strings[0]
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the option asks for something, such as a case or a file. The others only
+        choose how it is done (in parallel, without a cache) or with which tools."""
+        group = getattr(self.argument, "container", None)
+        return self.digest or getattr(group, "title", "") not in {HOW, TOOLS}
 
     def is_given(self, args: argparse.Namespace) -> bool:
         """Return whether the option has a value, and another one than its default."""
@@ -135,8 +141,8 @@ MODELS = "a model's name, a glob, {}; repeatable"
 Text = str | Callable[[], str]
 # A function instead of a value is called when the option is added. A verb may fill a gap in a help.
 SHARED: Mapping[str, tuple[str, Text, Settings]] = {
-    "--model": (WHAT, MODELS, {**MANY, "of_cases": True}),
-    "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY, "of_cases": True}),
+    "--model": (WHAT, MODELS, {**MANY}),
+    "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY}),
     "--soc": (WHAT, "the name of an SoC, or a glob; repeatable; default: {}", MANY),
     "--shape": (
         WHAT,
@@ -149,7 +155,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
             "run nothing; list the models, schemes and SoCs or, with --model, the nodes of the"
             " model with the scheme of each in its mixtures"
         ),
-        {**FLAG, "of_cases": True, "environment": CORE},
+        {**FLAG, "environment": CORE},
     ),
     "--suite": (WHAT, "run {}", {"again": str, "environment": EVERYTHING}),
     "--filter": (WHAT, "run only {} with a matching name; repeatable", {**MANY, "metavar": "GLOB"}),
@@ -193,7 +199,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     ),
     "--base": (RESULTS, "an earlier report.json to compare with", FILE),
     "--sarif": (RESULTS, "also write failures as SARIF 2.1.0", FILE),
-    "--keep-artifacts": (RESULTS, "keep programs, outputs and logs", {**DIR, "of_cases": True}),
+    "--keep-artifacts": (RESULTS, "keep programs, outputs and logs", {**DIR}),
     "--log-level": (
         RESULTS,
         "the level of QNN's log, which --keep-artifacts keeps",
@@ -216,12 +222,12 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
             "write the SQNR and footprint of each case that passes to a baselines file, to be"
             " committed"
         ),
-        {**FLAG, "of_cases": True},
+        {**FLAG},
     ),
     "--plain": (
         HOW,
         "do not apply this project's patches to torch, which make lowering faster",
-        {**FLAG, "again": str, "digest": True, "of_cases": True},
+        {**FLAG, "again": str, "digest": True},
     ),
     "--executorch": (
         TOOLS,
@@ -299,10 +305,38 @@ def add_options(
 
 
 def check_values(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option with a value that no run can use."""
+    """Raise UsageError for an option with a value that no run can use, or without the option that
+    it needs."""
     for option in args.options:
         if option.check:
             option.check(option.flag, getattr(args, option.argument.dest))
+    given = list_given(args)
+    flags = {option.flag for option in given}
+    for option in given:
+        if option.needs and flags.isdisjoint(option.needs.split(" or ")):
+            raise UsageError(
+                f"{option.flag} needs {option.needs}",
+                why="it has no effect without",
+                fix=f"add {option.needs}, or leave out {option.flag}",
+            )
+
+
+def require_effect(
+    args: argparse.Namespace,
+    mode: str,
+    *uses: str,
+    hints: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raise UsageError for an option that asks for something that a call with the option ``mode``
+    does not do. ``uses`` are the options that have an effect with it, and ``hints`` say by flag
+    what to do instead."""
+    for option in list_given(args):
+        if option.asks and option.flag not in {mode.split(maxsplit=1)[0], *uses}:
+            raise UsageError(
+                f"{option.flag} cannot be used with {mode}",
+                why="it would have no effect",
+                fix=f"leave out {option.flag}{hints.get(option.flag, '')}",
+            )
 
 
 def list_given(args: argparse.Namespace) -> list[Option]:

@@ -8,6 +8,7 @@ import html
 import json
 import re
 import sys
+from functools import partial
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
@@ -18,17 +19,17 @@ from ci.report.overview import make_document
 from ci.report.providers import Provider
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, render_files, report_data
-from ci.verbs.options import add_options
+from ci.verbs.options import add_option, add_options, require_effect
 from provisioning.console.caller import shown_path
-from provisioning.console.command import DIR, FLAG, Outcome, group_options, user_path
+from provisioning.console.command import DIR, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = group_options(parser)
+    add = partial(add_option, parser, "")
     text = "a report.json or its directory; several are merged as the shards of one run"
-    add("path", text, type=user_path, nargs="*")
+    parser.add_argument("path", help=text, type=user_path, nargs="*")
     add("--to", "write report.json, junit.xml and index.html to this directory", type=user_path)
     text = "add the report to the run's page in the CI system; outside CI, print it as Markdown"
     add("--summary", text, **FLAG)
@@ -43,12 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.schema:
+        require_effect(args, "--schema")
         schema = make_json_schema()
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
     if args.trend:
+        require_effect(args, "--trend", "--to")
         return show_trend(args, progress)
     if not args.path:
         raise UsageError("no report is specified", fix="pass a report.json or its directory")
+    if args.annotate and args.summary:
+        raise UsageError(
+            "--annotate cannot be used with --summary",
+            why="each replaces the table",
+            fix="run the command once with each",
+        )
     reports = [read_report(path) for path in args.path]
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
     report = publishing.compare_base(report, args.base)

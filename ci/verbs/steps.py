@@ -36,7 +36,7 @@ from ci.report.export import check_export
 from ci.report.schema import Report
 from ci.report.text import align_rows
 from ci.report.write import encode_report, report_data
-from ci.verbs.options import check_values
+from ci.verbs.options import check_values, require_effect
 from ci.verbs.user_policy import NAME, OURS, choose_policy
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
@@ -285,6 +285,9 @@ def list_asked(
     ``find_candidates`` runs in a fork, because it runs the user's code. Raises UsageError for a
     part that has no own nodes.
     """
+    require_effect(
+        args, "--list", *LISTING, *(("--model", "--scheme", "--soc") if args.model else ())
+    )
     if not args.model:
         return list_choices(policy, lane)
     specs = select_asked(args, policy, lane)
@@ -305,6 +308,7 @@ def list_asked(
     return Outcome("\n\n".join(texts) + "\n", {"assigned": listed})
 
 
+LISTING = ("--policy", "--shape", "--backend", "--runner", "--option")
 COLUMNS = ("node", "op", "line", "scheme", "part")
 
 

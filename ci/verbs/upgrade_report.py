@@ -25,7 +25,7 @@ from ci.report.write import read_report
 from ci.verbs.built import installed_executorch
 from ci.verbs.environments import choose_onnx
 from ci.verbs.onnx import list_packages
-from ci.verbs.options import LOWERING, ONNX_TORCH, add_options
+from ci.verbs.options import LOWERING, ONNX_TORCH, add_option, add_options, require_effect
 from ci.verbs.steps import require_packages
 from ci.verbs.trials import open_bench
 from ci.verbs.user_policy import OURS, choose_policy
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", group="", text=text)
     add_options(parser, "--scheme", "--soc", "--policy", group="")
     text = "the session to run for an SDK; default: test_emulator"
-    add("--session", choices=(EMULATOR, ONNX), default=EMULATOR, help=text)
+    add_option(parser, "", "--session", text, choices=(EMULATOR, ONNX), default=EMULATOR)
     add_options(
         parser,
         "--reports",
@@ -108,7 +108,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in words:
         require_engine(word, args)
     old, new = (find_side(word, args.session, progress) for word in words)
-    if not (old.report and new.report):
+    if old.report and new.report:
+        require_effect(args, "two reports", "--reports")
+    else:
         args.policy = choose_policy(args.policy)
     if args.policy:
         progress.step(f"policy: {shown_path(args.policy)}")

@@ -45,6 +45,7 @@ from ci.verbs.options import (
     list_digested,
     name_path,
     repeat_command,
+    require_effect,
 )
 from ci.verbs.steps import check_arguments, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
@@ -173,6 +174,9 @@ WRONG: dict[str, Wrong | None] = {
 }
 
 
+JUDGING = ("--suite", "--reports", "--policy", "--base", "--sarif")  # used by --judge-again
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser)
     gaps = {"--suite": "another test suite; default: upstream", "--filter": "tests"}
@@ -208,6 +212,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         known = read_journal(directory)
         if not known:
             raise UsageError(f"{directory} has no journal", fix="run the suite first")
+        uses = JUDGING if args.judge_again == OUTPUTS else JUDGING[:2]
+        require_effect(args, f"--judge-again {args.judge_again}", *uses)
         if args.judge_again != OUTPUTS:
             return judge_wrong(directory, known[1], args.judge_again)
         report = make_report(directory, *known, policy=policy, args=args, phases=phases)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
 from ci.report.claim import claim_reports
-from ci.verbs.options import add_options
+from ci.verbs.options import add_option, add_options, require_effect
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
 from provisioning.console.command import MANY, Outcome
 from provisioning.console.progress import Progress
@@ -30,14 +31,14 @@ SIDES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = partial(add_option, parser, "")
     text = (
         "a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or"
         " none with --sdk"
     )
-    add("--with", dest="sides", metavar="QNN", **MANY, help=text)
-    add("--sdk", **MANY, help="an SDK's directory or version; repeatable")
-    add("--fault", **MANY, help="the name of a fault; repeatable")
+    add("--with QNN", text, dest="sides", **MANY)
+    add("--sdk", "an SDK's directory or version; repeatable", **MANY)
+    add("--fault", "the name of a fault; repeatable", **MANY)
     gaps = {"--known": "print the results recorded in faults.toml", "--reports": "versions_matrix/"}
     add_options(parser, "--known", group="", gaps=gaps)
     add_options(parser, "--reports", gaps=gaps)
@@ -51,6 +52,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             fix="pass a name from manifests/policies/faults.toml",
         )
     if args.known:
+        require_effect(args, "--known", "--fault")
         tried = list(list_tried(faults, "onnx"))
         known = make_matrix(_sort_versions(tried), tried)
         return Outcome(render_matrix(known), msgspec.to_builtins(known))

@@ -218,8 +218,8 @@ def test_options_that_a_lane_or_a_scheme_does_not_have_are_refused() -> None:
 
 
 def test_the_command_line_overrides_the_policy_entry_which_overrides_the_default() -> None:
-    entry = ModelEntry("mlp", (Scheme.A16W8, Scheme.U8), ("SM8550", "SM87*"))
-    bare = ModelEntry("mlp", (Scheme.U8,))  # a scheme of the other lane alone
+    entry = ModelEntry("mlp", (Scheme.A16W8,), ("SM8550", "SM87*"))
+    bare = ModelEntry("mlp")
     entries = {"own": entry, "bare": bare}
 
     def select(**given: list[str]) -> list[tuple[str, str, str]]:

@@ -38,9 +38,10 @@ class Asked:
     jobs: list[tuple[Any, float]] = field(default_factory=list)
     given: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, job: Any, log: Path, timeout_s: float) -> Any:
+    def run(self, job: Any, log: Path, timeout_s: float, *, max_bytes: int) -> Any:
         assert job.log == log == job.work / "log"
         assert job.work.is_dir()
+        assert max_bytes == 0  # the policy sets none
         self.jobs.append((job, timeout_s))
         return Ended((self.found, 0.5), self.failure, "")
 

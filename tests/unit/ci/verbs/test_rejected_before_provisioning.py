@@ -165,4 +165,4 @@ def test_numbers_that_no_run_can_have_are_refused(
     repository: Path, words: list[str], wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--offline", *wrong]) == ExitCode.USAGE
-    assert " ".join(wrong) in capsys.readouterr().err
+    assert wrong[0] in capsys.readouterr().err

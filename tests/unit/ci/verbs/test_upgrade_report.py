@@ -250,7 +250,7 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
 
 def args_of(old: str, new: str, **more: Any) -> Namespace:
     usual = {"session": EMULATOR, "model": [], "policy": None, "reports": Path("out")}
-    return Namespace(old=old, new=new, **{**usual, **more})
+    return Namespace(old=old, new=new, options=(), **{**usual, **more})
 
 
 @pytest.mark.parametrize(

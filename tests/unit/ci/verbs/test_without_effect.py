@@ -1,0 +1,122 @@
+"""An option or a key that a call cannot honour is refused before any work, and not ignored."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.errors import ExitCode
+
+MODEL = '[models.net]\npath = "net.py:factory"\n'
+FILE = '[models.net]\npath = "net.onnx"\n'
+MIXTURE = '[models.net.mixtures.mixed]\nbase = "{}"\nparts = [{{ op = "relu", scheme = "{}" }}]\n'
+KEYS = {
+    "a scheme": ("test-emulator", f'{MODEL}schemes = ["u8"]', "models.net.schemes: u8"),
+    "one of two": ("test-emulator", f'{MODEL}schemes = ["8a8w", "u8"]', "models.net.schemes: u8"),
+    "in ONNX": (
+        "test-onnx --policy qnn.toml",
+        f'{MODEL}schemes = ["16a8w"]',
+        "models.net.schemes: 16a8w",
+    ),
+    "a file": ("test-onnx", f'{FILE}schemes = ["fp16", "8a8w"]', "models.net.schemes: 8a8w"),
+    "a mixture": (
+        "test-emulator",
+        f'{MODEL}schemes = ["mixed"]\n{MIXTURE.format("u8", "u16a8w")}',
+        "models.net.schemes: mixed is a mixture of u8",
+    ),
+    "a mixture that is tested by default": (
+        "test-emulator",
+        f"{MODEL}{MIXTURE.format('u8', 'u16a8w')}",
+        "models.net.mixtures: mixed is a mixture of u8",
+    ),
+    "audit": ("audit", f'{MODEL}schemes = ["u8"]', "models.net.schemes: u8"),
+    "mend": ("mend", f'{MODEL}schemes = ["u8"]', "models.net.schemes: u8"),
+    "localise": ("localise --model net", f'{MODEL}schemes = ["u8"]', "models.net.schemes: u8"),
+    "estimate": ("estimate --model net", f'{MODEL}schemes = ["u8"]', "models.net.schemes: u8"),
+    "the suite": ("test-emulator", '[suite]\nmlp = ["u8"]', "suite.mlp: u8"),
+    "a backend": (
+        "test-emulator --backend lpai",
+        f'{MODEL}schemes = ["16a16w"]',
+        "models.net.schemes: 16a16w",
+    ),
+    "part of a backend's": (
+        "test-emulator --backend lpai",
+        f'{MODEL}schemes = ["8a8w", "fp16"]',
+        "models.net.schemes: fp16",
+    ),
+    "limits of the usual backend": (
+        "test-emulator",
+        f"{MODEL}[backends.htp.fp16]\nmin_sqnr_db_all = 90",
+        "backends.htp has no effect",
+    ),
+    "an override of one's own model": (
+        "test-emulator",
+        f'{MODEL}[[override]]\nmodel = "net"\nscheme = "fp16"\nlimits = {{}}\nreason = "r"',
+        "move its limits to [models.net.limits.fp16]",
+    ),
+    "an override of no model": (
+        "test-emulator",
+        '[[override]]\nmodel = "mpl"\nscheme = "fp16"\nlimits = {}\nreason = "r"',
+        "nearest model of the suite is mlp",
+    ),
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model, and no QNN: a call that is not refused ends with another exit code."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "nothing is provisioned"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("def factory(): ...\n")
+    (tmp_path / "net.onnx").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "text", "told"), KEYS.values(), ids=KEYS)
+def test_a_key_without_effect_is_refused(
+    repository: Path, words: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "qnn.toml").write_text(f'extends = "default"\n{text}\n')
+    assert main([*shlex.split(words), "--offline"]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+
+
+def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: Path) -> None:
+    (repository / "qnn.toml").write_text(f'extends = "default"\n{MODEL}schemes = ["u8"]\n')
+    call = ["test-emulator", "--scheme", "fp16", "--offline"]
+    assert main(call) in {ExitCode.ENVIRONMENT, ExitCode.DOWNLOAD}
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("test-emulator --list --record", "--record"),
+        ("test-emulator --list --scheme fp16", "--scheme"),
+        ("test-emulator --suite faults --strict-noise", "--strict-noise"),
+        ("test-emulator --backend gpu --estimate", "--estimate"),
+        ("test-onnx --model net.onnx --direct --embed-mode 0", "--embed-mode"),
+        ("test-onnx --model net.onnx --option backend_type=cpu --estimate", "--estimate"),
+        ("estimate --calibrate report.json --model mlp", "--model"),
+        ("estimate --calibrate report.json --trace out", "--trace"),
+        ("test-llm --project . --prompt Once", "--prompt"),
+        ("test-llm --program x.pte --tokenizer t.json --context 128", "--context"),
+        ("test-llm --program x.pte --tokenizer t.json --keep-artifacts k", "--keep-artifacts"),
+        ("test-llm --weights w.bin --tokenizer t.bin --model stories260k", "--model"),
+        ("fuzz --graph broadcast-add-before-norm --minutes 3", "--minutes"),
+        ("report --schema --base report.json", "--base"),
+        ("report --trend . --sarif x.sarif", "--sarif"),
+        ("report . --annotate --summary", "--annotate"),
+        ("judge . --by phone", "--by"),
+        ("versions-matrix --known --sdk 2.49.40", "--sdk"),
+        (f"init --policy-only --uses a/b@{'0' * 40}", "--uses"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    repository: Path, words: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(words)) == ExitCode.USAGE
+    assert flag in capsys.readouterr().err
