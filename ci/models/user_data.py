@@ -162,6 +162,8 @@ def read_value(reference: str, made: Any) -> float:
     FailedError if it is NaN or infinite."""
     name = Path(reference).name
     try:
+        if isinstance(made, str | bytes | bytearray):  # float() would read a number from a text
+            raise TypeError
         value = float(made)
     except Exception as error:  # the object may be of a user's class
         shape = f" and shape {list(made.shape)}" if hasattr(made, "shape") else ""

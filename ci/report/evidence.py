@@ -232,12 +232,20 @@ def find_faults(
     compiled. If ``wanted`` is given, the limits must not be weaker than those that it returns.
     """
     result = statement.predicate
-    if not any(subject.digest.get("sha256") == sha256 for subject in statement.subject):
-        told = ", ".join(subject.digest.get("sha256", "none")[:16] for subject in statement.subject)
-        yield (
-            f"the evidence is about a program with SHA-256 {told}, but this program has SHA-256 "
-            f"{sha256[:16]}"
-        )
+    # The other subjects are files that the program needs, which prove nothing by themselves.
+    program, *parts = statement.subject
+    if program.digest.get("sha256") != sha256:
+        told = program.digest.get("sha256", "none")[:16]
+        if any(part.digest.get("sha256") == sha256 for part in parts):
+            yield (
+                f"the evidence is about the program {program.name} with SHA-256 {told}, of which"
+                " this file is only a part"
+            )
+        else:
+            yield (
+                f"the evidence is about a program with SHA-256 {told}, but this program has SHA-256 "
+                f"{sha256[:16]}"
+            )
     if result.result not in PASSES:
         yield (
             f"the evidence states the result {result.result}; failed tests: "

@@ -27,7 +27,7 @@ from ci.models.user_models import (  # noqa: E402  # noqa: E402
     is_function,
     read_arrays,
 )
-from provisioning.errors import FailedError, QnnCiError  # noqa: E402
+from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -338,3 +338,10 @@ def test_global_python_and_numpy_settings_of_a_factory_are_undone(place: Path) -
     assert user_code.call_function(f"{place}/strict.py:make") == "error"
     sys.modules.pop("model_strict")
     assert (warnings.filters[:], np.geterr(), sys.stdout, sys.stderr) == before
+
+
+@pytest.mark.parametrize("result", ["1.0", b"1.0", bytearray(b"1")])
+def test_a_metric_that_returns_a_text_with_a_number_is_refused(result: object) -> None:
+    with pytest.raises(UsageError, match="did not return a number") as caught:
+        user_data.read_value("net.py:score", result)
+    assert type(result).__name__ in caught.value.why

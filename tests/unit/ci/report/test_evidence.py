@@ -163,8 +163,10 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
     assert [one.predicate.result for one in found] == ["PASSED", "WARNED"]
     assert [one.predicate.find(CASE).annotations["soc"] for one in found] == [first.soc, "SM8750"]
     assert list(find_faults(found[0], SHA256, BUILD, lambda _: rule)) == []
-    (fault,) = find_faults(found[1], "b" * 64, BUILD, lambda _: rule)
+    (fault,) = find_faults(found[1], "a" * 64, BUILD, lambda _: rule)
     assert fault.startswith("no control was rejected, so nothing shows that the gate rejects")
+    part, _ = find_faults(found[1], "b" * 64, BUILD, lambda _: rule)
+    assert "of which this file is only a part" in part
     both = replace(report, cases=(first, replace(first, status=Status.FAILED, soc="SM8750")))
     (path,) = write_evidence(both, tmp_path, "0.1.0", digests)
     assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
