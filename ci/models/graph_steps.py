@@ -100,6 +100,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
+    - ``recalled``: 1 if an earlier call of a layer reads the same bias
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
       float16, see find_short
@@ -346,6 +347,7 @@ class _Reader:
         }
         self.values: dict[Any, Any] = {}
         self.factors: dict[Any, float] = {}
+        self.biases: set[str] = set()  # those that a layer has read
 
     def read(self) -> Iterator[Step]:
         from ci.models.user_code import find_origin
@@ -366,6 +368,8 @@ class _Reader:
                 is_step = getattr(own, "op", "") == "call_function" and own not in self.values
                 sources.append(own.name if is_step else "")
             numbers = measure_step(operands, dict(_list_numbers(node)))
+            if self._is_recalled(node):
+                numbers["recalled"] = (1.0,)
             if name == ATTENTION:
                 numbers["mask"] = (self._measure_mask(node),)
             elif name in CASTS:
@@ -374,6 +378,16 @@ class _Reader:
                 numbers.setdefault("value", (0.0,))
             given, shape, origin = tuple(operands), _find_shape(node), find_origin(node)
             yield Step(node.name, name, given, tuple(sources), shape, numbers, origin)
+
+    def _is_recalled(self, node: Any) -> bool:
+        """Return whether an earlier call of a layer reads the bias of this one."""
+        given = {argument.name: value for argument, value in _list_arguments(node)}
+        bias = _look_through(given.get("bias"))
+        if "weight" not in given or getattr(bias, "name", "") not in self.held:
+            return False
+        is_first = bias.name not in self.biases
+        self.biases.add(bias.name)
+        return not is_first
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
         """Yield the tensors that a node reads, and its numeric operands, such as a factor or an

@@ -529,3 +529,67 @@ def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> N
     ):
         steps = describe(lambda x, s, call=call: call(x, s) + x.flatten()[0], X, scale)
         assert steps["add"].operands[0].magnitude == magnitude
+
+
+class Packed(nn.Module):
+    """Attention with a joint projection, whose parts are found in one of three ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.joint = way, nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        joint, batch = self.joint(x), x.shape[0]
+        if self.way == "chunk":
+            cut = (one.view(batch, 5, 2, 8).transpose(1, 2) for one in joint.chunk(3, -1))
+        elif self.way == "permute":
+            cut = joint.view(batch, 5, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            cut = (one.transpose(1, 2) for one in joint.unflatten(-1, (3, 2, 8)).unbind(2))
+        return torch.nn.functional.scaled_dot_product_attention(*cut)
+
+
+class Levels(nn.Module):
+    """A head for two levels."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(4, 4, 1, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.head(x), self.head(x[..., ::2])
+
+
+class Skipped(nn.Module):
+    """A convolution with a batch norm whose result is used with and without another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.body(x)
+        return x + self.norm(x).relu()
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "scheme", "name"),
+    [
+        (Packed("permute"), (2, 5, 16), "8a8w", "joint-projection-of-batch"),
+        (Packed("permute"), (2, 5, 16), "16a8w", "joint-projection-of-batch"),
+        (Packed("unbind"), (2, 5, 16), "8a8w", "joint-projection-unbound"),
+        (Packed("permute"), (1, 5, 16), "8a8w", ""),
+        (Packed("permute"), (2, 5, 16), "fp16", ""),
+        (Packed("chunk"), (2, 5, 16), "8a8w", ""),
+        (Levels(bias=True), (1, 4, 6, 6), "8a8w", "bias-of-first-call"),
+        (Levels(bias=False), (1, 4, 6, 6), "8a8w", ""),
+        (Levels(bias=True), (1, 4, 6, 6), "fp16", ""),
+        (Skipped(), (1, 4, 6, 6), "8a8w", "batch-norm-folded-in-use"),
+    ],
+)
+def test_what_strangers_wrote_has_its_fault(
+    net: nn.Module, shape: tuple[int, ...], scheme: str, name: str
+) -> None:
+    steps = describe_steps(net.eval(), (torch.zeros(shape),))
+    assert {one.fault for one in match_faults(steps, scheme, "2.49.40")} == ({name} - {""})
