@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.judged import CaseJudge
+from ci.cases.engine import Compiled, Delegation
+from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Certainty, Finding
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
 from ci.facts.kinds import NOISE as NOISE_KIND
+from ci.facts.known_fault import KnownFault
 from ci.judging.gate import judge
 from ci.judging.verdict import (
     APART,
@@ -22,12 +24,13 @@ from ci.judging.verdict import (
     FLOAT16,
     OTHER_FORM,
     UINT8,
+    CaseFigures,
     advise_on_figures,
     find_patterns,
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import OutputPart, Range, TensorInfo
-from ci.report.schema import Status, Threshold
+from ci.report.schema import Status, Threshold, TypeShare
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
 from tests.stand_ins.reports import say
@@ -147,3 +150,51 @@ def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
         "quantize the model" in judge_case.end(Status.FAILED, [found], log).case.reason
     ) == helps
     assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
+
+
+@pytest.mark.parametrize(
+    ("is_scheme", "cured_db", "predicted_db", "figures"),
+    [
+        (True, 40.1, 38.0, ("19.5 dB", "40.1 dB", "measured")),
+        (True, 25.0, 38.0, ()),
+        (True, None, 60.0, ()),
+        (False, None, 50.0, ("38.0 dB", "50.0 dB", "predicted")),
+        (False, None, 41.0, ()),
+    ],
+)
+def test_a_passed_case_warns_of_what_a_known_fault_costs(
+    is_scheme: bool,
+    cured_db: float | None,
+    predicted_db: float,
+    figures: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    fault = KnownFault(
+        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
+        line=3, is_scheme=is_scheme,
+    )  # fmt: skip
+    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case.evidence.figures = CaseFigures(
+        sqnr_db=19.4, sqnr_db_quantized=38.0, predicted_sqnr_db=predicted_db, sqnr_db_scheme=19.5
+    )
+    judge_case.measure_remedy = lambda _: cured_db  # type: ignore[method-assign]
+    warnings = [*judge_case.warn_of_faults()]
+    assert len(warnings) == bool(figures)
+    assert all(
+        figure in warning for warning in warnings for figure in ("norm [net.py:3]", *figures)
+    )
+
+
+@pytest.mark.parametrize(
+    ("floats", "scheme", "words"),
+    [(9, "u8", "90%"), (1, "u8", ""), (9, "8a8w", "90%"), (9, "fp16", "")],
+)
+def test_a_quantized_program_that_is_mostly_float_says_so(
+    floats: int, scheme: str, words: str
+) -> None:
+    types = (TypeShare(type="float", operators=floats), TypeShare(type="8 bit", operators=1))
+    delegation = Delegation(1, 0, 1)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation, types=types)
+    warnings = [*find_floats(compiled, CaseSpec("mlp", Scheme(scheme), "SM8650"))]
+    assert [words in warning for warning in warnings] == [True] * bool(words)
