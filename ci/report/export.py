@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ci.report.annotation import OWN_TOOL
-from ci.report.write import LIMIT_BYTES, read_unchecked
+from ci.report.write import LIMIT_BYTES
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import (
     UserFolder,
@@ -23,11 +23,17 @@ from provisioning.console.user_folder import (
     write_output,
 )
 from provisioning.documents import DocumentError, decode_json, read_bytes
-from provisioning.errors import UsageError
 
-PAGE = b'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="'
+PAGE = b'Content-Security-Policy" content="default-src &#39;none&#39;; style-src &#39;sha256-'
 SUITES, CONTROLS = b"<testsuites ", b'.controls"'
+REPORT_FILES = ("index.html", "junit.xml", "report.json")
 START_BYTES = 1 << 12
+
+
+class _Head(Struct):
+    schema_version: int
+    session: str
+    cases: list[Any]
 
 
 class _Driver(Struct):
@@ -59,11 +65,11 @@ def export_files(
     published.say_aside(progress)
 
 
-def export_log(log: Mapping[str, Any], path: Path, *, force: bool = False) -> None:
+def export_log(log: Mapping[str, Any], path: Path, *, force: bool = False) -> Path | None:
     """Write a SARIF log to a file or a pipe. Raises UsageError if it would replace another file,
-    unless ``force`` is true, and StoreError."""
+    and StoreError. With ``force``, the other file is renamed, and its new path is returned."""
     data = json.dumps(log, indent=1).encode() + b"\n"
-    write_output(path, data, is_own_log, describe_fix("--sarif"), force=force)
+    return write_output(path, data, is_own_log, describe_fix("--sarif"), force=force)
 
 
 def check_export(path: Path | None, option: str, *, force: bool = False) -> None:
@@ -71,6 +77,13 @@ def check_export(path: Path | None, option: str, *, force: bool = False) -> None
     if path:
         recognise = is_own_log if option == "--sarif" else is_report_file
         require_output(path, recognise, describe_fix(option), force=force)
+
+
+def check_session(directory: Path) -> None:
+    """Raise UsageError if a report in the directory of a session would replace a file of the
+    user's."""
+    for name in REPORT_FILES:
+        check_export(directory / name, "--reports")
 
 
 def describe_fix(option: str) -> str:
@@ -81,11 +94,11 @@ def describe_fix(option: str) -> str:
 def is_report_file(path: Path) -> bool:
     """Return whether a file has the content of one that this project writes for a report."""
     try:
-        if path.name == "report.json":
-            read_unchecked(path)
-            return True
         data = read_bytes(path, LIMIT_BYTES)
-    except (OSError, UsageError):
+        if path.suffix == ".json":
+            decode_json(data, _Head)  # also of a version that cannot be read any more
+            return True
+    except (OSError, DocumentError):
         return False
     start = data[:START_BYTES]
     return PAGE in start or (SUITES in start and CONTROLS in data)

@@ -104,8 +104,8 @@ def append_summary(document: Document, environ: Mapping[str, str] = os.environ) 
     return Provider(environ).add_summary(text)
 
 
-def write_sarif(report: Report, path: Path, *, force: bool = False) -> None:
-    """Write the failures as SARIF to ``path``. Raises errors as export_log does."""
+def write_sarif(report: Report, path: Path, *, force: bool = False) -> Path | None:
+    """Write the failures as SARIF to ``path``, and return and raise what export_log does."""
     rules = {kind.id: kind.meaning for kind in read_kinds()}
     results = render_annotations([*rules], make_annotations(report))
-    export_log(render_log(OWN_TOOL, read_version(), ROOT, rules, results), path, force=force)
+    return export_log(render_log(OWN_TOOL, read_version(), ROOT, rules, results), path, force=force)

@@ -64,8 +64,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.to:
         export_files(render_files(report), args.to, progress, force=args.force)
         progress.step(f"written to {shown_path(args.to)}")
-    if args.sarif:
-        publishing.write_sarif(report, args.sarif, force=args.force)
+    if args.sarif and (aside := publishing.write_sarif(report, args.sarif, force=args.force)):
+        progress.step(f"an existing file was renamed: it is now {shown_path(aside)}")
     text = render_text(report, args)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 

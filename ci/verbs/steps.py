@@ -32,7 +32,7 @@ from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.claim import claim_reports
-from ci.report.export import check_export
+from ci.report.export import check_export, check_session
 from ci.report.schema import Report
 from ci.report.text import align_rows
 from ci.report.write import encode_report, report_data
@@ -85,6 +85,7 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
     check_values(args)
     if not args.list:
         claim_reports(args.reports / session)
+        check_session(args.reports / session)
         if args.keep_artifacts:
             require_writable(args.keep_artifacts)
         if args.sarif and args.sarif.is_dir():

@@ -304,16 +304,19 @@ def require_no_link(path: Path) -> None:
 
 def write_output(
     path: Path, data: bytes, recognise: Recognise, fix: str, *, force: bool = False
-) -> None:
+) -> Path | None:
     """Write the single file that an option of the user names. It replaces a file that ``recognise``
     accepts; another one is the user's, and is refused, or renamed with ``force``. Pipes and devices
-    are written in place. Raises UsageError and StoreError."""
+    are written in place. Return the new path of a renamed file. Raises UsageError and
+    StoreError."""
+    aside = None
     with explain_writes(path):
         if not is_stream(path):
             require_output(path, recognise, fix, force=force, data=data)
             if force and not _is_free(path, recognise, data):
-                move_aside(path)
+                aside = move_aside(path)
         write_whole(path, data)
+    return aside
 
 
 def require_output(

@@ -1,0 +1,64 @@
+"""Files of reports in folders of the user's, through the verb."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.report.schema import Report
+from ci.report.write import render_files, write_report
+from ci.verbs.steps import check_session
+from provisioning.errors import ExitCode, UsageError
+
+FILES = ("index.html", "junit.xml", "report.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_the_user_is_refused_or_renamed(
+    report: Report, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_report(report, tmp_path / "run")
+    target = tmp_path / "site"
+    target.mkdir()
+    (target / name).write_text("{}")
+    words = ["report", str(tmp_path / "run"), "--to", str(target)]
+    assert main(words) == ExitCode.USAGE
+    assert name in capsys.readouterr().err
+    assert [path.name for path in target.iterdir()] == [name]
+    with pytest.raises(UsageError, match=name):
+        check_session(target)
+    assert main([*words, "--force"]) == ExitCode.OK
+    assert (target / f"{name}.old").read_text() == "{}"
+    check_session(target)
+    (target / name).write_text((target / name).read_text() + "\n")
+    assert main(words) == ExitCode.USAGE
+    assert "was changed" in capsys.readouterr().err
+
+
+def test_reports_of_earlier_versions_are_replaced(report: Report, tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for name, data in render_files(report).items():
+        target.mkdir(exist_ok=True)
+        (target / name).write_bytes(data)
+    content = json.loads((target / "report.json").read_text())
+    (target / "report.json").write_text(json.dumps({**content, "schema_version": 1}))
+    check_session(target)
+    write_report(report, tmp_path / "new")
+    assert main(["report", str(tmp_path / "new"), "--to", str(target)]) == ExitCode.OK
+
+
+def test_a_sarif_file_replaces_only_a_log_of_this_project(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path / "run")
+    log, other = tmp_path / "out.sarif", tmp_path / "other.sarif"
+    words = ["report", str(tmp_path / "run"), "--sarif"]
+    assert main([*words, str(log)]) == main([*words, str(log)]) == ExitCode.OK
+    theirs = json.loads(log.read_text())
+    theirs["runs"][0]["tool"]["driver"]["name"] = "their linter"
+    other.write_text(json.dumps(theirs))
+    assert main([*words, str(other)]) == ExitCode.USAGE
+    assert json.loads(other.read_text()) == theirs
+    assert main([*words, str(other), "--force"]) == ExitCode.OK
+    assert json.loads((tmp_path / "other.sarif.old").read_text()) == theirs
