@@ -19,7 +19,7 @@ from tests.stand_ins.kills import read_tree, run_until
 from tests.unit.ci.mend.test_policy import mended
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20
-USERS = {".gitignore": b"*.pyc\r\n", "README.md": b"mine", "qnn.toml": b"# mine\n"}
+USERS = {".gitignore": b"*.pyc\r\n", "notes.txt": b"mine", "qnn.toml": b"# mine\n"}
 POOL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,8,14,14] x) => (float[1,8,7,7] y)
     { y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(x) }"""
@@ -78,7 +78,7 @@ def test_init_continues_after_a_kill(
         assert main(words) == ExitCode.OK
 
     files = kill_at_each_instant(tmp_path, prepare, run, step=step)
-    assert files["README.md"] == b"mine"
+    assert files["notes.txt"] == b"mine"
     assert files[".gitignore"] == b"*.pyc\r\nreports/\r\n/before/\r\n/kept/\r\n"
     assert files.get("qnn.toml.old") == (USERS["qnn.toml"] if force else None)
 
