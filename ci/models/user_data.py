@@ -161,10 +161,10 @@ def read_value(reference: str, made: Any) -> float:
     """Return a metric's result as a number. Raises UsageError if it is not a number, and
     FailedError if it is NaN or infinite."""
     name = Path(reference).name
+    # float() would read a number from a text.
+    number: Any = None if isinstance(made, str | bytes | bytearray) else made
     try:
-        if isinstance(made, str | bytes | bytearray):  # float() would read a number from a text
-            raise TypeError
-        value = float(made)
+        value = float(number)
     except Exception as error:  # the object may be of a user's class
         shape = f" and shape {list(made.shape)}" if hasattr(made, "shape") else ""
         why = f"it returned an object of type {type(made).__name__}{shape}"

@@ -243,8 +243,8 @@ def find_faults(
             )
         else:
             yield (
-                f"the evidence is about a program with SHA-256 {told}, but this program has SHA-256 "
-                f"{sha256[:16]}"
+                f"the evidence is about a program with SHA-256 {told}, but this program has"
+                f" SHA-256 {sha256[:16]}"
             )
     if result.result not in PASSES:
         yield (
