@@ -204,10 +204,20 @@ def list_packages(group: str, executorch: str = "") -> list[str]:
 
 
 def is_made(environment: Path, group: str, executorch: str = "") -> bool:
-    """Return whether an environment is complete, and was created for its group's current packages
-    in pyproject.toml and for the running version of Python."""
-    stamp = environment / "installed.sha256"
-    return stamp.is_file() and stamp.read_text() == digest_group(group, executorch)
+    """Return whether an environment is complete, was created for its group's current packages in
+    pyproject.toml and for the running version of Python, and this user can run its Python. One of
+    another user, or whose Python was removed, is not."""
+    try:
+        stamp = (environment / "installed.sha256").read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return can_run(environment) and stamp == digest_group(group, executorch)
+
+
+def can_run(environment: Path) -> bool:
+    """Return whether this user can run the Python of an environment."""
+    python = environment / "bin" / "python"
+    return os.access(python, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def digest_group(group: str, executorch: str = "") -> str:
@@ -224,10 +234,10 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
     require_host(session, group)
     environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"
-    if is_made(environment, group, executorch) and python.exists():
+    if is_made(environment, group, executorch):
         return python
     with locked(session, environment.with_name(f"{environment.name}.lock")):
-        if not (is_made(environment, group, executorch) and python.exists()):
+        if not is_made(environment, group, executorch):
             install(session, environment, group, executorch)
     return python
 
@@ -278,7 +288,11 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
     """Create an environment with the group's packages. It counts as complete only after all of them
     are installed."""
     stamp = environment / "installed.sha256"
-    stamp.unlink(missing_ok=True)
+    try:
+        stamp.unlink(missing_ok=True)
+    except OSError as error:
+        cause = f"{environment} cannot be written ({error.strerror})"
+        fail(session, DOWNLOAD, f"{cause}; remove it, or {MOVE}")
     wanted = list_packages(group, executorch)
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-q", "--no-compile"]
@@ -445,36 +459,44 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     """Run a verb with ``words`` in the environment that it needs for them."""
     group = ask_ci("--environment", verb, *words)
-    if group in LARGE and verb in CHECKED and is_refused(session, group, verb, *words):
+    if group in LARGE and needs_only_core(session, group, verb, *words):
         group = "core"
     if group in LARGE:
         fetch_library(session, group)
     lowers = verb in {"test-emulator", "test-upstream", "audit"}
     executorch = choose_executorch(session) if lowers else ""
     name = "onnx" if {"onnx", "onnx-sdk"} & {*words} else "lowering"
-    python = find_environment(session, name) / "bin" / "python"
-    if verb == "doctor" and python.exists() and "--python" not in " ".join(words):
-        words = (*words, "--python", str(python))  # the doctor itself needs no torch
+    lowering = find_environment(session, name)
+    if verb == "doctor" and can_run(lowering) and "--python" not in " ".join(words):
+        # The doctor itself needs no torch.
+        words = (*words, "--python", str(lowering / "bin" / "python"))
     run_module(session, group, "ci", verb, *words, executorch=executorch)
 
 
-# Verbs that check their arguments and then, before anything else, that torch is installed.
-CHECKED = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "mend", "localise"}
+# What people run without arguments. Only a policy can then be wrong.
+BARE = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "fuzz"}
+POLICY = "qnn.toml"
 
 
-def is_refused(session: nox.Session, group: str, verb: str, *words: str) -> bool:
-    """Return whether a verb refuses ``words``, or this Python. The small environment shows this
-    before that of the group, which takes minutes, is installed. If it is, the verb itself shows
-    it."""
+def needs_only_core(session: nox.Session, group: str, verb: str, *words: str) -> bool:
+    """Return whether the small environment is enough for this call of a verb, because the verb
+    refuses ``words`` or this Python, or needs none of the group's packages for them. Verbs check
+    their arguments first, and then that these packages are installed. So a mistake is reported
+    before the group is installed, which takes minutes."""
     require_host(session, group)
     if verb == "test-onnx" and sys.version_info < (3, 11):
         return True
-    if not words or is_made(find_environment(session, group), group):
+    caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
+    has_policy = any((folder / POLICY).exists() for folder in (caller, *caller.parents))
+    is_plain = not words and verb in BARE and not has_policy
+    if is_plain or is_made(find_environment(session, group), group):
         return False
     command = [str(make_environment(session, "core")), "-m", "ci", verb, *words]
     env = {**os.environ, "QNN_CI_SESSIONS": list_sessions(session)}
+    if verb == "setup":  # works without the packages, and reports that they are missing
+        env["QNN_CI_ONLY_PARSE"] = "1"
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
-    return ended.returncode == USAGE
+    return ended.returncode == USAGE or (ended.returncode == 0 and verb != "setup")
 
 
 def run_build(session: nox.Session, verb: str, *words: str) -> None:

@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -88,18 +88,35 @@ def parse_python(text: str) -> set[str]:
     """Return the dotted names that a Python file imports, also within functions. Relative ones
     start with their dots. If the file cannot be parsed, every dotted name in its text counts."""
     try:
-        nodes = [*ast.walk(ast.parse(text))]
+        statements = [*walk_statements(ast.parse(text))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set(DOTTED.findall(text))
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
+    names: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            names.update(alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            module = "." * statement.level + (statement.module or "")
             joint = "" if module.endswith(".") else "."
-            found.update([module, *(f"{module}{joint}{alias.name}" for alias in node.names)])
-    return found
+            names.update([module, *(f"{module}{joint}{alias.name}" for alias in statement.names)])
+    return names
+
+
+# The fields of statements, handlers and cases that contain statements.
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def walk_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a module, also nested ones. ast.walk would also visit expressions,
+    which are most of the nodes and contain no imports."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in BLOCKS:
+            nodes = getattr(node, block, None)
+            if isinstance(nodes, list):  # the body of a lambda or conditional is an expression
+                waiting += nodes
 
 
 class TreeFiles:
@@ -141,10 +158,15 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Reach:
-    """The first files of a session and everything that they depend on. ``parents`` maps each of
-    these files to the file that depends on it, or to "" if it is a first file."""
+    """The first files of a session and everything that they depend on. They are found when they are
+    first needed: a plan without changes parses no file."""
 
-    parents: Mapping[str, str]
+    find_parents: Callable[[], Mapping[str, str]]
+
+    @cached_property
+    def parents(self) -> Mapping[str, str]:
+        """For each of the files, the file that depends on it, or "" for a first file."""
+        return self.find_parents()
 
     def __contains__(self, path: str) -> bool:
         return path in self.parents
@@ -173,6 +195,9 @@ class Graph:
 
     def follow(self, starts: Iterable[str]) -> Reach:
         """Return the files reached from ``starts``, including ``starts``."""
+        return Reach(partial(self._find_parents, tuple(starts)))
+
+    def _find_parents(self, starts: Iterable[str]) -> dict[str, str]:
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
@@ -188,7 +213,7 @@ class Graph:
                         found.setdefault(inner, path)
             parents.update(found)
             wave = list(found)
-        return Reach(parents)
+        return parents
 
 
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"

@@ -150,8 +150,10 @@ class Repository:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is
         empty."""
         changes = self.list_changes(base, head)
-        old, before = self.read_tree(base)
         new, after = self.read_tree(head)
+        if not changes:
+            return Difference(after, after, changes)
+        old, before = self.read_tree(base)
         keys = compare_keys(old, new, changes)
         return Difference(before, after, changes, keys)
 
@@ -188,7 +190,8 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, set[str]]) -
     def read_many(paths: Iterable[str]) -> Mapping[str, set[str]]:
         keys = {one: f"{one} {tree.digest(one)}" for one in paths if one.endswith(READ)}
         new = [path for path, key in keys.items() if key not in known]
-        tree.read_all(new)
+        if new:  # all at once: of a revision, each reading starts a git process
+            tree.read_all(path for path in files.files if path.endswith(READ))
         known.update({keys[path]: parse_python(read(path)) for path in new})
         return {path: known[key] for path, key in keys.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,13 +28,16 @@ BUILD_FILES = tuple(
 NOT_SOURCES = frozenset({"build", "node_modules", "Pods", "third_party", "third-party"})
 
 
-def read_app(path: Path, scratch: Path) -> list[AppUnit]:
-    """Return the app at ``path``, with one unit per directory of ABIs. Raises UsageError if it is
+def read_app(
+    path: Path, scratch: Path, skip: Callable[[Path], None] = lambda _: None
+) -> list[AppUnit]:
+    """Return the app at ``path``, with one unit per directory of ABIs. ``skip`` is called with each
+    directory that is searched for the app's, and cannot be read. Raises UsageError if it is
     not an app, UnfitError for an LFS pointer, IntegrityError for a damaged or hostile archive, and
     OSError if a file cannot be read."""
     reader, path = ArchiveReader(scratch), path.absolute()
     if path.is_dir():
-        units = list(_read_directory(path, reader))
+        units = list(_read_directory(path, reader, skip))
     elif path.is_file():
         units = [reader.read_file(path)]
     else:
@@ -69,7 +72,9 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
     )
 
 
-def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
+def _read_directory(
+    root: Path, archives: ArchiveReader, skip: Callable[[Path], None]
+) -> Iterator[AppUnit]:
     """Yield the apps in a directory. They are read from the first of these that exists:
     directories named after ABIs, the APKs of one app, or a manifest alone. Raises UsageError if
     none of these exists, or for sources with Gradle's build files."""
@@ -79,7 +84,7 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
             why="Gradle decides what it packages, strips and compresses",
             fix="build the APK or the AAR and pass it; for the libraries alone, pass jniLibs",
         )
-    places = list(_walk(root, 0))
+    places = list(_walk(root, 0, skip))
     parents = sorted({place.parent for place in places if place.name in ABIS})
     if parents:
         for parent in parents:
@@ -132,15 +137,22 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
     )
 
 
-def _walk(place: Path, depth: int) -> Iterator[Path]:
+def _walk(place: Path, depth: int, skip: Callable[[Path], None]) -> Iterator[Path]:
     """Yield the directory, and all directories below it that may contain sources, to a depth of
     MAX_DEPTH. Symbolic links are yielded but not followed."""
     yield place
     if place.is_symlink() or depth > MAX_DEPTH or place.name in ABIS:
         return
-    for path in sorted(place.iterdir()):
+    try:
+        paths = sorted(place.iterdir())
+    except PermissionError:
+        if not depth:
+            raise
+        skip(place)
+        return
+    for path in paths:
         if path.name not in NOT_SOURCES and not path.name.startswith(".") and path.is_dir():
-            yield from _walk(path, depth + 1)
+            yield from _walk(path, depth + 1, skip)
 
 
 def _relative(root: Path, path: Path) -> str:

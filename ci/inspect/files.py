@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ci.inspect.apps import find_texts
+from ci.inspect.apps import MANIFEST, find_texts
 from ci.inspect.compat import Runtime
 from provisioning.archives.layout import Limits, check_members
 from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
@@ -40,6 +40,8 @@ from provisioning.versions import is_version, parse_version
 
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
 PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
+# An app without libraries has these; in a set of APKs, each file is one.
+APP_FILES = {MANIFEST, "base/manifest/AndroidManifest.xml", "base.apk", "classes.jar"}
 MAX_UNPACKED = 4 << 30
 KEPT_PROGRAMS = "`qnn-ci test-emulator --keep-artifacts DIR` writes DIR/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
@@ -137,6 +139,8 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
         with TemporaryDirectory() as scratch:
             files = unpack_files(path, Path(scratch))
             found = [inspect_file(file, inner) for inner, file in files]
+        with closing(FileSource(path)) as source:
+            names = {member.name for member in read_directory(source)}
     except QnnCiError as error:
         return Inspected(name, "package", size, f"cannot be unpacked: {error.why}")
     # Most .bin files of an app do not belong to QNN.
@@ -147,6 +151,8 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     )
     bad = [entry.file for entry in entries if entry.damage]
     damage = f"contains files that cannot be used: {', '.join(bad[:4])}" if bad else ""
+    if not entries and not names & APP_FILES:
+        damage = "is an archive without a library, a program or an app"
     return Inspected(name, "package", size, damage, entries=entries)
 
 

@@ -386,7 +386,8 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Finding]:
             f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs",
             figures=(Figure(name=metric.name, value=shifted),),
             advice=advise(
-                fix="use labels and inputs that vary, or a smaller max_drop", proof=Proof.PROVEN
+                fix="use a trained model, labels and inputs that vary, or a smaller max_drop",
+                proof=Proof.PROVEN,
             ),
         )
 

@@ -23,6 +23,9 @@ DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
 Inputs = tuple[Tensor, ...]
 # A dict is how users write keyword arguments.
 POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
+ADD_BATCH = (
+    "add the batch axis: array[:, None] to an array of all samples, or tensor[None] to each sample"
+)
 CONSTANT = "make it a constant of the module: a program for QNN takes only tensors"
 ORIGINAL = "return the original module: the session calls torch.export itself"
 
@@ -66,6 +69,13 @@ def fit_sets(
     as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
+        if lacks_batch(inputs, as_tuples[0]):
+            raise UsageError(
+                f"{name} has samples without the batch axis",
+                why=f"it has {_describe(inputs, len(sets))}, and needs"
+                f" {_describe(as_tuples[0], len(sets))}: samples of the shape of the example",
+                fix=ADD_BATCH,
+            )
         if _describe(inputs) != _describe(as_tuples[0]):
             raise UsageError(
                 f"{name} has a sample whose shapes or dtypes differ from those of the example",
@@ -76,8 +86,15 @@ def fit_sets(
     return as_tuples
 
 
-def _describe(inputs: Inputs) -> str:
-    rows = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in inputs)
+def lacks_batch(sample: Sequence[Any], example: Sequence[Any]) -> bool:
+    """Return whether the arrays of a sample have the shapes of the example's without their first
+    axis, which is the most common mistake in a file of samples."""
+    shapes = [list(array.shape) for array in sample]
+    return any(shapes) and shapes == [list(array.shape)[1:] for array in example]
+
+
+def _describe(inputs: Inputs, *samples: int) -> str:
+    rows = (f"{str(t.dtype).removeprefix('torch.')}{[*samples, *t.shape]}" for t in inputs)
     return f"({', '.join(rows)})"
 
 

@@ -298,6 +298,13 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
         raise UsageError(f"{word!r} has no function name", fix=fix)
     is_named = has_function or (kind and file and not is_model)
     path = Path(os.path.abspath(file if is_named else word))  # noqa: PTH100
+    if not kind and path.is_dir():
+        raise UsageError(
+            f"{word!r} is a directory, which is not read for samples",
+            why="how its files become tensors (size, order of channels, scale) is not known",
+            fix="write a file.py:function that returns one tuple of tensors per file:"
+            " `return [(prepare(Image.open(file)),) for file in sorted(folder.iterdir())]`",
+        )
     if not path.is_file():
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not has_function and not is_model:

@@ -217,6 +217,15 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             given = [given[0][name] for name in inputs] if named else [*given[0].values()]
         row = tuple(np.asarray(one).copy() for one in given)
         if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
+            shapes = [list(shape) for _, shape in inputs.values()]
+            if row and [list(array.shape) for array in row] == [shape[1:] for shape in shapes]:
+                arrays = (f"{array.dtype}{[len(sets), *array.shape]}" for array in row)
+                raise UsageError(
+                    f"{place} has samples without the batch axis",
+                    why=f"it has {', '.join(arrays)}, and needs"
+                    f" {_describe_ports(inputs, len(sets))}",
+                    fix="add the batch axis: array[:, None] to an array of all samples",
+                )
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(
                 f"{place} does not match the model",

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
+from typing import Literal
 
 import rich.table
 from rich import box
@@ -21,7 +22,13 @@ from ci.facts.finding import SHOWN, Finding, list_facts
 from ci.report.schema import Status
 from ci.report.text import NAME_CHARS, clean_log_line, clean_name
 from provisioning.console.caller import is_ci, translate_commands
-from provisioning.console.terminal import LEAST_COLUMNS, clean_message, count_columns
+from provisioning.console.terminal import (
+    LEAST_COLUMNS,
+    clean_message,
+    count_columns,
+    join_commands,
+    split_commands,
+)
 
 DIFF = ("-", "+")  # labels of lines that were there before, and that are there now
 AGAIN = "again"  # label of a command that repeats something
@@ -257,9 +264,15 @@ def _print_card(console: Console, card: Card) -> None:
     console.print(Text.assemble(head, f"  {clean_name(card.title)}"))
     log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
     for word, line in (*card.lines, *(("", one) for one in log)):
-        text = Text(clean_log_line(_label(word, line)))
-        for piece in [text] if word == AGAIN else text.wrap(console, console.width - 4):
-            console.print(Text.assemble("  | ", piece), soft_wrap=word == AGAIN)
+        plain = clean_log_line(_label(word, line))
+        text = Text(join_commands(plain))
+        overflow: Literal["ignore"] | None = "ignore" if text.plain != plain else None
+        pieces = (
+            [text] if word == AGAIN else text.wrap(console, console.width - 4, overflow=overflow)
+        )
+        for piece in pieces:
+            row = Text.assemble("  | ", split_commands(piece.plain))
+            console.print(row, soft_wrap=word == AGAIN or bool(overflow))
     console.print()
 
 

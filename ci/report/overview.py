@@ -26,7 +26,7 @@ PHASES = 6
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
-    *("equal", "SoC", "SQNR q", "delegated"),
+    *("equal", "SoC", "SQNR q", "delegated", "inputs", "verdicts"),
 )
 
 
@@ -157,9 +157,13 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
 
 
 def _list_worst(report: Report, names: Names) -> Iterator[Table]:
-    """Yield a table of the cases with the smallest margins to a limit, in dB. Yield nothing unless
-    at least two cases have a limit."""
-    margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
+    """Yield a table of the cases that did not fail with the smallest margins to a limit, in dB.
+    Yield nothing unless at least two of them have a limit."""
+    margins = [
+        (margin, case)
+        for case in report.cases
+        if case.status is not Status.FAILED and (margin := find_margin(report, case))
+    ]
     if len(margins) > 1:
         rows = []
         for (least, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]:

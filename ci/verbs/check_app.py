@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +150,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", **FLAG, help="treat warnings as errors")
 
 
+def warn_unreadable(progress: Progress, directory: Path) -> None:
+    progress.step(f"warning: {directory} cannot be read, so nothing in it was checked")
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     socs = [soc.upper() for soc in args.soc]
     for soc in socs:
         find_soc(soc)
     progress.step(f"reading {args.app.name}")
     with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci-app") as scratch:
-        units = read_app(args.app, scratch)
+        units = read_app(args.app, scratch, partial(warn_unreadable, progress))
         progress.step("judging")
         checked = [CheckedUnit(unit, tuple(judge_unit(unit, socs))) for unit in units]
         columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)

@@ -14,8 +14,11 @@ from pathlib import Path
 import msgspec
 
 from ci.audit.upgrade import Difference, compare, compare_faults, make_document
+from ci.cases.policy import LANES, read_emulator_policy
+from ci.cases.spec import select_cases
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
+from ci.models import schemes
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
@@ -43,11 +46,13 @@ from provisioning.files import (
     write_whole,
 )
 from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.targets import read_socs
 from provisioning.store.collect import FETCHED
 from provisioning.store.store import store_home
 from provisioning.versions import is_same, is_version, parse_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
+SCHEMES = {EMULATOR: schemes.EXECUTORCH, ONNX: schemes.ONNX}
 # Each package and the session that tries it. An argument may join several packages with "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
 FORMS = (
@@ -106,6 +111,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_word(word)
     claim_reports(args.reports)
     for word in words:
+        check_cases(word, args)
+    for word in words:
         require_engine(word, args)
     old, new = (find_side(word, args.session, progress) for word in words)
     if old.report and new.report:
@@ -148,15 +155,41 @@ def check_word(word: str) -> None:
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=f"pass {FORMS}")
 
 
+def find_session(word: str, default: str) -> str:
+    """Return the session that runs for an argument, or "" for a report. ``default`` is the session
+    for an SDK."""
+    if pins := split_pins(word):
+        return PACKAGES[pins[0][0]]
+    path = user_path(word)
+    return "" if path.is_file() or (path / "report.json").is_file() else default
+
+
+def check_cases(word: str, args: argparse.Namespace) -> None:
+    """Raise UsageError, as the session does, if the run of an argument cannot have the models,
+    schemes and SoCs of the command line."""
+    if session := find_session(word, args.session):
+        policy = read_emulator_policy(choose_policy(args.policy), LANES[session])
+        select_cases(
+            policy.suite,
+            sorted(read_socs()),
+            entries=policy.models,
+            models=args.model,
+            schemes=args.scheme,
+            soc_names=args.soc,
+            lane=SCHEMES[session],
+        )
+
+
 def require_engine(word: str, args: argparse.Namespace) -> None:
     """Raise UnfitError if this Python lacks a package that a run of the argument needs and that the
     argument does not name itself."""
-    pins, path = [name for name, _ in split_pins(word)], user_path(word)
-    if not pins and (path.is_file() or (path / "report.json").is_file()):
+    pins = [name for name, _ in split_pins(word)]
+    session = find_session(word, args.session)
+    if not session:
         return
     needed: tuple[str, ...] = ("torch", "executorch")
     extra = LOWERING
-    if (PACKAGES[pins[0]] if pins else args.session) == ONNX:
+    if session == ONNX:
         choice = [word for one in args.model for word in ("--model", one)]
         choice += ["--policy", str(args.policy)] if args.policy else []
         extra = choose_onnx(choice)

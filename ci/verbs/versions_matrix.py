@@ -11,7 +11,8 @@ import msgspec
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
 from ci.report.claim import claim_reports
-from ci.verbs.options import add_option, add_options, require_effect
+from ci.verbs.options import ONNX_TORCH, add_option, add_options, require_effect
+from ci.verbs.steps import require_packages
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
 from provisioning.console.command import MANY, Outcome
 from provisioning.console.progress import Progress
@@ -60,6 +61,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in words:
         check_word(word)
     directory = args.reports / "versions_matrix"
+    require_packages(("torch", "onnx"), ONNX_TORCH)  # the wheels bring onnxruntime
     claim_reports(directory)
     runs: list[Rerun] = []
     failures = []

@@ -66,6 +66,7 @@ EXTRAS = {
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 # Titles of groups in the help of verbs with many options.
 WHAT, HOW, RESULTS, TOOLS = "what to run", "how to run it", "results", "QNN and ExecuTorch"
+ONLY_PARSE = "QNN_CI_ONLY_PARSE"  # the noxfile checks arguments before it installs packages
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 NO_THREAD = "can't start new thread"  # a RuntimeError
 # Errors that may occur anywhere, and their fixes.
@@ -276,6 +277,8 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     others = [make_parser(caller, verbs, one) for one in together]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     args = parser.parse_args(own)
+    if os.environ.get(ONLY_PARSE):
+        return Outcome()
     progress = Progress() if args.quiet else Progress.to_stderr()
     if left:
         progress.step(

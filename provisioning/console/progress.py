@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from provisioning.console.caller import is_ci
+from provisioning.console.caller import is_ci, translate_commands
 from provisioning.console.terminal import clean_message, count_columns, fit_lines, write_through
 
 BAR_WIDTH = 24
@@ -130,7 +130,8 @@ class Progress:
     def step(self, message: str) -> None:
         """Print one message on its own line."""
         if self.stream:
-            self.write(fit_lines(f"{clean_message(message)}\n", count_columns(self.stream)))
+            line = f"{clean_message(translate_commands(message))}\n"
+            self.write(fit_lines(line, count_columns(self.stream)))
 
     def write(self, text: str) -> None:
         """Write ``text`` unchanged, on a terminal over the line of a bar."""

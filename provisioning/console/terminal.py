@@ -92,9 +92,23 @@ def count_columns(stream: TextIO) -> int | None:
     return None
 
 
+_COMMAND = re.compile(r"`[^`\n]+`")
+_GLUE = "\ue000"  # private use: no text contains it, and nothing wraps at it
+
+
+def join_commands(text: str) -> str:
+    """Return ``text`` with its commands, which are between backquotes, as single words, so that
+    wrapped lines contain whole commands, which can be copied. split_commands undoes this."""
+    return _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
+
+
+def split_commands(text: str) -> str:
+    return text.replace(_GLUE, " ")
+
+
 def fit_lines(text: str, columns: int | None) -> str:
     """Wrap ``text`` between words to lines of at most ``columns`` characters, but at least
-    LEAST_COLUMNS. Words that are longer stay whole. None means no limit.
+    LEAST_COLUMNS. Commands, and words that are longer, stay whole. None means no limit.
     """
     if columns is None:
         return text
@@ -107,14 +121,14 @@ def _fit_line(line: str, columns: int) -> str:
         return line
     indent = bare[: len(bare) - len(bare.lstrip())]
     fitted = textwrap.fill(
-        bare,
+        join_commands(bare),
         columns,
         subsequent_indent=f"{indent}    ",
         replace_whitespace=False,
         break_on_hyphens=False,
         break_long_words=False,
     )
-    return fitted + line[len(bare) :]
+    return split_commands(fitted) + line[len(bare) :]
 
 
 def write_message(text: str) -> None:

@@ -36,6 +36,7 @@ from provisioning.doctor.checks.process import PYTHON, RUNTIMES, VARIABLES
 from provisioning.doctor.checks.sdk import ADAPTOR, INSTALLATIONS, SDK
 from provisioning.doctor.facts import (
     CHECKOUT,
+    HOST_DIRECTORY,
     HOST_KIND,
     STAGING,
     EnvironmentFacts,
@@ -44,7 +45,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.registry import ENVIRONMENT, Case, Finding, Severity, Subjects
+from provisioning.doctor.registry import ENVIRONMENT, Case, Finding, Severity, Subjects, read_rows
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
@@ -265,13 +266,30 @@ def judge_environment(case: Case, subjects: Iterable[Subjects[Any]] = SUBJECTS) 
     """Return every finding once, sorted by id. This machine's glibc is the limit for its own
     libraries, since host programs run here.
     """
-    glibc, policy = case.facts.host.glibc, case.host_policy
+    facts = case.facts
+    glibc, policy = facts.host.glibc, case.host_policy
     if glibc and policy:
         policy = msgspec.structs.replace(policy, glibc=glibc)
         case = replace(case, kinds={**case.kinds, HOST_KIND: policy})
     findings = [finding for subject in subjects for finding in subject.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
+    if facts.sdk:
+        findings = drop_consequences(findings, str(facts.sdk.root / HOST_DIRECTORY))
     return sorted({finding.printable() for finding in findings})
+
+
+def drop_consequences(findings: Iterable[Finding], libraries: str) -> list[Finding]:
+    """Return the findings without those that follow from an error in the directory ``libraries``
+    (see ``CheckRow.after_libraries``)."""
+    rows, findings = read_rows(), list(findings)
+    causes = [
+        finding
+        for finding in findings
+        if finding.severity is Severity.ERROR
+        and not rows[finding.id].after_libraries
+        and f"{finding.where}/".startswith(f"{libraries}/")
+    ]
+    return [finding for finding in findings if not (causes and rows[finding.id].after_libraries)]
 
 
 def judge_staged(

@@ -145,7 +145,8 @@ def seen(subject: str, where: object, **values: object) -> Seen:
 class CheckRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A check's row in manifests/policies/checks.toml: its texts, which are templates, and how
     serious its fault is. A check is skipped if a check in ``after`` found a fault or was skipped
-    itself.
+    itself. With ``after_libraries``, its fault is a consequence of any error in the SDK's libraries
+    for this machine, and is dropped if there is one.
     """
 
     what: str
@@ -155,6 +156,7 @@ class CheckRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = "{where}"
     severity: Severity = Severity.ERROR
     after: tuple[str, ...] = ()
+    after_libraries: bool = False
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from provisioning.console.caller import translate_commands
+from provisioning.console.terminal import join_commands, split_commands
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding, Severity
 
@@ -84,10 +86,14 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
 
 
 def _wrap(text: str, width: int, most: int) -> list[str]:
-    """Return ``text`` in at most ``most`` lines, divided between words if possible, so that paths
-    can be copied.
+    """Return ``text`` in at most ``most`` lines. Commands and paths stay whole, so that they can be
+    copied; a line with a long one is longer than ``width``.
     """
-    return textwrap.wrap(text, width, break_on_hyphens=False, max_lines=most)
+    words = join_commands(translate_commands(text))
+    lines = textwrap.wrap(
+        words, width, break_on_hyphens=False, break_long_words=False, max_lines=most
+    )
+    return [split_commands(line) for line in lines]
 
 
 def _facts(verdict: Verdict) -> Iterator[str]:

@@ -84,6 +84,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
     columns = shutil.get_terminal_size((WIDTH, 24)).columns  # longer lines are hard to read
+    if not args.shell and (value := os.environ.get("LD_LIBRARY_PATH")):
+        progress.step(
+            f"note: the shell's LD_LIBRARY_PATH={value} was not checked, because sessions set their"
+            f" own; `qnn-ci doctor {args.profile} --shell` checks it"
+        )
     return Outcome(
         render_verdict(verdict, strict=args.strict, width=max(LEAST, min(WIDTH, columns))),
         verdict.data(strict=args.strict),

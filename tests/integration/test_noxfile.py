@@ -28,6 +28,7 @@ from nox.command import CommandFailed
 
 from ci.__main__ import VERBS
 from tests.documented.pages import ROOT
+from tests.stand_ins.users import unprivileged
 
 
 class Log:
@@ -187,7 +188,7 @@ def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
     for group in groups:
         place = noxfile.find_environment(session, group)
         (place / "bin").mkdir(parents=True)
-        (place / "bin" / "python").touch()
+        (place / "bin" / "python").touch(0o755)
         (place / "installed.sha256").write_text(noxfile.digest_group(group))
 
 
@@ -513,7 +514,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             linux.find_environment(session, group).mkdir(parents=True)  # it was begun
             monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
-            monkeypatch.setattr(linux, "is_refused", lambda *_: False)
+            monkeypatch.setattr(linux, "needs_only_core", lambda *_: False)
             run(session)
             fetched, lane = (one.words[1:] for one in session.ran)
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
@@ -522,6 +523,41 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             make(linux, session, group)
             linux.fetch_library(session, group)
             assert len(session.ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "is_enough"),
+    [
+        (("upgrade-report",), 2, True),
+        (("upgrade-report", "old", "new"), 3, False),  # packages are missing
+        (("estimate",), 2, True),
+        (("fuzz", "--graphs", "x"), 2, True),
+        (("judge",), 2, True),
+        (("versions-matrix", "--fault", "x"), 2, True),
+        (("localise", "--model", "x"), 0, True),
+        (("test-emulator", "--model", "mlp"), 3, False),
+        (("setup", "emulator"), 0, False),
+        (("setup", "emulator", "--x"), 2, True),
+    ],
+)
+def test_arguments_are_checked_before_a_large_environment_is_created(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    code: int,
+    is_enough: bool,
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    session = Recorder(tmp_path, "qnn_ci", *words)
+    make(linux, session, "core")
+    core = tmp_path / ".nox" / "core" / "bin" / "python"
+    core.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nexit {code}\n')
+    monkeypatch.setattr(linux, "fetch_library", lambda *_: None)
+    run(session)
+    ran = [one.words for one in session.ran if "ci" in one.words]
+    assert (ran[-1][0] == str(core)) == is_enough
+    assert (tmp_path / "calls").read_text() == f"-m ci {' '.join(words)}\n"
 
 
 def test_onnx_refuses_an_old_python_before_its_environment_is_made(
@@ -561,7 +597,7 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     stamp = place / "installed.sha256"
     assert stamp.read_text() == linux.digest_group("core")
     (place / "bin").mkdir()
-    python.touch()
+    python.touch(0o755)
     linux.make_environment(session, "core")
     assert len(session.ran) == 3
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==3"]}})
@@ -570,6 +606,41 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     python.unlink()
     linux.make_environment(session, "core")
     assert len(session.ran) == 9
+
+
+@pytest.mark.parametrize("python", ["gone", "no program"])
+def test_an_environment_whose_python_cannot_run_is_created_again(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str
+) -> None:
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})
+    session = Recorder(tmp_path, "plan")
+    make(linux, session, "core")
+    place = tmp_path / ".nox" / "core"
+    (place / "bin" / "python").unlink()
+    if python == "gone":  # as after an upgrade of the system
+        (place / "bin" / "python").symlink_to("python3.gone")
+    else:
+        (place / "bin" / "python").touch(0o644)
+    linux.make_environment(session, "core")
+    assert "virtualenv" in session.ran[0].words
+
+
+@pytest.mark.parametrize("closed", ["core", "core.lock"])
+def test_environments_of_another_user_are_refused_with_exit_code_4(
+    linux: ModuleType, tmp_path: Path, closed: str
+) -> None:
+    session = Recorder(tmp_path, "plan")
+    make(linux, session, "core")
+    folder = tmp_path / ".nox"
+    (folder / "core.lock").touch()
+    (folder / closed).chmod(0o000)
+    if closed == "core.lock":
+        (folder / "core" / "installed.sha256").write_text("of older packages")
+    with unprivileged(tmp_path), pytest.raises(RefusedError) as caught:
+        linux.make_environment(session, "core")
+    (folder / closed).chmod(0o755)
+    assert "copy the checkout to a directory that you own" in str(caught.value)
+    assert linux.failures.pop().code == linux.DOWNLOAD
 
 
 def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -> None:
@@ -799,7 +870,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
             time.sleep(0.01)
         assert f"waiting for another nox process that creates {place.name}" in session.said[0]
         (place / "bin").mkdir(parents=True)
-        (place / "bin" / "python").touch()
+        (place / "bin" / "python").touch(0o755)
         (place / "installed.sha256").write_text(two.digest_group("core"))
     thread.join()
     assert made == []

@@ -53,8 +53,9 @@ def survey_python(
         return PythonFacts(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
         )
-    except (ValueError, IndexError, KeyError, TypeError) as error:
-        return PythonFacts(str(python), error=f"its output cannot be read: {error}")
+    except (ValueError, IndexError, KeyError, TypeError):
+        why = "its output cannot be read: is it another program, or a wrapper that prints text?"
+        return PythonFacts(str(python), error=why)
 
 
 def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:

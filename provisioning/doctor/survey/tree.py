@@ -13,6 +13,7 @@ from pathlib import Path
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import Defect, ElfError
+from provisioning.errors import UnfitError
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -149,8 +150,16 @@ def read_file(relative: str, path: Path) -> FileFacts:
 
 
 def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.stat_result]]:
+    """Raises UnfitError for a directory that this user cannot read: its files would count as
+    missing."""
     try:
         entries = sorted(os.scandir(root / relative), key=lambda entry: entry.name)
+    except PermissionError as error:
+        raise UnfitError(
+            f"{root / relative} cannot be read",
+            why=f"{error.strerror}; so nothing is known about the files in it",
+            fix="make it readable (chmod -R u+rX), or run the command as a user who can read it",
+        ) from error
     except OSError:
         return
     for entry in entries:

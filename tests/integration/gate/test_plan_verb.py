@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from ci.__main__ import VERBS
+from ci.gate.plan import make_plan
+from ci.gate.reading import Repository
+from ci.gate.rules import read_rules
 from provisioning.console.command import run_command
 from tests.stand_ins.repository import Checkout, make_checkout
 from tests.stand_ins.small_project import FILES
@@ -58,6 +61,18 @@ def test_a_clean_checkout_plans_no_session(checkout: Checkout) -> None:
     data = plan(checkout)
     assert (running(data), data["changes"], data["jobs"]) == (set(), [], [])
     assert data["head"] == "work tree"
+
+
+def test_a_plan_without_changes_parses_no_file_and_one_with_changes_does(
+    checkout: Checkout,
+) -> None:
+    repository = Repository(checkout.root, read_rules())
+    head = repository.resolve("HEAD")
+    assert make_plan(repository.compare(head, ""), repository.rules).jobs == ()
+    assert repository.known == {}  # parsing takes most of the time of a plan
+    checkout.write({"ci/models/suite/mlp.py": "import torch\n"})
+    assert make_plan(repository.compare(head, ""), repository.rules).jobs
+    assert repository.known
 
 
 def test_untracked_files_count_as_changes_and_ignored_ones_do_not(checkout: Checkout) -> None:

@@ -112,7 +112,7 @@ def test_sessions_are_read_from_a_noxfile() -> None:
     ],
 )
 def test_a_file_or_key_that_a_session_uses_has_its_reason(path: str, key: str, why: str) -> None:
-    reach = Reach({"a.py": "", "b.py": "a.py"})
+    reach = Reach(lambda: {"a.py": "", "b.py": "a.py"})
     uses = {"pyproject.toml#tool.mypy": "linted"}
     session = SessionInputs("x", reach, Recorded((), ("c.toml",)), uses=uses)
     assert (session.explain_key(path, key) if key else session.explain(path)) == why

@@ -270,7 +270,7 @@ def test_a_sessions_own_suite_is_that_of_the_head() -> None:
 
 
 def test_a_session_runs_if_something_that_it_used_before_changes() -> None:
-    session = SessionInputs("bench", Reach({}))
+    session = SessionInputs("bench", Reach(dict))
     before = TreeFacts({"bench": replace(session, uses={"a.toml#k": "its environment"})})
     keys = {"a.toml": frozenset({"k"})}
     change = (Change("a.toml", Kind.MODIFIED),)
@@ -284,14 +284,14 @@ def test_a_session_runs_if_something_that_it_used_before_changes() -> None:
 
 MLP_TREE = TreeFacts(
     suite={"mlp": ("fp16",)},
-    models={"mlp": Reach({f"{SUITE}/mlp.py": ""})},
-    sessions={"test_emulator": SessionInputs("test_emulator", Reach({"ci/a.py": ""}))},
+    models={"mlp": Reach(lambda: {f"{SUITE}/mlp.py": ""})},
+    sessions={"test_emulator": SessionInputs("test_emulator", Reach(lambda: {"ci/a.py": ""}))},
 )
 
 
 def test_a_file_that_only_a_removed_model_used_plans_no_case() -> None:
     model = f"{SUITE}/gone.py"
-    gone = replace(MLP_TREE, models={**MLP_TREE.models, "gone": Reach({model: ""})})
+    gone = replace(MLP_TREE, models={**MLP_TREE.models, "gone": Reach(lambda: {model: ""})})
     for path, everything in ((model, ""), ("c.py", "no rule or dependency covers c.py")):
         change = (Change(path, Kind.DELETED),)
         plan = make_plan(Difference(gone, MLP_TREE, change), RULES)
@@ -321,7 +321,7 @@ def test_a_changed_file_is_covered_only_if_each_changed_key_has_a_rule(
     rules = msgspec.structs.replace(RULES, rule=(Rule(names, ("lint",), "its part"),))
     found = {} if keys is None else {path: frozenset(keys)}
     change = (Change(path, Kind.MODIFIED),)
-    uses = {"lint": SessionInputs("lint", Reach({}), uses={"c.toml#k": "its environment"})}
+    uses = {"lint": SessionInputs("lint", Reach(dict), uses={"c.toml#k": "its environment"})}
     tree = replace(MLP_TREE, sessions=MLP_TREE.sessions | uses)
     plan = make_plan(Difference(tree, tree, change, found), rules)
     assert plan.everything == ("" if covered else f"no rule or dependency covers {path}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci.inspect import apps
+from ci.inspect.app_trees import read_app
 from ci.inspect.apps import (
     MAX_BYTES,
     AppManifest,
@@ -29,6 +30,7 @@ from tests.build.apps import POINTER as LFS
 from tests.build.apps import pack, read, unpacked, write_files
 from tests.stand_ins.android_apps import ABI, ARTIFACTS, MANIFESTS, write_apk
 from tests.stand_ins.snapshots import check_snapshot
+from tests.stand_ins.users import unprivileged
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 TEXT = (MANIFESTS / "declared.xml").read_text("utf-8")
@@ -356,3 +358,18 @@ def test_the_limit_of_unpacked_bytes_is_for_all_archives_of_an_app(
         assert found.name == f"lib{name}.so"
     with pytest.raises(IntegrityError, match=r"c\.aar is rejected"):
         reader.read_file(tmp_path / "c.aar")
+
+
+def test_an_unreadable_directory_of_an_app_is_skipped_with_a_message(tmp_path: Path) -> None:
+    (tmp_path / "app" / "lib" / "arm64-v8a").mkdir(parents=True)
+    (tmp_path / "scratch").mkdir(mode=0o777)
+    (tmp_path / "scratch").chmod(0o777)
+    closed = tmp_path / "app" / "closed"
+    closed.mkdir(mode=0o000)
+    skipped: list[Path] = []
+    try:
+        with unprivileged(tmp_path / "app"):
+            units = read_app(tmp_path / "app", tmp_path / "scratch", skipped.append)
+    finally:
+        closed.chmod(0o755)
+    assert ([unit.name for unit in units], skipped) == (["lib"], [closed])

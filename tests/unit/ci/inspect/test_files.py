@@ -195,3 +195,19 @@ def test_inspect_seal_refuses_a_truncated_context(
     assert models["cut"].read_bytes() == before
     assert read_context(models["whole"]).seal
     assert main(["inspect", str(models["whole"])]) == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("readme.txt", "is an archive without a library, a program or an app"),
+        ("AndroidManifest.xml", ""),
+        ("base.apk", ""),
+    ],
+)
+def test_an_archive_with_nothing_of_an_app_is_damaged(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(name, "text")
+    assert inspect_file(tmp_path / "a.zip").damage == damage

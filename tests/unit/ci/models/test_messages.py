@@ -345,3 +345,11 @@ def test_a_metric_that_returns_a_text_with_a_number_is_refused(result: object) -
     with pytest.raises(UsageError, match="did not return a number") as caught:
         user_data.read_value("net.py:score", result)
     assert type(result).__name__ in caught.value.why
+
+
+def test_samples_without_the_batch_axis_are_refused_with_both_shapes() -> None:
+    example, sample = torch.ones(1, 3, 8, 8), torch.ones(3, 8, 8)
+    with pytest.raises(QnnCiError, match="without the batch axis") as caught:
+        factory.fit_sets("sets.npz", example, [sample] * 16)
+    assert "it has (float32[16, 3, 8, 8]), and needs (float32[16, 1, 3, 8, 8])" in caught.value.why
+    assert "array[:, None]" in caught.value.fix

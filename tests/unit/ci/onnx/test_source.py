@@ -235,6 +235,14 @@ def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
             fit_sets("sets.npz", [odd], INPUTS)
 
 
+def test_samples_without_the_batch_axis_are_refused_with_both_shapes() -> None:
+    ports = {"x": (np.dtype("float32"), (1, 3, 8, 8))}
+    with pytest.raises(UsageError, match="without the batch axis") as caught:
+        fit_sets("sets.npz", [[np.ones((3, 8, 8), "float32")]] * 16, ports)
+    assert "it has float32[16, 3, 8, 8], and needs x float32[16, 1, 3, 8, 8]" in caught.value.why
+    assert "array[:, None]" in caught.value.fix
+
+
 def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
     np.savez(tmp_path / "name.npz", image=np.ones((4, 2, 3), "float32"))
     np.savez(tmp_path / "shape.npz", x=np.ones((4, 3, 2), "float32"))

@@ -249,8 +249,9 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
 
 
 def args_of(old: str, new: str, **more: Any) -> Namespace:
-    usual = {"session": EMULATOR, "model": [], "policy": None, "reports": Path("out")}
-    return Namespace(old=old, new=new, options=(), **{**usual, **more})
+    usual: dict[str, Any] = {"session": EMULATOR, "policy": None, "reports": Path("out")}
+    usual |= {"model": [], "scheme": [], "soc": [], "options": ()}
+    return Namespace(old=old, new=new, **{**usual, **more})
 
 
 @pytest.mark.parametrize(
@@ -297,8 +298,27 @@ def test_required_packages_are_checked_before_anything_is_fetched(
         raise UnfitError(" ".join(names))
 
     write_report(make_report([CASES[0]]), place / "report")
+    (place / "net.onnx").touch()
     monkeypatch.setattr(upgrade_report, "require_packages", refuse)
     monkeypatch.setattr(upgrade_report, "fetch_package", None)
     with pytest.raises(UnfitError) as caught:
         upgrade_report.execute(args_of(*words, model=models), Progress())
     assert caught.value.what == " ".join(needed)
+
+
+@pytest.mark.parametrize(
+    ("old", "options", "expected"),
+    [
+        ("2.49.0", {"scheme": ["nope"]}, "no scheme 'nope'"),
+        ("2.49.0", {"soc": ["SM1"]}, "no SoC 'SM1'"),
+        ("2.49.0", {"model": ["gone.py:net"]}, "gone.py"),
+        ("onnxruntime-qnn==2.7.0", {"scheme": ["8a8w_qat"]}, "8a8w_qat"),
+    ],
+)
+def test_cases_that_no_run_can_have_are_refused_before_packages_are_required(
+    place: Path, old: str, options: dict[str, list[str]], expected: str
+) -> None:
+    write_report(make_report([CASES[0]]), place / "report")
+    with pytest.raises(UsageError) as caught:
+        upgrade_report.execute(args_of(old, "report", **options), Progress())
+    assert expected in str(caught.value)

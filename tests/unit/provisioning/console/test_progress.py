@@ -119,6 +119,16 @@ def test_a_long_path_is_never_wrapped() -> None:
     assert fit_lines(path, None) == path
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_command_is_not_broken_over_lines(columns: int) -> None:
+    command = "`./nox -s test_emulator -- --model mlp --scheme 8a8w --soc SM8650`"
+    text = f"fix: first run something with a long name, and then run {command} again, if you can"
+    lines = fit_lines(text, columns).splitlines()
+    assert [line for line in lines if command in line]
+    assert all(len(line) <= columns for line in lines if command not in line)
+    assert " ".join(" ".join(lines).split()) == text
+
+
 def test_the_width_of_a_real_terminal_is_read(terminal: TextIO) -> None:
     assert count_columns(terminal) == 132
 

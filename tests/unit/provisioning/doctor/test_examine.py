@@ -22,6 +22,7 @@ from provisioning.doctor import examine as examining
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
     Verdict,
+    drop_consequences,
     examine,
     find_fitness,
     find_pins,
@@ -250,3 +251,22 @@ def test_the_first_adaptor_that_fits_is_taken(
     assert replace(got, variables=environment.variables) == environment
     told = [line.strip() for line in said.getvalue().splitlines()]
     assert told == ([f"adaptor: {paths[taken]}"] if taken else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "where", "severity", "remains"),
+    [
+        ("QNN212", "/sdk/lib/x86_64-linux-clang/libQnnHtp.so", Severity.ERROR, False),
+        ("QNN107", "/sdk/lib/x86_64-linux-clang", Severity.ERROR, False),
+        ("QNN228", "/sdk/lib/x86_64-linux-clang/libQnnHtp.so", Severity.WARNING, True),
+        ("QNN212", "/sdk/lib/aarch64-android/libQnnHtp.so", Severity.ERROR, True),
+    ],
+)
+@pytest.mark.parametrize("effect", ["QNN902", "QNN903", "QNN910"])
+def test_a_consequence_of_a_broken_library_is_not_a_finding(
+    code: str, where: str, severity: Severity, effect: str, remains: bool
+) -> None:
+    cause = Finding(code, "libQnnHtp.so", "", where, "", "", severity)
+    directory = "/sdk/lib/x86_64-linux-clang"
+    found = drop_consequences([cause, Finding(effect, "", "", directory, "", "")], directory)
+    assert [finding.id for finding in found] == ([code, effect] if remains else [code])

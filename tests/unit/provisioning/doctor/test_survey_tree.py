@@ -16,7 +16,9 @@ from provisioning.doctor.survey.environment import SurveyRequest, survey_variabl
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.elf.facts import Defect
+from provisioning.errors import UnfitError
 from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.users import unprivileged
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
@@ -53,6 +55,16 @@ def test_loadable_elf_file_has_program_headers(tmp_path: Path, kind: int, is_dam
     (tmp_path / "libx86.so").write_bytes(data)
     (file,) = survey_tree(tmp_path).files
     assert (file.defect, bool(file.elf)) == (Defect.CORRUPT if is_damaged else None, not is_damaged)
+
+
+def test_a_directory_that_cannot_be_read_is_not_a_missing_one(root: Path) -> None:
+    closed = root / "lib" / "x86_64-linux-clang"
+    closed.chmod(0o000)
+    try:
+        with unprivileged(root), pytest.raises(UnfitError, match="x86_64-linux-clang cannot be"):
+            survey_tree(root)
+    finally:
+        closed.chmod(0o755)
 
 
 def test_a_missing_root_has_no_files(tmp_path: Path) -> None:
