@@ -26,8 +26,10 @@ PHASES = 6
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
-    *("equal", "SoC", "SQNR q", "delegated", "inputs", "verdicts"),
+    *("equal", "SoC", "SQNR q", "delegated"),
 )
+# The figures that a narrow terminal shows longest.
+KEPT = ("SQNR", "metric")
 
 
 def make_document(report: Report) -> Document:
@@ -214,6 +216,8 @@ def _make_table(report: Report, names: Names) -> Table:
         for case in report.cases
     )
     keys = [column.name for column in columns]
+    numbers = [column.name for column in reversed(columns) if column.number]
+    others = [name for name in numbers if name not in KEPT and name != "inputs"]
     return Table(
         "Cases",
         "",
@@ -222,5 +226,9 @@ def _make_table(report: Report, names: Names) -> Table:
         keys.index("status"),
         frozenset(place for place, column in enumerate(columns) if column.number),
         wide=frozenset(place for place, column in enumerate(columns) if not column.on_terminal),
-        spare=tuple(keys.index(name) for name in DISPENSABLE if name in keys),
+        spare=tuple(
+            keys.index(name)
+            for name in (*DISPENSABLE, *others, "inputs", "verdicts")
+            if name in keys
+        ),
     )

@@ -23,6 +23,7 @@ from ci.report.claim import claim_reports
 from ci.verbs.options import add_option, add_options, require_effect
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
+from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, FLAG, HOW, Outcome
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
@@ -88,6 +89,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             trials = [(one, bench.make(one, soc)) for one, soc in runs]
             outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
             write_pages(findings, directory, args.frontend, bench.qnn)
+            progress.step(f"report: {shown_path(directory)}")
             return outcome
 
         from ci.faults.search import Search  # it imports torch
