@@ -147,6 +147,9 @@ def _read_node(node: fx.Node, results: tuple[str, ...]) -> Node:
     if target is torch.ops.aten.where.ScalarOther or target is torch.ops.aten.where.ScalarSelf:
         name = "where_of_numbers"
     sources = [one for one in tree_leaves([node.args, node.kwargs]) if isinstance(one, fx.Node)]
+    if name == "einsum" and len(sources) == 1:
+        value, source = node.meta["val"], sources[0].meta["val"]
+        name = "einsum_permutation" if sorted(value.shape) == sorted(source.shape) else name
     compute = functools.partial(_compute, node, sources, name)
     axes = tuple(_list_axes(node, name)) or None
     origin = f"{name}{find_origin(node).mark}"

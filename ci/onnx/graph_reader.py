@@ -123,6 +123,11 @@ def read_file(path: Path) -> Graph:
     outputs = [one.name for one in model.graph.output]
     known = Constants(Graph(nodes, outputs, shapes, constants))
     protos = [proto for proto in protos if proto.output[0] not in constants]
+    for place, node in enumerate(nodes):
+        if node.operator == "einsum" and len(node.reads) == 1:
+            sizes = [sorted(shapes.get(name, ())) for name in (*node.reads, *node.results)]
+            if sizes[0] == sizes[1]:
+                nodes[place] = node._replace(operator="einsum_permutation")
     nodes = [
         node._replace(axes=tuple(_list_axes(proto, node.operator, shapes, known)) or None)
         for node, proto in zip(nodes, protos, strict=True)

@@ -2,8 +2,10 @@
 tolerance of ExecuTorch's own tests, and a cosine.
 
 The suite is run once; its right outputs are made wrong in each way of tests/stand_ins/liars.py, and
-replaced by those of other schemes and of the float32 model. ``QNN_CI_KEPT`` names directories that
-`--keep-artifacts` wrote, separated by colons, which are measured instead.
+replaced by those of other schemes and of the float32 model. The same is done with heads that join
+parts, such as boxes and scores: in their right outputs, one part or one channel becomes zero.
+``QNN_CI_KEPT`` names directories that `--keep-artifacts` wrote, separated by colons, which are
+measured instead.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from ci.judging.figures import Array, channel_axes, decibels, is_floating, measu
 from ci.judging.gate import Expected, Judgement, References, judge
 from ci.judging.verdict import summarize_figures
 from ci.models.schemes import ONNX, Scheme
+from ci.models.tensors import OutputPart, Range
 from ci.report.write import read_report
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
@@ -74,6 +77,73 @@ def run_suite(folder: Path) -> list[Kept]:
         raise FailedError("the suite does not pass", why=done.stdout[-2000:] + done.stderr[-2000:])
     baselines = read_baselines(read_report(folder / "test_emulator").toolchain)
     return [read_kept(one, baselines) for one in sorted((folder / "kept").glob("*/"))]
+
+
+# Heads of tests/realistic/joined.py whose programs are right, by scheme.
+HEADS = {
+    "16a8w": ("yolo", "levels", "keypoints", "masks", "uncertain", "one_class"),
+    "8a8w": ("yolo", "keypoints", "masks"),
+}
+
+
+def run_heads(folder: Path) -> list[Kept]:
+    """Run the heads of HEADS, and return their cases. Raises FailedError unless all pass."""
+    kept = []
+    for scheme, names in HEADS.items():
+        form = "joined" if scheme == "16a8w" else "apart"
+        words = ["--scheme", scheme, "--keep-artifacts", str(folder / scheme)]
+        for name in names:
+            words += ["--model", f"tests/realistic/joined.py:{name}_{form}"]
+        done = run_cases(folder, *words)
+        if done.returncode:
+            why = done.stdout[-2000:] + done.stderr[-2000:]
+            raise FailedError(f"the heads do not pass in {scheme}", why=why)
+        kept += [read_kept(place, {}) for place in sorted((folder / scheme).glob("*/"))]
+    return kept
+
+
+def list_lost(case: Kept) -> Iterator[tuple[str, list[Array]]]:
+    """Yield outputs of a case in which a part or a channel is zero: each part that the model joins,
+    each output of several, and the middle channel of each part and output."""
+    for index, (info, output) in enumerate(
+        zip(case.artifact.compiled.outputs, case.outputs, strict=True)
+    ):
+        whole = OutputPart(tuple(Range(axis, 0, size) for axis, size in enumerate(info.shape)))
+        parts = [*info.parts, *([whole] if len(case.outputs) > 1 else [])]
+        for part in parts:
+            yield f"{part} zero", silence(case.outputs, index, part)
+        for part in parts or [whole]:
+            for axis in sorted({axis - 1 for axis in channel_axes(output.ndim)}):
+                places = part.list_indices(axis) or tuple(range(info.shape[axis]))
+                if len(places) > 1:
+                    place = places[len(places) // 2]
+                    others = tuple(one for one in part.ranges if one.axis != axis)
+                    channel = OutputPart((*others, Range(axis, place, place + 1)))
+                    yield f"{channel} zero", silence(case.outputs, index, channel)
+
+
+def silence(outputs: Sequence[Array], index: int, part: OutputPart) -> list[Array]:
+    """Return the outputs with zeros in a part of one of them."""
+    wrong = [output.copy() for output in outputs]
+    shape = wrong[index].shape
+    places = [range(shape[0])]
+    for axis, size in enumerate(shape[1:]):
+        places.append(part.list_indices(axis) or range(size))
+    wrong[index][np.ix_(*places)] = 0
+    return wrong
+
+
+def count_lost(heads: Sequence[Kept]) -> dict[str, Any]:
+    """Return how many outputs of list_lost the gate accepts, and how many right ones it rejects."""
+    accepted, wrong = list[str](), 0
+    policy = read_emulator_policy(lane=EMULATOR)
+    for case in heads:
+        for lie, outputs in list_lost(case):
+            wrong += 1
+            if accepts(case, outputs, policy):
+                accepted.append(f"{case.name}: {lie}")
+    rejected = sum(not accepts(case, case.outputs, policy) for case in heads)
+    return {"wrong": wrong, "cases": len(heads), "accepted": accepted, "rejected": rejected}
 
 
 def list_wrong(case: Kept, every: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
@@ -240,6 +310,7 @@ def spread(every: Sequence[Kept]) -> dict[str, Any]:
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:
     """Measure the suite, or what QNN_CI_KEPT names."""
+    heads: list[Kept] = []
     given = [Path(one) for one in os.environ.get("QNN_CI_KEPT", "").split(":") if one]
     if given:
         kept = [
@@ -252,8 +323,10 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         progress.step("bench gate: the suite")
         with tempfile.TemporaryDirectory() as folder:
             kept = run_suite(Path(folder))
+            progress.step("bench gate: heads that join parts")
+            heads = run_heads(Path(folder))
     progress.step("bench gate: wrong outputs")
-    return {**count_accepted(kept), "prediction": spread(kept)}
+    return {**count_accepted(kept), "lost": count_lost(heads), "prediction": spread(kept)}
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:
@@ -271,6 +344,10 @@ def render_bench(figures: Mapping[str, Any]) -> str:
         f" decisions as float32's {one['choices'][1]:.2%}, quantized {one['choices'][0]:.2%}"
         for one in figures["added"]
     ]
+    lost = figures["lost"]
+    counts = f"lost parts: {len(lost['accepted'])} of {lost['wrong']} accepted"
+    rows.append(f"{counts}, {lost['rejected']} of {lost['cases']} right ones rejected")
+    rows += [f"ours accepts {one}" for one in lost["accepted"]]
     rows += [f"{'scheme':16s} outputs   SQNR measured, dB   less predicted, dB"]
     for scheme, row in figures["prediction"].items():
         low, high = row["measured_db"]

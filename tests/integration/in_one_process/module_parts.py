@@ -72,6 +72,10 @@ def count(net: Any, a: Any, b: Any) -> Any:
         (count, ROWS),
         (lambda net, a, b: join(a, b).permute(2, 0, 1), ["0:6 along axis 2", "6:9 along axis 2"]),
         (
+            lambda net, a, b: torch.einsum("abc->cab", join(a, b)),
+            ["0:6 along axis 2", "6:9 along axis 2"],
+        ),
+        (
             lambda net, a, b: join(a, b).transpose(1, 2).flatten(1),
             ["0:78 (6 of every 9) along axis 1", "6:81 (3 of every 9) along axis 1"],
         ),

@@ -68,6 +68,11 @@ def list_parts(folder: Path, nodes: list[Any], shape: tuple[Any, ...]) -> list[s
             ["0:4 along axis 2", "4:6 along axis 2"],
         ),
         (
+            [JOINED, make_node("Einsum", ["j"], ["z"], equation="abc->acb")],
+            (1, 6, 6),
+            ["0:4 along axis 2", "4:6 along axis 2"],
+        ),
+        (
             [
                 JOINED,
                 make_node("Transpose", ["j"], ["t"], perm=[0, 2, 1]),
