@@ -125,8 +125,10 @@ def read_file(path: Path) -> Graph:
     protos = [proto for proto in protos if proto.output[0] not in constants]
     for place, node in enumerate(nodes):
         if node.operator == "einsum" and len(node.reads) == 1:
-            sizes = [sorted(shapes.get(name, ())) for name in (*node.reads, *node.results)]
-            if sizes[0] == sizes[1]:
+            before, after = (
+                sorted(shapes.get(names[0], ())) for names in (node.reads, node.results)
+            )
+            if before == after:
                 nodes[place] = node._replace(operator="einsum_permutation")
     nodes = [
         node._replace(axes=tuple(_list_axes(proto, node.operator, shapes, known)) or None)
