@@ -83,6 +83,8 @@ SCHEMAS = [
     (PR, "    needs: plan\n", "    need: plan\n", "github-workflows"),
     (ACTION, "using: composite", "using: composed", "github-actions"),
     ("dependabot.yml", "version: 2", "version: 3", "dependabot"),
+    ("ISSUE_TEMPLATE/wrong-verdict.yml", "type: dropdown", "type: menu", "github-issue-forms"),
+    ("ISSUE_TEMPLATE/config.yml", "_enabled: true", "_enabled: 7", "github-issue-config"),
 ]
 
 
