@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ci.latency.estimate import PRECISIONS, Line, Lines, parse_lines
 from ci.report.schema import Report
@@ -19,7 +21,10 @@ from provisioning.files import write_whole
 HELD = 0.8  # the share of left-out models that an interval holds
 APART = 1.2  # pairs of models whose times differ by less than this factor have no order
 LEAST_MODELS = 5
+LEAST_MS = 1e-6  # a shorter time is none
 DIGITS = 5
+MOST_ERRORS = 20_000_000  # computed for a fit: the lines that are tried, times the points
+MOST_FITS, FEW_FITS = 100, 40  # for predicting left-out models
 SINGULAR = 1e-12  # a smaller determinant is that of two equal points
 
 
@@ -46,9 +51,9 @@ def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
     x = np.array([(1.0, point.simulated_ms, point.hmx_ms) for point in points])
     y = np.array([point.measured_ms for point in points])
     found = []
-    for used in ([1], [0, 1], [1, 2], [0, 1, 2]):
-        chosen = np.array([*combinations(range(len(points)), len(used))], dtype=int)
-        chosen = chosen.reshape(-1, len(used))
+    coefficients = ([1], [0, 1], [1, 2], [0, 1, 2])
+    for used in coefficients if x[:, 2].any() else coefficients[:2]:
+        chosen = choose_points(len(points), len(used))
         equations = x[chosen][:, :, used]
         solvable = np.abs(np.linalg.det(equations)) > SINGULAR
         solved = np.linalg.solve(equations[solvable], y[chosen[solvable]][:, :, None])[:, :, 0]
@@ -60,13 +65,30 @@ def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
     return float(best[0]), float(best[1]), float(best[2])
 
 
+def choose_points(points: int, size: int) -> NDArray[np.int64]:
+    """Return sets of ``size`` points of a number of them: all, or as many as MOST_ERRORS allows,
+    drawn with a fixed seed, because their number grows with a power of the points'."""
+    most = MOST_ERRORS // max(points, 1)
+    if comb(points, size) <= most:
+        return np.array([*combinations(range(points), size)], dtype=int).reshape(-1, size)
+    drawn = np.sort(np.random.default_rng(points).integers(0, points, (most, size)), axis=1)
+    distinct = (np.diff(drawn, axis=1) > 0).all(1)
+    return drawn[distinct]
+
+
 def predict_left_out(points: Sequence[Point]) -> list[float]:
-    """Return each point's time, predicted from the points of other groups."""
+    """Return each point's time, predicted from the points of other groups. If there are more than
+    MOST_FITS groups, several are left out at a time, with FEW_FITS fits."""
     predicted = []
-    groups = {point.group for point in points}
-    lines = {each: fit_line([one for one in points if one.group != each]) for each in groups}
+    groups = dict.fromkeys(point.group for point in points)
+    fits = len(groups) if len(groups) <= MOST_FITS else FEW_FITS
+    folds = {group: number % fits for number, group in enumerate(groups)}
+    lines = {
+        fold: fit_line([point for point in points if folds[point.group] != fold])
+        for fold in set(folds.values())
+    }
     for one in points:
-        base, factor, more = lines[one.group]
+        base, factor, more = lines[folds[one.group]]
         predicted.append(base + factor * one.simulated_ms + more * one.hmx_ms)
     return predicted
 
@@ -134,13 +156,13 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
     simulations, times = {}, {}
     for case in (case for report in reports for case in report.cases):
         simulation, device = case.estimate and case.estimate.simulation, case.device
-        if simulation and not case.fallback_nodes:
+        if simulation and simulation.ms >= LEAST_MS and not case.fallback_nodes:
             simulations[case.name] = simulation
         if device and device.p50_ms and not device.emulated and not device.throttled:
             times[case.name] = device.p50_ms
     groups: dict[tuple[str, str, str], list[Point]] = {}
     for name, simulation in simulations.items():
-        if name in times and not simulation.missing_ops:
+        if times.get(name, 0.0) >= LEAST_MS and not simulation.missing_ops:
             key = (name.soc, PRECISIONS.get(name.scheme, ""), simulation.soc)
             point = Point(name.model, name.model, simulation.ms, times[name])
             groups.setdefault(key, []).append(point)

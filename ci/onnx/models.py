@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -274,6 +275,11 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
         yield Fault(
             f"its IR version is {model.ir_version}, but ONNX Runtime accepts at most {NEWEST_IR}",
             f"save it with model.ir_version = {NEWEST_IR}, or with an older onnx package",
+        )
+    domains = ["" if opset.domain == "ai.onnx" else opset.domain for opset in model.opset_import]
+    for domain in sorted(one for one, times in Counter(domains).items() if times > 1):
+        yield Fault(
+            f"it imports several opsets of the domain {show_row(repr(domain or 'ai.onnx'))}"
         )
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= NEWEST_OPSET:

@@ -13,6 +13,7 @@ import msgspec
 from ci.report.schema import CaseName, Phase, Report, ShardMark, summarize
 from provisioning.errors import UsageError
 
+SHOWN = 8  # of the missing shards
 Shards = Sequence[tuple[Report, ShardMark]]
 
 
@@ -83,7 +84,11 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
     faults = [f"they have different {what}" for what, found in views.items() if len(found) > 1]
     count = shards[0][1].count
     indexes = Counter(mark.index for _, mark in shards)
-    faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
+    missing = [f"shard {one}/{count}" for one in range(1, count + 1) if not indexes[one]]
+    if missing:
+        others = f" and {len(missing) - SHOWN} others" if len(missing) > SHOWN else ""
+        verb = "is" if len(missing) == 1 else "are"
+        faults.append(f"{', '.join(missing[:SHOWN])}{others} {verb} missing")
     faults += [
         f"shard {one}/{count} was passed {n} times" for one, n in sorted(indexes.items()) if n > 1
     ]

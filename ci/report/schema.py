@@ -33,16 +33,20 @@ HTP = Backend.HTP.value
 COMMIT_DIGITS = 10
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
-# Below 0 dB the error exceeds the signal.
-LeastDecibels = Annotated[float, Meta(description="limit of a signal to noise ratio, dB", ge=0)]
+# Below 0 dB the error exceeds the signal. float32 has 150 dB, and float64 320.
+LeastDecibels = Annotated[
+    float, Meta(description="limit of a signal to noise ratio, dB", ge=0, le=1000)
+]
 Cosine = Annotated[
     float, Meta(description="cosine similarity of the flattened outputs", ge=-1.001, le=1.001)
 ]
+MOST = 1e9  # seconds, milliseconds; the arithmetic of larger ones overflows
 Difference = Annotated[float, Meta(description="largest absolute difference of an element", ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0)]
-Milliseconds = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0, le=MOST)]
+Milliseconds = Annotated[float, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # the integers that JSON's readers agree on
+Megahertz = Annotated[float, Meta(ge=1, le=1e6)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -280,7 +284,7 @@ class Simulation(Record, frozen=True, kw_only=True):
 
     soc: str
     graphs: Count
-    clock_mhz: float
+    clock_mhz: Megahertz
     cycles: Count
     lower_cycles: Count
     upper_cycles: Count
@@ -487,13 +491,13 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
     starts: Annotated[int, Meta(ge=1)]
     runs: Count
-    first_ms: float | None = None
-    p50_ms: float | None = None
-    p50_spread_ms: float | None = None
-    p90_ms: float | None = None
-    p90_spread_ms: float | None = None
-    load_ms: float | None = None
-    load_spread_ms: float | None = None
+    first_ms: Milliseconds | None = None
+    p50_ms: Milliseconds | None = None
+    p50_spread_ms: Milliseconds | None = None
+    p90_ms: Milliseconds | None = None
+    p90_spread_ms: Milliseconds | None = None
+    load_ms: Milliseconds | None = None
+    load_spread_ms: Milliseconds | None = None
     loads_ms: tuple[float, ...] = ()
     peak_memory_bytes: Count | None = None
     before: Heat = Heat()
@@ -594,7 +598,7 @@ class Case(CaseName, frozen=True, kw_only=True):
     partitions: Count | None = None
     lower_s: Seconds | None = None
     run_s: Seconds | None = None
-    run_ms: float | None = None
+    run_ms: Milliseconds | None = None
     run_options: str = ""
     pte_bytes: Count | None = None
     compiler: str = ""
@@ -681,13 +685,16 @@ class Summary(Record, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
 
 
+MOST_SHARDS = 10_000
+
+
 class ShardMark(Record, frozen=True, kw_only=True):
     """The part of a run that a report covers: shard ``index`` of ``count``, counted from 1.
     ``positions`` are the positions of its cases in the whole run. ``whole`` is a digest of the
     names of all cases in order, and ``policy`` a digest of their options and limits."""
 
-    index: Annotated[int, Meta(ge=1)]
-    count: Annotated[int, Meta(ge=1)]
+    index: Annotated[int, Meta(ge=1, le=MOST_SHARDS)]
+    count: Annotated[int, Meta(ge=1, le=MOST_SHARDS)]
     positions: tuple[Count, ...]
     whole: Sha256
     policy: Sha256

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from ci.__main__ import main
 from ci.judging.budget import find_predicted_slow
 from ci.latency.calibrate import (
     Point,
     calibrate,
     find_interval,
     fit_line,
+    make_line,
     read_own,
     write_own,
 )
@@ -40,8 +45,9 @@ from ci.report.schema import (
     Simulation,
     Status,
 )
+from ci.report.write import encode_report
 from ci.verbs.estimate import EstimatedCase, choose_soc, render_estimates
-from provisioning.errors import ManifestError, UsageError
+from provisioning.errors import ExitCode, ManifestError, UsageError
 from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
 from tests.stand_ins.reports import make_report
 
@@ -312,3 +318,42 @@ def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> Non
 def test_a_line_needs_five_cases_with_real_times(cases: list[Case]) -> None:
     with pytest.raises(UsageError, match="5 are needed"):
         calibrate([make_report(cases)])
+
+
+def test_a_fit_of_many_models_ends_and_equals_that_of_few() -> None:
+    random = np.random.default_rng(1)
+    simulated = random.uniform(0.1, 10, 120)
+    measured = 0.5 + 2 * simulated * random.uniform(0.9, 1.1, 120)
+    rows = zip(simulated.tolist(), measured.tolist(), strict=True)
+    points = [Point(f"m{number}", f"m{number}", *row) for number, row in enumerate(rows)]
+    line = make_line(points, "SM8650", "fp16", "SM8650")
+    assert line.base_ms == pytest.approx(0.5, abs=0.1)
+    assert line.factor == pytest.approx(2, abs=0.05)
+    assert line.low < 1 < line.high
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cycles", "0"),
+        ("clock_mhz", "0"),
+        ("clock_mhz", "1e-320"),
+        ("p50_ms", "-1"),
+        ("p50_ms", "1e-320"),
+        ("p50_ms", "1e308"),
+        ("p50_ms", "1" + "0" * 400),
+        ("cycles", "1" + "0" * 400),
+        ("read_bytes", "1" + "0" * 400),
+    ],
+)
+def test_a_number_that_no_run_has_is_refused_by_every_reader_of_reports(
+    key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = encode_report(make_report(make_cases(6))).decode()
+    path = tmp_path / "report.json"
+    path.write_text(re.sub(rf'"{key}": [0-9.e-]+', f'"{key}": {value}', text))
+    assert path.read_text() != text
+    call = ["estimate", "--calibrate", str(path), "--policy", str(tmp_path / "qnn.toml")]
+    assert main(call) == ExitCode.USAGE
+    assert main(["report", str(path)]) in {ExitCode.OK, ExitCode.USAGE}
+    assert "Traceback" not in capsys.readouterr().err

@@ -57,6 +57,12 @@ def late_opset() -> ModelProto:
     return model
 
 
+def two_opsets(domain: str) -> ModelProto:
+    model = relu()
+    model.opset_import.append(helper.make_opsetid(domain, 13))
+    return model
+
+
 def named_opset(domain: str) -> ModelProto:
     model = relu(opset=40)
     model.opset_import[0].domain = domain
@@ -145,6 +151,8 @@ NO_MODEL: dict[str, bytes] = {
 UNUSABLE: dict[str, ModelProto] = {
     "newer IR": relu(ir=99),
     "newer opset": relu(opset=40),
+    "two opsets": two_opsets(""),
+    "two opsets of one domain with two names": two_opsets("ai.onnx"),
     "newer opset after another domain": late_opset(),
     "newer opset of ai.onnx": named_opset("ai.onnx"),
     "opset 0": relu(opset=0),

@@ -93,7 +93,7 @@ TOOL = (Tool(name="torch", version="1"),)
     [
         ([], "there are no reports"),
         ([ONE, TWO], "shard 3/3 is missing"),
-        ([THREE], "shard 1/3 is missing; shard 2/3 is missing"),
+        ([THREE], "shard 1/3, shard 2/3 are missing"),
         ([ONE, TWO, TWO, THREE], "shard 2/3 was passed 2 times"),
         ([ONE, replace(TWO, unjudged=1), THREE], "shard 2/3 was cut short"),
         ([ONE, TWO, make_report(CASES)], "not belong to a shard"),
@@ -140,3 +140,11 @@ def test_merged_shards_must_contain_the_planned_cases() -> None:
         ([ONE, TWO], planned, ["shard 3/3 is missing"]),  # not its cases in addition
     ):
         assert find_faults(reports, plan) == faults
+
+
+def test_few_of_many_missing_shards_are_listed() -> None:
+    many = [with_mark(one, count=10_000) for one in (ONE, TWO)]
+    with pytest.raises(UsageError) as caught:
+        merge_reports(many)
+    assert "and 9990 others are missing" in caught.value.why
+    assert len(caught.value.why) < 400
