@@ -11,11 +11,12 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from provisioning.documents import POINTER, DocumentError, read_bytes, read_json
 from provisioning.errors import UsageError, describe_exception
 
+T = TypeVar("T")
 MOST_BYTES = 256 << 20
 PIECE = struct.Struct("<fi")  # score, length
 SPECIALS = {
@@ -92,6 +93,8 @@ def _read_json(path: Path, data: bytes) -> Tokenizer:
     import tokenizers
 
     held = tokenizers.Tokenizer.from_buffer(data)
+    held.no_padding()  # to the length that the file names, which may need gigabytes
+    held.no_truncation()
     beside = path.with_name("tokenizer_config.json")
     named: dict[str, Any] = {}
     if beside.exists():
@@ -110,9 +113,21 @@ def _read_json(path: Path, data: bytes) -> Tokenizer:
         held.get_vocab_size(),
         found["bos"],
         found["eos"],
-        lambda text: held.encode(text, add_special_tokens=False).ids,
-        lambda ids: held.decode(list(ids), skip_special_tokens=True),
+        lambda text: _run(path, lambda: held.encode(text, add_special_tokens=False).ids),
+        lambda ids: _run(path, lambda: held.decode(list(ids), skip_special_tokens=True)),
     )
+
+
+def _run(path: Path, call: Callable[[], T]) -> T:
+    """Return the result of a call of the tokenizers package. Raises UsageError if it fails, for
+    example because of a regular expression in the file at ``path``."""
+    try:
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # such as the package's PanicException
+        why = describe_exception(error)
+        raise UsageError(f"the tokenizer {path.name} cannot be used", why=why) from error
 
 
 def _read_model(path: Path, data: bytes) -> Tokenizer:

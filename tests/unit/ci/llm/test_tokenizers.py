@@ -170,3 +170,14 @@ def test_tokenizer_file_that_its_library_cannot_read_is_refused(name: str, tmp_p
     (tmp_path / name).write_bytes(b"no tokenizer at all")
     with pytest.raises(UsageError, match=f"the tokenizer {name} cannot be read"):
         read_tokenizer(tmp_path / name)
+
+
+def test_padding_that_a_file_asks_for_takes_no_memory(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    held = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    held.enable_padding(length=1000)
+    data = json.loads(held.to_str())
+    data["padding"]["strategy"] = {"Fixed": 1 << 28}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    assert list(read_tokenizer(path).encode("b")) == [1]
