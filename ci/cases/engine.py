@@ -61,6 +61,16 @@ class Fallback(Struct, frozen=True):
         return f"{self.reason}{self.origin.mark}"
 
 
+class Garbled(Struct, frozen=True):
+    """Indices that QNN writes as int32 and a node on the CPU reads as int64: the operator that
+    computes them, the one that reads them, and where both come from."""
+
+    operator: str
+    reader: str
+    origin: Origin = NOWHERE
+    reader_origin: Origin = NOWHERE
+
+
 def list_places(left: Sequence[Fallback]) -> list[Place]:
     """Return the lines from which nodes on the CPU come, each once."""
     return [*dict.fromkeys(place for fallback in left for place in fallback.origin.places)]
@@ -70,13 +80,15 @@ class Delegation(Struct, frozen=True):
     """How many nodes QNN executes, in how many graphs (``partitions``), and which nodes stay on the
     CPU. ``getitem`` nodes on the CPU are not counted, because they compute nothing. Neither are
     ONNX's QuantizeLinear and DequantizeLinear nodes on QNN. ``on_host`` tells for each result of
-    ExecuTorch's graphs whether the CPU computes it; it is empty if QNN computes all of them."""
+    ExecuTorch's graphs whether the CPU computes it; it is empty if QNN computes all of them.
+    ``garbled`` are the indices that nodes on the CPU read with the wrong type."""
 
     delegated_nodes: int
     fallback_nodes: int
     partitions: int
     fallback_ops: tuple[Fallback, ...] = ()
     on_host: tuple[bool, ...] = ()
+    garbled: tuple[Garbled, ...] = ()
 
 
 class Compiled(Struct, frozen=True, kw_only=True):

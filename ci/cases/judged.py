@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ci.cases.engine import (
     STEPS,
     Compiled,
     Fallback,
+    Garbled,
     Notes,
     Program,
     RunNotes,
@@ -39,6 +40,7 @@ from ci.facts.finding import (
     HEADLINE_CHARS,
     NO_ADVICE,
     Advice,
+    Certainty,
     Finding,
     Place,
     Proof,
@@ -49,6 +51,7 @@ from ci.facts.finding import (
 from ci.facts.kinds import (
     CHANGED,
     INCONCLUSIVE,
+    INDICES,
     LACKING,
     NO_NODE,
     NO_OUTPUTS,
@@ -59,6 +62,15 @@ from ci.facts.kinds import (
 )
 from ci.facts.known_fault import KnownFault
 from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
+from ci.judging.causes import (
+    FLOAT16_BITS,
+    MASKS,
+    UNKNOWN,
+    Departure,
+    advise_on_numbers,
+    choose_causes,
+    join,
+)
 from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
 from ci.judging.gate import References
@@ -68,11 +80,13 @@ from ci.judging.verdict import (
     SCHEME,
     CaseFigures,
     ControlResult,
+    Verdict,
     forgive,
     judge_outputs,
     keeps_metric,
 )
 from ci.latency.estimate import Line
+from ci.models.graph_steps import Step
 from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets
@@ -105,6 +119,10 @@ ISLAND = advise(  # without an error number, for which manifests/policies/errors
     f"remove it from discard_nodes, and give it 16 bits as a part of a mixture ({GUIDE})",
 )
 UNCOMPARED = "the outputs were not compared with the emulator's"
+# To nodes on the CPU that read indices of QNN
+CAST = advise(
+    fix="cast the indices first: as they are, these nodes read garbled indices on the CPU"
+)
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
@@ -142,13 +160,15 @@ class Options:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The report row of a case, its controls, a remark to print on the terminal, and a note for the
-    report."""
+    """The report row of a case, its controls, a remark to print on the terminal, a note for the
+    report, and claims of the known faults."""
 
     case: Case
     controls: tuple[Control, ...] = ()
     remark: str = ""
     noted: str = ""
+    # For each known fault that is a cause: what it says of other schemes, and the schemes with it.
+    claims: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +232,7 @@ class CaseJudge:
         asked = self.options.estimate or self.limits_time or entry.estimate
         self.estimates = asked and self.options.backend is Backend.HTP
         self.evidence = Evidence()
+        self.departure = UNKNOWN
         self.remarks: list[str] = []
         self.notes = Notes()  # become warnings
 
@@ -261,9 +282,7 @@ class CaseJudge:
         self.leave(*run.notes.files)
         with self.notes.of("the details of the outputs"):
             self.evidence.outputs = describe_outputs(references, outputs)
-        known = self.find_explained()
-        given = (references, outputs, compiled.inputs, compiled.outputs, self.limits)
-        verdict = judge_outputs(*given, explained=known)
+        verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
@@ -302,31 +321,78 @@ class CaseJudge:
             self.evidence.warnings += self.warn_of_loss(compiled.loss)
             self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
             return self.end(Status.PASSED, remark=run.notes.remark)
-        is_located = Question.FAITHFUL in known or verdict.is_placed or run.used
+        is_traceable = not verdict.is_placed and not run.used
         for finding in findings[:1]:
-            advice = self.advise(finding, verdict.advice, known)
-            advice += self.explain(compiled.loss, finding.question, is_located=is_located)
-            findings[0] = self.name_culprit(finding).explained(advice)
+            findings[0] = self.explain(finding, verdict, compiled, is_traceable=is_traceable)
         return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
 
-    def advise(self, finding: Finding, advice: Advice, known: Collection[Question]) -> Advice:
-        """Return the advice for the first finding of a case. ``advice`` is the verdict's, and
-        ``known`` are the questions that known faults explain."""
+    def explain(
+        self, finding: Finding, verdict: Verdict, compiled: Compiled, *, is_traceable: bool
+    ) -> Finding:
+        """Return the first finding of a failed case with its causes, with the place where the
+        accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
+        guilty."""
         if finding.id in OF_MODEL:
-            return MODEL
-        if finding.question is Question.QUANTIZED and Question.QUANTIZED not in known:
-            return advice if advice != NO_ADVICE else SCHEME
-        return advice
-
-    def explain(self, loss: Loss | None, question: Question, *, is_located: bool) -> Advice:
-        """Return where the accuracy of a failed case is lost."""
-        with self.notes.of("the layer at which accuracy is lost"):
+            return finding.explained(MODEL)
+        question, departure = finding.question, UNKNOWN
+        if indices := self.find_garbled(compiled, question):
+            return indices
+        if question is Question.FAITHFUL and is_traceable:
+            with self.notes.of("the layer at which accuracy is lost"):
+                departure = self.locate()
+        self.departure = departure
+        faults = self.choose_causes(finding)
+        numbers = self.find_numbers(compiled.loss, question, faults)
+        if faults or numbers:
+            advice = verdict.explained_advice + join(numbers)
+        elif question is Question.QUANTIZED and verdict.advice == NO_ADVICE:
+            advice = SCHEME
+        else:
+            advice = verdict.advice
+        layer = departure.layer
+        if layer and not faults:
+            self.evidence.culprit = f"wrong from {layer.label} on"
+        places = layer.origin.places if layer else ()
+        where = Advice(where=tuple(filter(None, [departure.text])), places=places)
+        with self.notes.of("the place where the model loses accuracy"):
+            loss = compiled.loss
             if loss and question in {Question.QUANTIZED, Question.PROOF}:
-                found = Advice(where=(describe_loss(loss),), places=loss.origin.places)
-                return found + suggest_mixture(self.spec, loss)
-            if question is Question.FAITHFUL and not is_located:
-                return self.locate()
-        return NO_ADVICE
+                where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
+                where += suggest_mixture(self.spec, loss)
+        return self.name_culprit(finding, faults).explained(advice + where)
+
+    def find_numbers(
+        self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
+    ) -> tuple[Advice, ...]:
+        """Return the causes of poor quantization that lie in the numbers of the model."""
+        scheme = self.spec.scheme
+        if question is not Question.QUANTIZED:
+            return ()
+        bits = scheme.base.recipe.activation_bits
+        bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
+        return advise_on_numbers(loss, bits, [fault.fault for fault in faults])
+
+    def find_garbled(self, compiled: Compiled, question: Question) -> Finding | None:
+        """Return the finding that nodes on the CPU read the indices of another operator with the
+        wrong type, if the outputs are wrong and there are such nodes."""
+        garbled = compiled.delegation.garbled
+        if not garbled or question not in {Question.FAITHFUL, Question.QUANTIZED, Question.TASK}:
+            return None
+        return find_garbled(garbled)
+
+    def choose_causes(self, finding: Finding) -> list[KnownFault]:
+        """Return the known faults of the graph that can cause a finding."""
+        figures = self.evidence.figures
+        quantized = figures.sqnr_db_quantized
+        refused = finding.question in {Question.LOWERED, Question.RUN}
+        return choose_causes(
+            self.list_faults(refused=refused),
+            finding.question,
+            self.read_steps(),
+            self.departure,
+            figures.sqnr_db if quantized is None else quantized,
+            is_float16=not self.spec.scheme.quantized,
+        )
 
     def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
         """Return where a quantized model that is just above its limit loses its accuracy, as a
@@ -368,12 +434,12 @@ class CaseJudge:
         del faults
         return None
 
-    def name_culprit(self, finding: Finding) -> Finding:
+    def name_culprit(self, finding: Finding, faults: Sequence[KnownFault]) -> Finding:
         """Return a finding on a program that is not faithful with the known fault or the layer that
         causes the error in its headline, if one of them is known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        if fault := next((known for known in self.list_faults() if not known.is_scheme), None):
+        if fault := next(iter(faults), None):
             names = (fault.label, *(cause.name for cause in fault.advice.causes))
             return finding.renamed(*(f"known fault {name}" for name in names))
         return finding.renamed(self.evidence.culprit) if self.evidence.culprit else finding
@@ -391,10 +457,10 @@ class CaseJudge:
             findings.reverse()
         return self.end(Status.FAILED, [*findings, *self.find_excesses(compiled)], log_tail)
 
-    def locate(self) -> Advice:
+    def locate(self) -> Departure:
         """Return the layer at which a program starts to differ from its model. This class returns
         nothing, because it runs no program. CaseRun overrides this."""
-        return NO_ADVICE
+        return UNKNOWN
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the operator that causes the errors. This class returns them
@@ -425,6 +491,8 @@ class CaseJudge:
         scheme, soc = self.spec.scheme.base.value, self.spec.soc
         known = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
         islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
+        if compiled.delegation.garbled:
+            islands += CAST
         return [find_fallbacks(left).explained(sum(known, islands))]
 
     def require_outputs(self, count: int) -> None:
@@ -494,22 +562,27 @@ class CaseJudge:
         of a failure gets advice and the known faults that the graph triggers. If the case passed,
         these faults are warnings."""
         spec, known = self.spec, self.evidence
-        ended = {finding.question for finding in findings[:1]}
+        question = findings[0].question if findings else None
         # Without a program, only a fault that keeps QNN from making or loading one is a cause.
-        refused = not ended.isdisjoint({Question.LOWERED, Question.RUN})
+        refused = question in {Question.LOWERED, Question.RUN}
         faults = [] if status is Status.UNSUPPORTED else self.list_faults(refused=refused)
-        if status is Status.PASSED:
-            known.warnings += tuple(describe_fault(advice) for advice in join_faults(faults))
+        causes: list[KnownFault] = []
+        if status is Status.FAILED and findings:
+            if findings[0].id != INDICES.id:
+                causes = self.choose_causes(findings[0])
+            faults = [fault for fault in faults if not fault.only_stops]
+        noted = [fault for fault in faults if fault not in causes]
+        known.warnings += tuple(describe_fault(advice) for advice in join_faults(noted))
         if status is Status.FAILED and findings:
             # Often only the log shows why a process died or why an operator was refused.
             log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
             findings = [
-                explain(one, self.policy.advise([one], "" if number else log))
+                explain(one, self.advise_by_rules(one, "" if number else log))
                 for number, one in enumerate(findings)
             ]
-            findings[0] = findings[0].explained(sum(join_faults(faults), NO_ADVICE))
-            if faults and findings[0].question is Question.LOWERED:
-                labels = (faults[0].label, faults[0].fault)
+            findings[0] = findings[0].explained(sum(join_faults(causes), NO_ADVICE))
+            if causes and question is Question.LOWERED:
+                labels = (causes[0].label, causes[0].fault)
                 findings[0] = findings[0].renamed(*(f"known fault {label}" for label in labels))
             if not any(finding.places for finding in findings):
                 with self.notes.of("the line of the model's code"):
@@ -527,14 +600,30 @@ class CaseJudge:
         )
         names = structs.asdict(spec.name)
         controls = tuple(Control(**names, **vars(control)) for control in known.controls)
-        return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
+        told = "; ".join(filter(None, [*self.remarks, remark]))
+        claims = {fault.fault: (fault.elsewhere, fault.schemes) for fault in causes}
+        return CaseResult(case, controls, told, claims=claims)
+
+    def advise_by_rules(self, finding: Finding, log: str) -> Advice:
+        """Return what the rules for messages say about a finding. To nodes on the CPU that read
+        garbled indices, they do not apply: to let the CPU compute these is no remedy."""
+        artifact = self.evidence.artifact
+        is_garbled = bool(artifact and artifact.compiled.delegation.garbled)
+        if is_garbled and finding.id == ON_CPU.id:
+            return NO_ADVICE
+        return self.policy.advise([finding], log)
+
+    def read_steps(self) -> Sequence[Step]:
+        """Return the operators of the float32 model, or nothing if they are unknown."""
+        artifact = self.evidence.artifact
+        return artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
 
     def find_faults(self, *, refused: bool = False) -> list[KnownFault]:
         """Return the known faults that the model's graph triggers with the scheme of the case and
         the version of QNN that compiled it. If the model was ``refused``, those that only make
         values wrong are left out."""
         artifact = self.evidence.artifact
-        steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
+        steps = self.read_steps()
         scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
         compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
         ends = {"compiled": compiled and not refused, "refused": refused}
@@ -547,11 +636,6 @@ class CaseJudge:
         with self.notes.of("the known faults"):
             found += self.find_faults(refused=refused)
         return found
-
-    def find_explained(self) -> set[Question]:
-        """Return the questions that a known fault explains if their answer is no."""
-        faults = self.list_faults()
-        return {Question.QUANTIZED if fault.is_scheme else Question.FAITHFUL for fault in faults}
 
     def find_factory(self) -> tuple[Place, ...]:
         """Return the line of the model's factory, or nothing for an ONNX file."""
@@ -638,6 +722,26 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
         ),
     )
     return [found]
+
+
+def find_garbled(garbled: Sequence[Garbled]) -> Finding:
+    """Return the finding that nodes on the CPU read indices that QNN wrote as another type."""
+    first = garbled[0]
+    reader = f"{first.reader}{first.reader_origin.mark}"
+    return INDICES.find(
+        f"the indices of {first.operator}{first.origin.mark} reach {reader} on the CPU as int32",
+        places=[*dict.fromkeys((*first.origin.places, *first.reader_origin.places))],
+        advice=advise(
+            "QNN writes indices as int32, and the program reads them as int64 on the CPU, in every"
+            " scheme: the rows that they select are garbled, and letting the CPU compute them is"
+            " what makes them wrong",
+            "cast the indices directly behind the operator: indices.to(torch.int32), and back to"
+            " int64 where they are read, as mend's narrow-indices does",
+            certainty=Certainty.KNOWN,
+            proof=Proof.PROVEN,
+            name=INDICES.id,
+        ),
+    )
 
 
 def find_no_node(left: Sequence[Fallback]) -> Finding:
@@ -812,9 +916,15 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
 def describe_loss(loss: Loss) -> str:
     """Return the layer at which the quantized model loses the most accuracy compared to the float32
     model."""
-    return (
+    reads = f"; it reads numbers up to {loss.largest:.4g}" if loss.largest else ""
+    place = (
         f"the most accuracy is lost at {loss.name}{loss.origin.mark}: the SQNR is"
-        f" {loss.before_db:.1f} dB before it and {loss.behind_db:.1f} dB after it; with only the"
+        f" {loss.before_db:.1f} dB before it and {loss.behind_db:.1f} dB after it"
+    )
+    if loss.is_float16:
+        return f"{place}, if each result is rounded to float16{reads}"
+    return (
+        f"{place}{reads}; with only the"
         f" weights quantized, the SQNR of the outputs is {loss.weights_db:.1f} dB"
     )
 

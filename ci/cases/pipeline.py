@@ -32,9 +32,10 @@ from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Advice, Finding, Proof, Question, advise
+from ci.facts.finding import Finding, Proof, Question, advise
 from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, find_bug
 from ci.facts.known_fault import KnownFault
+from ci.judging.causes import Departure
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, References, judge
 from ci.judging.verdict import judge_metric
@@ -282,18 +283,20 @@ class CaseRun(CaseJudge):
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         return None if ended.failure else float(ended.result)
 
-    def locate(self) -> Advice:
+    def locate(self) -> Departure:
         """Return the layer at which a program starts to differ from its model, or the reason why it
         is unknown. Return nothing if the engine or the model does not support a program that
         returns its layers."""
         found = self.judge_layers(self.limits)
         if isinstance(found, str):
-            return Advice(where=tuple(filter(None, [found])))
-        layer = find_departure(*found)
-        if layer:
-            self.evidence.culprit = f"wrong from {layer.label} on"
-        places = layer.origin.places if layer else ()
-        return Advice(where=(describe_departure(*found),), places=places)
+            return Departure(text=found)
+        judgement, layers = found
+        text, layer = describe_departure(judgement, layers), find_departure(judgement, layers)
+        if layer is None:
+            return Departure(text=text)
+        place = layers.index(layer)
+        figures = judgement.outputs[len(judgement.outputs) - len(layers) + place].nearest
+        return Departure(layer, tuple(layers[:place]), text, figures.sqnr_db if figures else None)
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is

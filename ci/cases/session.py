@@ -24,7 +24,7 @@ from ci.cases.judged import CaseResult, Evidence, Options, make_case
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Advice, Finding, Proof, Question, Remedy
+from ci.facts.finding import Advice, Cause, Finding, Proof, Question, Remedy
 from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
@@ -242,7 +242,7 @@ def make_report(
 ) -> Report:
     """Return the report of a run, with one row per result in the same order. ``parts`` is the
     toolchain."""
-    cases = tuple(compare_schemes([result.case for result in results]))
+    cases = tuple(compare_schemes(results))
     controls = tuple(control for result in results for control in result.controls)
     noted = tuple(f"{result.case.name}: {result.noted}" for result in results if result.noted)
     runtimes = list_device_runtimes(options.policy.runtimes)
@@ -264,28 +264,59 @@ def make_report(
     )
 
 
-OTHER_SCHEMES = (Question.FAITHFUL, Question.LOWERED, Question.RUN)  # may depend on the scheme
+# Questions whose answer may depend on the scheme
+OTHER_SCHEMES = (
+    *(Question.FAITHFUL, Question.QUANTIZED, Question.TASK, Question.LOWERED, Question.RUN),
+)
 
 
-def compare_schemes(cases: Sequence[Case]) -> Iterator[Case]:
+def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
     """Yield the cases. A failed one names the other schemes of its model that passed in this run as
-    a remedy, or states that none did."""
+    a remedy, or states that none did. What a known fault says of other schemes is added if this run
+    does not contradict it."""
     alike: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        alike.setdefault((case.model, case.soc), []).append(case)
-    for case in cases:
+    for result in results:
+        alike.setdefault((result.case.model, result.case.soc), []).append(result.case)
+    for result in results:
+        case = result.case
         every = alike[case.model, case.soc]
         first = case.findings[0] if case.status is Status.FAILED and case.findings else None
-        if first is None or len(every) == 1 or first.question not in OTHER_SCHEMES:
+        if first is None:
             yield case
             continue
-        if passed := [case.scheme for case in every if case.status is Status.PASSED]:
-            text = f"lower it in {' or '.join(passed)}, which passed in this run"
-            first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
-        else:
-            told = f"no scheme of this run passed: {', '.join(one.scheme for one in every)}"
-            first = structs.replace(first, details=(*first.details, told))
+        first = add_claims(first, result.claims, every)
+        if len(every) > 1 and first.question in OTHER_SCHEMES:
+            if passed := [one.scheme for one in every if one.status is Status.PASSED]:
+                text = f"lower it in {' or '.join(passed)}, which passed in this run"
+                first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
+            else:
+                told = f"no scheme of this run passed: {', '.join(one.scheme for one in every)}"
+                first = structs.replace(first, details=(*first.details, told))
         yield structs.replace(case, findings=(first, *case.findings[1:]))
+
+
+def add_claims(
+    finding: Finding, claims: Mapping[str, tuple[str, Sequence[str]]], cases: Sequence[Case]
+) -> Finding:
+    """Return a finding whose known faults also say which other schemes are right, or which of them
+    are wrong in this run. ``cases`` are those of the same model, and ``claims`` as in
+    CaseResult."""
+
+    def add(cause: Cause) -> Cause:
+        text, schemes = claims.get(cause.name, ("", ()))
+        wrong = [case.scheme for case in cases if is_wrong(case) and case.scheme not in schemes]
+        if text and wrong:
+            text = f"in this run, {' and '.join(wrong)} failed, too"
+        return structs.replace(cause, text=f"{cause.text}; {text}") if text else cause
+
+    return structs.replace(finding, causes=tuple(map(add, finding.causes)))
+
+
+def is_wrong(case: Case) -> bool:
+    """Return whether a program is not faithful to its model, or was not lowered."""
+    found = {finding.question for finding in case.findings}
+    failed = {Question.FAITHFUL, Question.LOWERED, Question.RUN}
+    return case.status is Status.FAILED and not failed.isdisjoint(found)
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from ci.cases.engine import Delegation, Fallback
+from ci.cases.engine import Delegation, Fallback, Garbled
 from ci.cases.forked import note_step
 from ci.executorch.internals import get_delegation_info, qnn_partitioner
 from ci.facts.finding import NOWHERE, Origin, Place
@@ -222,6 +222,48 @@ def _is_on_host(node: Any) -> bool:
     return "executorch_call_delegate" not in name
 
 
+# Operators whose second result are indices, and those that only move elements of their input
+INDEXING = re.compile(r"aten\.(topk|sort)\.")
+MOVING = re.compile(
+    r"aten\.((un)?squeeze|view|permute|expand|slice|select|clone|alias|reshape|transpose|t)(_copy)?\."
+    r"|dim_order_ops\._clone_dim_order\."
+)
+READS_WHOLE = "executorch_call_delegate"
+
+
+def find_garbled(graph_module: Any) -> Iterator[Garbled]:
+    """Yield the indices of topk and sort that a node on the CPU reads in a lowered graph. QNN
+    writes them as int32, whatever the graph says."""
+    for node in _list_computing(graph_module.graph):
+        for given in node.all_input_nodes:
+            source = _find_delegated(graph_module, given)
+            if source is not None:
+                operator, reader = _shorten(source), _shorten(node)
+                yield Garbled(operator, reader, find_origin(source), find_origin(node))
+
+
+def _shorten(node: Any) -> str:
+    return name_operator(node).split(".")[1].removesuffix("_copy")
+
+
+def _find_delegated(graph_module: Any, given: Any) -> Any:
+    """Return the operator inside of a delegate that computes the indices ``given``, a result of the
+    delegate, or None if it is something else."""
+    is_part = given.op == "call_function" and name_operator(given) == "getitem"
+    call = given.args[0] if is_part else None
+    if call is None or READS_WHOLE not in name_operator(call):
+        return None
+    inner = getattr(graph_module, call.args[0].name).original_module.graph
+    (end,) = (node for node in inner.nodes if node.op == "output")
+    results = [leaf for leaf in tree_leaves(end.args) if isinstance(leaf, Node)]
+    node = results[given.args[1]] if given.args[1] < len(results) else None
+    while isinstance(node, Node) and MOVING.match(name_operator(node)):
+        node = node.args[0]
+    is_second = isinstance(node, Node) and name_operator(node) == "getitem" and node.args[1] == 1
+    source = node.args[0] if is_second and node is not None else None
+    return source if source is not None and INDEXING.match(name_operator(source)) else None
+
+
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
@@ -250,4 +292,5 @@ def audit_delegation(
         sum(info.num_delegated_subgraphs for info in infos),
         named,
         tuple(one for graph in graph_modules for one in _list_on_host(graph)) if left else (),
+        tuple(one for graph in graph_modules for one in find_garbled(graph)) if left else (),
     )

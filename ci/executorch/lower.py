@@ -71,6 +71,7 @@ from ci.models.layers import expose_layers, find_clipped, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
+from ci.models.rounding import is_poor
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import (
     Loss,
@@ -240,6 +241,9 @@ class Lowering:
         with needed("the predicted rounding noise"):
             noise = predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
         self.staging.write_noise(noise)
+        if float16 and is_poor(noise, model.reference):
+            with self.staging.notes.of("the layer at which float16 costs the most"):
+                loss = find_loss(exact, model.evaluation[0], model.reference[0], float16=True)
         parts: list[tuple[OutputPart, ...]] = []
         with self.staging.notes.of("the parts of the outputs"):
             # Before the lowering, after which torch.export records no lines.

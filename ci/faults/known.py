@@ -103,9 +103,11 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
-    observes, and ``remedy`` is the fix. ``tried`` lists the results of ``graph``. A fault without a
-    graph is reported to users but cannot be run. ``refuses`` is true if models with the fault may
-    be refused, although no result in ``tried`` shows it."""
+    observes, and ``remedy`` is the fix. ``elsewhere`` says in which schemes it is right, which a
+    run may contradict. ``least_db`` is the lowest SQNR with which it was seen, or None if that is
+    not recorded. ``tried`` lists the results of ``graph``. A fault without a graph is reported to
+    users but cannot be run. ``refuses`` is true if models with the fault may be refused, although
+    no result in ``tried`` shows it."""
 
     name: str
     title: str
@@ -115,8 +117,15 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pattern: Pattern
     graph: str = ""
     mended: str = ""
+    elsewhere: str = ""
+    least_db: float | None = None
     tried: tuple[Tried, ...] = ()
     refuses: bool = False
+
+    @property
+    def only_stops(self) -> bool:
+        """Return whether the graph was refused or crashed, and its values were never wrong."""
+        return bool(self.tried) and not any(row.wrong for row in self.tried)
 
     def applies(
         self, scheme: str, qnn: str = "", *, compiled: bool = False, refused: bool = False

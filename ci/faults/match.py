@@ -68,6 +68,10 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         line=origin.line,
         module=origin.module,
         is_scheme=fault.owner == "quantization",
+        only_stops=fault.only_stops,
+        least_db=fault.least_db,
+        elsewhere=fault.elsewhere,
+        schemes=fault.pattern.schemes,
     )
 
 

@@ -89,7 +89,9 @@ class Verdict:
 
     figures: CaseFigures
     findings: tuple[Finding, ...] = ()  # empty if the outputs are accepted
+    # What is known if no known fault is the cause, and if one is the cause of all questions.
     advice: Advice = NO_ADVICE
+    explained_advice: Advice = NO_ADVICE
     # whether the elements of a wrong output are right but in other places
     is_placed: bool = False
     controls: tuple[ControlResult, ...] = ()
@@ -106,13 +108,9 @@ def judge_outputs(
     inputs: Sequence[TensorInfo],
     infos: Sequence[TensorInfo],
     limits: Threshold,
-    *,
-    explained: Collection[Question] = (),
 ) -> Verdict:
     """Compare ``outputs``, [sample, *shape] each, with the references, and test the gate with
-    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs. If a known fault
-    explains why a question is answered with no, it is in ``explained``, and no other cause is
-    guessed."""
+    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
@@ -124,7 +122,8 @@ def judge_outputs(
     return Verdict(
         summarize_figures(judgement),
         judgement.findings,
-        advise_on_figures(judgement, references, patterns, inputs, limits, explained=explained),
+        advise_on_figures(judgement, references, patterns, inputs, limits),
+        advise_on_figures(judgement, references, patterns, inputs, limits, explained=[*Question]),
         any(pattern is not None and pattern.is_placed for pattern in patterns.values()),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
@@ -284,8 +283,9 @@ def advise_on_figures(
     explained: Collection[Question] = (),
 ) -> Advice:
     """Return the pattern of wrong outputs, the cause and what to try. If the program is not
-    faithful, the cause is the runner, an input or QNN; otherwise it is the quantization. The other
-    arguments are those of judge_outputs."""
+    faithful, the cause is the runner, an input or QNN; otherwise it is the quantization. If a known
+    fault explains why a question is answered with no, it is in ``explained``, and no other cause
+    is guessed. The other arguments are those of judge_outputs."""
     several = len(judgement.outputs) > 1
     is_known = Question.FAITHFUL in explained
     advice = NO_ADVICE

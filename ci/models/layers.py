@@ -18,10 +18,22 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.model import split_inputs, split_module
-from ci.models.noise import computes, is_state, name_operator
+from ci.models.noise import computes, is_state, name_operator, trace_methods
 from ci.models.parts import ORIGIN
-from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
+from ci.models.rounding import FLOAT16_MAX, list_clipped
+from ci.models.tensors import (
+    BEST_DB,
+    MOST_BYTES,
+    MOST_LAYERS,
+    PHASES,
+    SOFTMAXES,
+    Layer,
+    Loss,
+    Reading,
+    choose_nodes,
+    limit_db,
+    make_reading,
+)
 from ci.models.user_code import find_origin
 from ci.report.schema import Clipped
 
@@ -30,19 +42,33 @@ TINY = 1e-12
 QUANTIZERS = {"quantize_per_tensor", "dequantize_per_tensor"}
 
 
-def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
+def find_loss(
+    module: nn.Module, inputs: Inputs, reference: Inputs, *, float16: bool = False
+) -> Loss | None:
     """Return where a quantized model loses the most accuracy on one sample. ``reference`` holds
-    the float32 model's outputs. Return None if the model has no graph or loses no accuracy."""
-    found: list[Loss] = []
+    the float32 model's outputs. With ``float16``, the model is the float32 model, each of whose
+    results is rounded to float16. Return None if the model has no graph or loses no accuracy.
+    Raises TraceError if a float32 model cannot be traced."""
+    losses: list[Loss] = []
+    readings: list[Reading] = []
     effects: Counter[Any] = Counter()
     left = iter(reference)  # each method takes its own outputs
-    for name, part in split_module(module).items():
+    parts = trace_methods(module, inputs) if float16 else split_module(module)
+    for name, part in parts.items():
         if isinstance(part, GraphModule):
             given = split_inputs(module, inputs)[name]
-            found += _rank(part, given, left)
-            effects.update(measure_effects(part, given))
-    greatest = max(found, key=lambda one: one.added, default=None)
-    return greatest and structs.replace(greatest, nodes=choose_nodes(effects))
+            rounded = _Recorder(part, plain=False, float16=float16)
+            exact = _Recorder(part, plain=True)
+            for recorder in (rounded, exact):
+                with torch.no_grad(), keep_state(part):
+                    recorder.run(*copy_inputs(given))
+            losses += _rank(rounded, exact, left, float16=float16)
+            readings += _list_readings(rounded, exact)
+            if not float16:
+                effects.update(measure_effects(part, given))
+    greatest = max(losses, key=lambda one: one.added, default=None)
+    facts = {"nodes": choose_nodes(effects), "readings": tuple(readings), "is_float16": float16}
+    return greatest and structs.replace(greatest, **facts)
 
 
 def measure_effects(part: GraphModule, inputs: Inputs) -> dict[tuple[str, ...], float]:
@@ -130,37 +156,58 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     codegen: Any = part.graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
     part.recompile()
-    return part, tuple(
-        Layer(name_operator(source), name_operator(source), find_origin(source))
-        for source in chosen
-    )
+    return part, tuple(map(_make_layer, chosen))
 
 
-def _rank(part: GraphModule, inputs: Inputs, reference: Iterator[Tensor]) -> list[Loss]:
-    quantized, float32 = (_Recorder(part, plain=plain) for plain in (False, True))
-    for recorder in (quantized, float32):
-        with torch.no_grad(), keep_state(part):
-            recorder.run(*copy_inputs(inputs))
+def _make_layer(node: Any) -> Layer:
+    operator = name_operator(node)
+    return Layer(operator, operator, find_origin(node), node.meta.get(ORIGIN, (node.name,))[0])
+
+
+def _rank(
+    rounded: _Recorder, exact: _Recorder, reference: Iterator[Tensor], *, float16: bool
+) -> list[Loss]:
     weights = min(
         (
             _decibels(wanted, given)
-            for given, wanted in zip(float32.outputs, reference, strict=False)
+            for given, wanted in zip(exact.outputs, reference, strict=False)
             if wanted.is_floating_point() and wanted.shape == given.shape
         ),
         default=BEST_DB,
     )
     reached: dict[Node, float] = {}
-    found = []
-    for node, value in quantized.values.items():
-        behind = reached[node] = _decibels(float32.values[node], value)
+    losses = []
+    for node, value in rounded.values.items():
+        behind = reached[node] = _decibels(exact.values[node], value)
         origin = _find_rounded(node)
         sources = [origin] if origin else node.all_input_nodes
         before = min((reached[one] for one in sources if one in reached), default=behind)
+        if float16 and node.op == "placeholder":
+            continue
         if behind < before and (origin or computes(node)):
             given = name_operator(origin) or str(origin)
             what = f"the range of {given}" if origin else name_operator(node)
-            found.append(Loss(what, before, behind, weights, find_origin(origin or node)))
-    return found
+            largest = 0.0 if origin else _find_largest(exact, node)
+            place = find_origin(origin or node)
+            losses.append(Loss(what, before, behind, weights, place, largest=largest))
+    return losses
+
+
+def _find_largest(exact: _Recorder, node: Node) -> float:
+    """Return the largest finite magnitude among the operands of a node, or 0 if there is none."""
+    operands = [exact.values[one] for one in node.all_input_nodes if one in exact.values]
+    return max((float(one.abs().nan_to_num(0, 0, 0).max()) for one in operands), default=0.0)
+
+
+def _list_readings(rounded: _Recorder, exact: _Recorder) -> Iterator[Reading]:
+    for node, value in rounded.values.items():
+        name = name_operator(node)
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if name in PHASES | SOFTMAXES and source in exact.values:
+            behind_db = _decibels(exact.values[node], value)
+            numbers = exact.values[source].numpy()
+            if reading := make_reading(name, name, numbers, behind_db, find_origin(node)):
+                yield reading
 
 
 def _find_rounded(node: Node) -> Node | None:
@@ -246,17 +293,20 @@ def _name_rounded(node: Node) -> tuple[str, ...]:
 
 class _Recorder(Interpreter):
     """Records the model's outputs, and the floating-point tensor of each call and each input. With
-    ``plain``, activations are not rounded."""
+    ``plain``, activations are not rounded. With ``float16``, floats are rounded to float16."""
 
-    def __init__(self, module: GraphModule, *, plain: bool) -> None:
+    def __init__(self, module: GraphModule, *, plain: bool, float16: bool = False) -> None:
         super().__init__(module)
-        self.plain = plain
+        self.plain, self.float16 = plain, float16
         self.values: dict[Node, Tensor] = {}
         self.outputs: Sequence[Tensor] = ()
 
     def run_node(self, n: Node) -> Any:
         source = _find_read(n) if self.plain else None
         result = self.env[source] if source else super().run_node(n)
+        if self.float16 and isinstance(result, Tensor) and result.is_floating_point():
+            limited = result.clamp(-FLOAT16_MAX, FLOAT16_MAX)
+            result = limited.to(torch.float16).to(result.dtype)
         gives = n.op in {"call_function", "placeholder"} and isinstance(result, Tensor)
         if gives and result.is_floating_point():
             self.values[n] = result

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from ci.report.schema import Clipped
@@ -149,3 +151,19 @@ def list_clipped(
 def count_runs(sizes: Iterable[int]) -> int:
     """Return the number of disturbed runs for outputs with these numbers of elements."""
     return max(MIN_RUNS, min(RUNS, MAX_BYTES // max(4 * sum(sizes), 1)))
+
+
+POOR_DB = 45.0  # a float16 program with a lower prediction may fail the gate
+
+
+def is_poor(errors: Iterable[Any], outputs: Sequence[Sequence[Any]]) -> bool:
+    """Return whether an output's predicted SQNR is below POOR_DB. ``errors`` are the predicted
+    errors of each output, [run, sample, *shape] or empty, and ``outputs`` the right outputs per
+    sample."""
+    for index, error in enumerate(map(np.asarray, errors)):
+        if error.size:
+            right = np.stack([np.asarray(sample[index]) for sample in outputs]).astype(np.float64)
+            noise = float(np.mean(np.square(np.nan_to_num(error, nan=0.0, posinf=0.0, neginf=0.0))))
+            if noise * 10 ** (POOR_DB / 10) > float(np.mean(np.square(right))):
+                return True
+    return False

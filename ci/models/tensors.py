@@ -113,11 +113,13 @@ class TensorInfo(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True):
-    """An operator of a model: its type, its name, and where it comes from."""
+    """An operator of a model: its type, its name, and where it comes from. ``node`` is its name in
+    the exported graph, or that of its result in an .onnx file."""
 
     operator: str
     name: str
     origin: Origin = NOWHERE
+    node: str = ""
 
     @property
     def label(self) -> str:
@@ -125,12 +127,56 @@ class Layer(Struct, frozen=True):
         return f"{self.name}{self.origin.mark}"
 
 
+# Operators that need small steps where their operand is large, by torch's and ONNX's names
+PHASES = frozenset({"sin", "cos", "Sin", "Cos"})
+SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "exp"}) | frozenset(
+    {"Softmax", "LogSoftmax", "Exp"}
+)
+
+
+class Reading(Struct, frozen=True):
+    """The numbers that an operator reads: the smallest and the largest of the float32 model, and
+    ``least_kept``, the smallest that is above half of the smallest one. The latter is far above
+    ``low`` if a mask is among the numbers. ``behind_db`` is the SQNR of the operator's result in
+    the rounded model. ``name`` is the operator's label."""
+
+    operator: str
+    name: str
+    low: float
+    high: float
+    least_kept: float
+    behind_db: float
+    origin: Origin = NOWHERE
+
+    @property
+    def largest(self) -> float:
+        """Return the largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+
+def make_reading(
+    operator: str, name: str, numbers: Any, behind_db: float, origin: Origin = NOWHERE
+) -> Reading | None:
+    """Return the Reading of an operator that reads an array of ``numbers``, or None if they are not
+    finite."""
+    values = np.asarray(numbers, np.float64)
+    if not values.size or not np.isfinite(values).all():
+        return None
+    low = float(values.min())
+    kept = values[values > low / 2] if low < 0 else values
+    least_kept = float(kept.min()) if kept.size else low
+    return Reading(operator, name, low, float(values.max()), least_kept, behind_db, origin)
+
+
 class Loss(Struct, frozen=True):
-    """Where a quantized model loses the most accuracy. ``name`` is an operator, or the range of its
-    output, and ``origin`` where the operator comes from. ``before_db`` and ``behind_db`` are the
-    SQNR before and after it; ``weights_db`` is the SQNR of the outputs if only the weights are
-    quantized. All are in dB. ``nodes`` are the operators whose rounding causes most of the noise of
-    the outputs, as parts of a mixture select them (by their tensors in an .onnx file)."""
+    """Where a model loses the most accuracy by quantization or by float16. ``name`` is an operator,
+    or the range of its output, and ``origin`` where the operator comes from. ``before_db`` and
+    ``behind_db`` are the SQNR before and after it; ``weights_db`` is the SQNR of the outputs if
+    only the weights are quantized. All are in dB. ``nodes`` are the operators whose rounding causes
+    most of the noise of the outputs, as parts of a mixture select them (by their tensors in an
+    .onnx file). ``largest`` is the largest magnitude that the operator reads, 0 if it is unknown.
+    ``readings`` are those of the operators PHASES and SOFTMAXES. ``is_float16`` is true if results
+    were rounded to float16 instead of being quantized."""
 
     name: str
     before_db: float
@@ -138,6 +184,9 @@ class Loss(Struct, frozen=True):
     weights_db: float
     origin: Origin = NOWHERE
     nodes: tuple[str, ...] = ()
+    largest: float = 0.0
+    readings: tuple[Reading, ...] = ()
+    is_float16: bool = False
 
     @property
     def added(self) -> float:

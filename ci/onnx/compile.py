@@ -31,7 +31,7 @@ from ci.judging.figures import measure_pooled
 from ci.models.graph_steps import Step
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
-from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version
+from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version, is_poor
 from ci.models.schemes import Scheme
 from ci.models.tensors import (
     Layer,
@@ -58,7 +58,7 @@ from ci.onnx.fallback import (
     stage,
 )
 from ci.onnx.graph_reader import read_file
-from ci.onnx.layers import expose_layers, find_clipped, find_loss
+from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
 from ci.onnx.noise import Writer, find_grids, predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
@@ -209,6 +209,9 @@ def compile_source(
             clipped = find_clipped(model, plain, disturbed, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
             loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
+    if is_float and not spec.layers and is_poor(noise, reference):
+        with staging.notes.of("the node at which float16 costs the most"):
+            loss = find_float16_loss(plain, disturbed, source.evaluation[0])
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint, (types, retyped) = write_typed(

@@ -15,7 +15,19 @@ from onnx import TensorProto, helper
 
 from ci.judging.figures import measure_pooled
 from ci.models.rounding import list_clipped
-from ci.models.tensors import BEST_DB, MOST_BYTES, MOST_LAYERS, Layer, Loss, choose_nodes, limit_db
+from ci.models.tensors import (
+    BEST_DB,
+    MOST_BYTES,
+    MOST_LAYERS,
+    PHASES,
+    SOFTMAXES,
+    Layer,
+    Loss,
+    Reading,
+    choose_nodes,
+    limit_db,
+    make_reading,
+)
 from ci.onnx.models import infer, read_constants
 from ci.onnx.noise import MOVES, Values
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
@@ -66,12 +78,83 @@ def find_loss(
         )
         for name, origin, before, behind in list_losses(graph, float32, quantized)
     ]
+    readings = tuple(list_readings(makers, float32, quantized))
     greatest = max(found, key=lambda one: one.added, default=None)
+    greatest = greatest and structs.replace(greatest, readings=readings)
     if not greatest or len(rounded) > MOST_PROBES or sum(names.values()) > MOST_PROBED:
         return greatest
     ends = {output.name: names[output.name] for output in graph.output if output.name in names}
     effects = measure_effects(model, plain, scratch, inputs, ends)
     return structs.replace(greatest, nodes=choose_nodes(effects))
+
+
+def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None:
+    """Return the node where a float32 model loses the most accuracy on one sample, if each result
+    is rounded to float16. The conditions for None are those of find_loss."""
+    graph = onnx.load(model).graph
+    names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
+    if not names or sum(names.values()) > MOST_VALUES:
+        return None
+    (float32,) = compute_sets(onnx.load(model), scratch, [inputs], names)
+    (rounded,) = compute_sets(round_results(onnx.load(model), names), scratch, [inputs], names)
+    makers = {name: node for node in graph.node for name in node.output}
+    ports = (one.name for one in graph.input)
+    known = dict(zip(ports, inputs, strict=False)) | float32
+    losses = [
+        Loss(
+            name_node(name, makers),
+            before,
+            behind,
+            BEST_DB,
+            largest=find_largest(known, makers[name]),
+            is_float16=True,
+        )
+        for name, _, before, behind in list_losses(graph, float32, rounded)
+    ]
+    greatest = max(losses, key=lambda one: one.added, default=None)
+    readings = tuple(list_readings(makers, known, rounded))
+    return greatest and structs.replace(greatest, readings=readings)
+
+
+def round_results(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Round the results of a model's nodes that ``names`` lists to float16, and return the model.
+    Each keeps its name."""
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        for place, name in enumerate(node.output):
+            if name in names:
+                exact, half = f"{name}/exact", f"{name}/half"
+                node.output[place] = exact
+                nodes.append(helper.make_node("Cast", [exact], [half], to=TensorProto.FLOAT16))
+                nodes.append(helper.make_node("Cast", [half], [name], to=TensorProto.FLOAT))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def find_largest(values: Mapping[str, Any], node: Any) -> float:
+    """Return the largest finite magnitude among the operands of a node, or 0 if there is none."""
+    operands = [np.asarray(values[name]) for name in node.input if name in values]
+    floats = [one for one in operands if one.dtype.kind == "f" and one.size]
+    return max(
+        (float(np.abs(np.nan_to_num(one, nan=0, posinf=0, neginf=0)).max()) for one in floats),
+        default=0.0,
+    )
+
+
+def list_readings(
+    makers: Mapping[str, Any], exact: Mapping[str, Any], rounded: Mapping[str, Any]
+) -> Iterator[Reading]:
+    """Yield what the operators PHASES and SOFTMAXES read. ``exact`` and ``rounded`` are the values
+    of the graph without and with rounding, by name."""
+    for name, value in rounded.items():
+        node = makers[name]
+        source = node.input[0] if node.input else ""
+        if node.op_type in PHASES | SOFTMAXES and source in exact:
+            behind_db, label = _compare(exact[name], value), name_node(name, makers)
+            if reading := make_reading(node.op_type, label, exact[source], behind_db):
+                yield reading
 
 
 def list_losses(
@@ -158,7 +241,10 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
             " elements, or has a result of unknown size"
         )
     onnx.save(infer(proto), target)
-    return tuple(Layer(makers[source].op_type, name_node(source, makers)) for source, _ in chosen)
+    return tuple(
+        Layer(makers[source].op_type, name_node(source, makers), node=source)
+        for source, _ in chosen
+    )
 
 
 def copy_node(node: Any, output: str) -> Any:

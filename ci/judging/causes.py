@@ -1,0 +1,182 @@
+"""Decides which known faults cause a failure, and finds causes in the numbers that operators read.
+Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ci.facts.finding import NO_ADVICE, Advice, Question, advise
+from ci.facts.known_fault import KnownFault
+from ci.models.graph_steps import Step
+from ci.models.tensors import PHASES, Layer, Loss, Reading
+
+# How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
+# the inputs of a model differ from those of the fault's graph.
+MARGIN_DB = 30.0
+KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
+STEP = 0.1  # of an angle in radians: above it, sin and cos have less than about 30 dB
+LARGE_PHASE = 200.0  # from here on, float16 has steps of 0.125
+FLOAT16_BITS = 11  # of a significand
+# A mask's numbers, below which the steps between scores are too coarse, per bits of an activation.
+MASKS = {8: -100.0, 16: -5000.0}
+SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where a program starts to differ from its model: ``layer`` is the first wrong layer, and
+    ``right`` are the layers before it. ``text`` says it. ``sqnr_db`` is the SQNR of the layer's
+    result. If it is unknown, ``layer`` is None and ``right`` is empty."""
+
+    layer: Layer | None = None
+    right: tuple[Layer, ...] = ()
+    text: str = ""
+    sqnr_db: float | None = None
+
+
+UNKNOWN = Departure()
+
+
+def choose_causes(
+    faults: Sequence[KnownFault],
+    question: Question,
+    steps: Sequence[Step],
+    departure: Departure,
+    sqnr_db: float | None,
+    *,
+    is_float16: bool,
+) -> list[KnownFault]:
+    """Return the known faults of a graph that can cause a failure on a question.
+
+    A fault of the quantized model explains only a model that is not quantized well, and every other
+    one only a program that is not faithful; in float16, there is a single model, so both are
+    possible. The fault must be where the loss starts, if that is known, and its error must not be
+    far smaller than the failure's. ``sqnr_db`` is that of the outputs.
+    """
+    faults = [fault for fault in faults if _answers(fault, question, is_float16=is_float16)]
+    if question is not Question.FAITHFUL:
+        return faults
+    reached = sqnr_db if departure.sqnr_db is None else departure.sqnr_db
+    return [
+        fault
+        for fault in faults
+        if is_where(fault, steps, departure)
+        and (reached is None or fault.least_db is None or reached > fault.least_db - MARGIN_DB)
+    ]
+
+
+def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
+    if question in {Question.LOWERED, Question.RUN}:
+        return True  # others are left out already
+    accuracy = {Question.FAITHFUL, Question.QUANTIZED}
+    if question not in accuracy or fault.only_stops:
+        return False
+    return is_float16 or fault.is_scheme is (question is Question.QUANTIZED)
+
+
+def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> bool:
+    """Return whether a program may start to differ from its model because of a fault: one of its
+    operators is the first wrong layer, or is between it and the layer before. If the place of the
+    loss is unknown, every place is possible."""
+    if departure.layer is None:
+        return True
+    places = {step.name: place for place, step in enumerate(steps)}
+    wrong = find_step(departure.layer, steps)
+    chain = [places[name] for name in fault.nodes if name in places]
+    if wrong is None or not chain:
+        return True
+    right = [find_step(layer, steps) for layer in departure.right]
+    known = [place for place in right if place is not None and place < wrong]
+    before = max(known, default=-1)
+    return min(chain) <= wrong and (max(chain) > before or wrong in chain)
+
+
+def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:
+    """Return the place of a layer's operator among the steps of a model, or None if it is not
+    there. A quantizer may have renamed it; then it is the only one of its line and operator."""
+    named = [place for place, step in enumerate(steps) if layer.node and step.name == layer.node]
+    if named:
+        return named[0]
+    alike = [
+        place
+        for place, step in enumerate(steps)
+        if step.operator == layer.operator and step.origin == layer.origin and layer.origin.line
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
+def advise_on_numbers(
+    loss: Loss | None, bits: int, known: Collection[str] = ()
+) -> tuple[Advice, ...]:
+    """Return the causes that lie in the numbers that operators read: masks on attention scores, and
+    large angles. ``bits`` are those of an activation, FLOAT16_BITS for float16, and 0 if they are
+    unknown. ``known`` are the names of known faults that are causes already."""
+    readings = loss.readings if loss else ()
+    causes = [*_advise_on_masks(readings, bits)]
+    if any("mask-too-large" in name for name in known):
+        causes = []
+    return (*causes, *_advise_on_phases(readings, bits))
+
+
+def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+    masks = [
+        one
+        for one in readings
+        if one.operator not in PHASES
+        and bits in MASKS
+        and one.low <= MASKS[bits]
+        and one.least_kept > one.low / 4
+        and one.behind_db < KEPT_DB
+    ]
+    if masks:
+        lowest = min(masks, key=lambda one: one.low)
+        step = (lowest.high - lowest.low) / 2**bits
+        yield advise(
+            f"a mask: numbers down to {lowest.low:.3g} reach {_list(masks)}, so one of the"
+            f" {2**bits} steps of {bits} bits is {step:.3g}, and the differences between the other"
+            " numbers are lost",
+            f"use {SPARE[bits]} in the mask instead: a blocked element then still has no weight"
+            " after the softmax",
+        )
+
+
+def _advise_on_phases(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+    phases = [
+        one
+        for one in readings
+        if one.operator in PHASES and one.behind_db < KEPT_DB and _is_large(one, bits)
+    ]
+    if phases:
+        largest = max(phases, key=lambda one: one.largest)
+        kind = "float16" if bits == FLOAT16_BITS else f"{bits} bits"
+        yield advise(
+            f"large angles: numbers up to {largest.largest:.4g} reach {_list(phases)}, where a step"
+            f" of {kind} is {_find_step_size(largest, bits):.2g}, so most of the angle is lost",
+            "compute sin and cos outside of the model, and pass them as inputs or store a table of"
+            " them as a constant; or reduce the angle modulo 2 * pi in float32 before it enters the"
+            " model",
+        )
+
+
+def _is_large(reading: Reading, bits: int) -> bool:
+    if bits == FLOAT16_BITS:
+        return reading.largest > LARGE_PHASE
+    return bits > 0 and _find_step_size(reading, bits) > STEP
+
+
+def _find_step_size(reading: Reading, bits: int) -> float:
+    if bits == FLOAT16_BITS:
+        return float(2.0 ** (math.floor(math.log2(reading.largest)) - FLOAT16_BITS + 1))
+    return (reading.high - reading.low) / 2**bits
+
+
+def _list(readings: Sequence[Reading]) -> str:
+    """Return the operators with their places, each once, such as ``sin [net.py:19]``."""
+    return " and ".join(dict.fromkeys(f"{one.name}{one.origin.mark}" for one in readings))
+
+
+def join(advices: Sequence[Advice]) -> Advice:
+    """Return all advice as one."""
+    return sum(advices, NO_ADVICE)
