@@ -21,7 +21,8 @@ from ci.cases.session import (
 )
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
-from ci.facts.kinds import NO_OUTPUTS
+from ci.facts.finding import Certainty, advise
+from ci.facts.kinds import NO_OUTPUTS, NOISE, QUANTIZED_BADLY, FindingId
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
@@ -158,6 +159,32 @@ def test_a_failure_names_the_schemes_that_passed(others: dict[str, Status], told
         )
         for scheme, status in {"8a8w": Status.FAILED, **others}.items()
     ]
-    first, *_ = compare_schemes(cases)
+    first, *_ = compare_schemes([*map(CaseResult, cases)])
     assert told in first.findings[0].text
     assert ("this run" in first.findings[0].text) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "told"),
+    [
+        (Status.PASSED, NOISE, "all are wrong; fp16 is right"),
+        (Status.FAILED, NOISE, "all are wrong; in this run, fp16 failed, too"),
+        (Status.FAILED, QUANTIZED_BADLY, "all are wrong; fp16 is right"),
+    ],
+)
+def test_a_known_fault_says_nothing_of_other_schemes_that_the_run_contradicts(
+    other: Status, kind: FindingId, told: str
+) -> None:
+    known = advise("all are wrong", name="log-in-16-bits", certainty=Certainty.KNOWN)
+    wrong = Case(
+        model="m",
+        scheme="16a8w",
+        soc="S",
+        status=Status.FAILED,
+        findings=(NOISE.find("it is off", advice=known),),
+    )
+    findings = () if other is Status.PASSED else (kind.find("it is off"),)
+    peer = Case(model="m", scheme="fp16", soc="S", status=other, findings=findings)
+    claims = {"log-in-16-bits": ("fp16 is right", ("16a8w", "16a4w"))}
+    first, _ = compare_schemes([CaseResult(wrong, claims=claims), CaseResult(peer)])
+    assert first.findings[0].causes[0].text == told

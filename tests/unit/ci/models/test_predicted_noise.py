@@ -334,6 +334,21 @@ def test_values_outside_their_calibrated_range_are_found() -> None:
     assert found[0].seen_high == 10 * one.max()
 
 
+class Phase(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin((x + 3) * 300)
+
+
+def test_float16_loses_the_most_at_the_sine_of_a_large_angle() -> None:
+    given = (torch.linspace(0, 3, 32)[None],)
+    found = find_loss(Phase(), given, (Phase()(*given),), float16=True)
+    assert found is not None
+    assert (found.name, found.is_float16) == ("sin", True)
+    assert found.behind_db < 30 < found.before_db
+    assert 1500 < found.largest < 1801
+    assert [one.operator for one in found.readings] == ["sin"]
+
+
 def test_a_model_without_loss_has_no_largest_loss() -> None:
     ((one,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)

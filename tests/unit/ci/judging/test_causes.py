@@ -1,0 +1,111 @@
+"""Which known faults are causes of a failure, and which causes lie in the numbers of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.facts.finding import Origin, Question
+from ci.facts.known_fault import KnownFault
+from ci.judging.causes import (
+    FLOAT16_BITS,
+    UNKNOWN,
+    Departure,
+    advise_on_numbers,
+    choose_causes,
+)
+from ci.models.graph_steps import Step
+from ci.models.tensors import Layer, Loss, make_reading
+
+STEPS = [Step(name, name, (), (), ()) for name in ("conv", "relu", "cumsum", "tanh")]
+
+
+def known(*nodes: str, **facts: Any) -> KnownFault:
+    return KnownFault(
+        fault="f", title="t", seen="s", fix="x", calls="", nodes=nodes, operators=nodes, **facts
+    )
+
+
+def depart(wrong: str, *right: str, sqnr_db: float = 5.0) -> Departure:
+    layers = tuple(Layer(name, name, node=name) for name in right)
+    return Departure(Layer(wrong, wrong, node=wrong), layers, "", sqnr_db)
+
+
+def choose(
+    fault: KnownFault,
+    departure: Departure = UNKNOWN,
+    question: Question = Question.FAITHFUL,
+    sqnr_db: float = 5.0,
+    *,
+    is_float16: bool = False,
+) -> bool:
+    causes = choose_causes([fault], question, STEPS, departure, sqnr_db, is_float16=is_float16)
+    return causes == [fault]
+
+
+def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
+    assert choose(known("cumsum"))  # the place is unknown
+    assert choose(known("cumsum"), depart("cumsum", "conv", "relu"))
+    assert choose(known("relu", "cumsum"), depart("cumsum", "conv"))
+    assert not choose(known("conv"), depart("cumsum", "conv", "relu"))
+    assert not choose(known("tanh"), depart("cumsum", "conv"))
+
+
+def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
+    assert choose(known("tanh", least_db=41.0), sqnr_db=20.0)
+    assert not choose(known("tanh", least_db=41.0), sqnr_db=-103.0)
+    assert choose(known("tanh", least_db=-97.0), sqnr_db=-103.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "question", "float16", "is_cause"),
+    [
+        ({}, Question.QUANTIZED, False, False),
+        ({}, Question.QUANTIZED, True, True),
+        ({"is_scheme": True}, Question.QUANTIZED, False, True),
+        ({"is_scheme": True}, Question.FAITHFUL, False, False),
+        ({}, Question.LOWERED, False, False),
+        ({}, Question.BUDGET, False, False),
+        ({"stops": True}, Question.RUN, False, True),
+        ({"stops": True, "only_stops": True}, Question.FAITHFUL, False, False),
+    ],
+)
+def test_a_known_fault_is_a_cause_only_of_its_own_question(
+    facts: dict[str, bool], question: Question, float16: bool, is_cause: bool
+) -> None:
+    assert choose(known("conv", **facts), question=question, is_float16=float16) is is_cause
+
+
+def tell(operator: str, numbers: Any, bits: int, behind_db: float = 10.0) -> str:
+    reading = make_reading(operator, operator, numbers, behind_db, Origin(file="net.py", line=9))
+    loss = Loss("x", 60.0, 10.0, 60.0, readings=tuple(filter(None, [reading])))
+    advices = advise_on_numbers(loss, bits)
+    return "".join(cause.text for advice in advices for cause in advice.causes)
+
+
+SCORES = np.linspace(-5, 5, 20)
+MASKED = np.append(SCORES, [-1e9] * 10)
+
+
+def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
+    told = tell("softmax", MASKED, 16)
+    assert "-1e+09 reach softmax [net.py:9]" in told
+    assert "is 1.53e+04" in told
+    assert "a mask" in tell("Softmax", np.append(SCORES, -300.0), 8)
+    assert tell("softmax", np.append(SCORES, -300.0), 16) == ""
+    assert tell("softmax", np.linspace(-400, 0, 99), 8) == ""  # scores of a large range
+    assert tell("softmax", MASKED, FLOAT16_BITS) == ""
+    assert tell("softmax", MASKED, 16, behind_db=45.0) == ""  # nothing is lost here
+    assert tell("softmax", np.append(SCORES, -np.inf), 8) == ""
+
+
+def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
+    assert "up to 2100 reach sin [net.py:9], where a step of float16 is 2" in tell(
+        "sin", np.arange(2101.0), FLOAT16_BITS
+    )
+    assert "where a step of 8 bits is 0.2" in tell("Cos", np.linspace(0, 51, 9), 8)
+    assert tell("sin", np.linspace(0, 150, 9), FLOAT16_BITS) == ""
+    assert tell("sin", np.linspace(0, 2100, 9), 16) == ""
+    assert tell("sin", np.linspace(0, 2100, 9), 0) == ""
