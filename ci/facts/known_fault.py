@@ -15,9 +15,9 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     exported graph, and ``operators`` are torch's names of their operators. ``file``,
     ``line`` and ``module`` say where the first of them comes from. ``is_scheme`` is true if the
     quantized model itself is wrong, not the program. ``only_stops`` is true if it only keeps QNN
-    from compiling or running the model. ``least_db`` is the lowest SQNR with which it was seen, or None if it is unknown. ``schemes``
-    are those with the fault, and ``elsewhere`` says that others are right, which a run may
-    contradict."""
+    from compiling or running the model. ``least_db`` is the lowest SQNR with which it was seen, or
+    None if it is unknown. ``schemes`` are those with the fault, and ``elsewhere`` says that others
+    are right, which a run may contradict."""
 
     fault: str
     title: str

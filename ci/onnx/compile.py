@@ -202,16 +202,14 @@ def compile_source(
         qnn = find_version(Path(options.get("backend_path", "")))
         noise = predict_noise(model, disturbed, source.evaluation, reference, qnn)
     staging.write_noise(noise)
-    loss: Loss | None = None
+    is_lossy = is_float and not spec.layers and is_poor(noise, reference)
+    loss = explain_float16(plain, disturbed, source, staging) if is_lossy else None
     clipped: tuple[Clipped, ...] = ()
     if calibrated and not spec.layers:
         with staging.notes.of("the tensors that leave their calibrated ranges"):
             clipped = find_clipped(model, plain, disturbed, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
             loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
-    if is_float and not spec.layers and is_poor(noise, reference):
-        with staging.notes.of("the node at which float16 costs the most"):
-            loss = find_float16_loss(plain, disturbed, source.evaluation[0])
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint, (types, retyped) = write_typed(
@@ -247,6 +245,14 @@ def compile_source(
         types=types,
         retyped=retyped,
     )
+
+
+def explain_float16(plain: Path, scratch: Path, source: Source, staging: Staging) -> Loss | None:
+    """Return where float16 costs a float model the most, or None if that is unknown. ``scratch`` is
+    overwritten."""
+    with staging.notes.of("the node at which float16 costs the most"):
+        return find_float16_loss(plain, scratch, source.evaluation[0])
+    return None
 
 
 def write_references(

@@ -66,10 +66,9 @@ def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
         ({}, Question.QUANTIZED, True, True),
         ({"is_scheme": True}, Question.QUANTIZED, False, True),
         ({"is_scheme": True}, Question.FAITHFUL, False, False),
-        ({}, Question.LOWERED, False, False),
         ({}, Question.BUDGET, False, False),
-        ({"stops": True}, Question.RUN, False, True),
-        ({"stops": True, "only_stops": True}, Question.FAITHFUL, False, False),
+        ({"only_stops": True}, Question.RUN, False, True),
+        ({"only_stops": True}, Question.FAITHFUL, False, False),
     ],
 )
 def test_a_known_fault_is_a_cause_only_of_its_own_question(
