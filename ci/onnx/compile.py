@@ -250,9 +250,10 @@ def compile_source(
 def explain_float16(plain: Path, scratch: Path, source: Source, staging: Staging) -> Loss | None:
     """Return where float16 costs a float model the most, or None if that is unknown. ``scratch`` is
     overwritten."""
+    losses: list[Loss | None] = []
     with staging.notes.of("the node at which float16 costs the most"):
-        return find_float16_loss(plain, scratch, source.evaluation[0])
-    return None
+        losses.append(find_float16_loss(plain, scratch, source.evaluation[0]))
+    return losses[0] if losses else None
 
 
 def write_references(
