@@ -70,6 +70,8 @@ def choose_causes(
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
     if question in {Question.LOWERED, Question.RUN}:
         return True  # others are left out already
+    if question is Question.USABLE:
+        return fault.only_stops
     accuracy = {Question.FAITHFUL, Question.QUANTIZED}
     if question not in accuracy or fault.only_stops:
         return False
