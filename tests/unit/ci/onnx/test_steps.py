@@ -11,12 +11,14 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+from msgspec import structs  # noqa: E402
 
+from ci.facts.finding import NOWHERE  # noqa: E402
 from ci.faults.graph import parse_graph, read_operators  # noqa: E402
 from ci.faults.known import Fault, find_pattern, read_faults  # noqa: E402
 from ci.faults.match import match_faults, name_operators  # noqa: E402
 from ci.faults.onnx_graphs import write_model  # noqa: E402
-from ci.models.graph_steps import Operand, Step  # noqa: E402
+from ci.models.graph_steps import Operand, Step, note_padding  # noqa: E402
 from ci.onnx.steps import describe_steps  # noqa: E402
 
 FAULTS = [
@@ -31,17 +33,11 @@ def read(text: str, path: Path) -> list[Step]:
     """The steps of a graph's ONNX model, with the names of ci.faults."""
     write_model([parse_graph(text)], [0], path)
     names = name_operators()
+    steps = note_padding(describe_steps(path))
     return [
-        Step(
-            one.name,
-            names.get(one.operator, one.operator),
-            *(getattr(one, field) for field in REST),
-        )
-        for one in describe_steps(path)
+        structs.replace(step, operator=names.get(step.operator, step.operator), origin=NOWHERE)
+        for step in steps
     ]
-
-
-REST = ("operands", "sources", "shape", "numbers")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
