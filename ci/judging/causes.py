@@ -84,8 +84,11 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     loss is unknown, every place is possible."""
     if departure.layer is None:
         return True
+    layer = departure.layer
+    if layer.origin.line and layer.origin == fault.origin and layer.operator in fault.operators:
+        return True  # a line in a loop has several calls, of which the fault names one
     places = {step.name: place for place, step in enumerate(steps)}
-    wrong = find_step(departure.layer, steps)
+    wrong = find_step(layer, steps)
     chain = [places[name] for name in fault.nodes if name in places]
     if wrong is None or not chain:
         return True

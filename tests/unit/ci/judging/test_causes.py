@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ci.facts.finding import Origin, Question
 from ci.facts.known_fault import KnownFault
@@ -51,6 +52,12 @@ def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
     assert choose(known("relu", "cumsum"), depart("cumsum", "conv"))
     assert not choose(known("conv"), depart("cumsum", "conv", "relu"))
     assert not choose(known("tanh"), depart("cumsum", "conv"))
+
+
+def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:
+    layer = Layer("conv", "conv", Origin(file="net.py", line=7), "conv")
+    other = structs.replace(known("tanh", file="net.py", line=7), operators=("conv",))
+    assert choose(other, Departure(layer))
 
 
 def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
