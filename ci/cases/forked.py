@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 import msgspec
 
 from ci.facts.finding import NOWHERE, Origin, PlacedError
+from provisioning.console.command import explain_limit
 from provisioning.console.process import describe_exit, end_with_parent
 from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import DefectError, FailedError, QnnCiError, describe_exception
@@ -154,7 +155,8 @@ def answer_job(function: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as the case's failure
         with suppress(Exception):  # a model may have closed or replaced stderr
             traceback.print_exc()
-        return explain_no_room(error) or FailedError(describe_exception(error))
+        limit = explain_limit(error) if isinstance(error, ImportError) else None
+        return explain_no_room(error) or limit or FailedError(describe_exception(error))
 
 
 def describe_error(error: BaseException) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from ci.facts.finding import NOWHERE, Origin, Place, PlacedError
 from ci.models.source_lines import is_installed, name_file
 from ci.models.user_models import is_suite, lacks_function
-from provisioning.console.command import OWN_PACKAGES, user_path
+from provisioning.console.command import OWN_PACKAGES, explain_limit, user_path
 from provisioning.errors import QnnCiError, UsageError, describe_exception
 
 CONTRACT = (
@@ -163,9 +163,11 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
     except QnnCiError:
         raise
     except BaseException as error:  # such as SystemExit, or pytest's Skipped
+        root = _find_root(error)
+        if isinstance(root, ImportError) and (limit := explain_limit(root)):
+            raise limit from error
         frames = [*_list_own(error)]
         what = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
-        root = _find_root(error)
         told = [f"{file}, line {line}, in {name}" for file, line, name in frames]
         told += [f"caused by {describe_exception(root)}"] if root is not error else []
         failure = PlacedError(what, why="; ".join(told), fix=_advise(root))

@@ -69,6 +69,7 @@ WHAT, HOW, RESULTS, TOOLS = "what to run", "how to run it", "results", "QNN and 
 ONLY_PARSE = "QNN_CI_ONLY_PARSE"  # the noxfile checks arguments before it installs packages
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 NO_THREAD = "can't start new thread"  # a RuntimeError
+NO_MAPPING = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -345,16 +346,26 @@ def group_options(
     return add
 
 
+def explain_limit(error: BaseException) -> UnfitError | None:
+    """Return the error for an exception that a limit of memory or threads caused, else None. The
+    dynamic linker reports such a limit as an ImportError of the library that it cannot map."""
+    is_import = isinstance(error, ImportError) and any(text in str(error) for text in NO_MAPPING)
+    if not (is_import or isinstance(error, MemoryError) or str(error) == NO_THREAD):
+        return None
+    return UnfitError(
+        str(error) if str(error) == NO_THREAD else "out of memory",
+        why=f"an allocation failed (see `ulimit -v`, `ulimit -u` and the container's limits)"
+        f"{f': {error}' * is_import}",
+        fix="raise the limit, or run fewer jobs at a time",
+    )
+
+
 def explain_exception(error: Exception) -> QnnCiError:
     """Return the QnnCiError for an exception that is not a QnnCiError itself."""
+    if limit := explain_limit(error):
+        return limit
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
-    if isinstance(error, MemoryError) or str(error) == NO_THREAD:
-        return UnfitError(
-            str(error) if str(error) == NO_THREAD else "out of memory",
-            why="an allocation failed (see `ulimit -v`, `ulimit -u` and the container's limits)",
-            fix="raise the limit, or run fewer jobs at a time",
-        )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
         return UsageError(f"{error.filename}: {error.strerror}", fix="choose another path")
     if str(error).startswith(("Symlink loop", "embedded null ")):  # Path.resolve before Python 3.13

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ci.cases.forked import describe_error, note_step, run_forked
+from ci.cases.forked import answer_job, describe_error, note_step, run_forked
 from ci.cases.pool import ROOT, read_tail
 from provisioning.console.process import TAIL_LINES
-from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
+from provisioning.errors import FailedError, QnnCiError, StoreError, UnfitError, UsageError
 
 
 def fail(error: BaseException) -> Any:
@@ -97,3 +97,12 @@ def test_the_tail_of_a_log_skips_noise_and_keeps_the_error(tmp_path: Path) -> No
     ):
         log.write_text(text)
         assert read_tail(log) == wanted
+
+
+def test_a_library_that_a_limit_of_memory_keeps_out_is_blamed_on_the_limit() -> None:
+    def fail() -> None:
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+    error = answer_job(fail)
+    assert isinstance(error, UnfitError)
+    assert "ulimit -v" in error.why
