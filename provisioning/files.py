@@ -46,15 +46,16 @@ def write_whole(path: Path, data: bytes | str) -> None:
     """Replace the content of ``path`` with ``data`` (text as UTF-8) in one step; make its directory
     if needed.
 
-    A pipe and a device are written in place. A symbolic link is replaced, and so is a hard link:
-    the other file stays as it is. Temporary files that killed processes left next to it are
-    removed. Raises OSError.
+    A symbolic link is replaced, and so is a hard link: the other file stays as it is. Temporary
+    files that killed processes left next to it are removed. Raises OSError, also for a pipe, whose
+    reader may never come, and for a device.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    if is_stream(path) or path.is_dir():
-        path.write_bytes(raw)  # raises IsADirectoryError for a directory
-        return
+    if is_stream(path):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _clear_writes(path)
@@ -63,6 +64,16 @@ def write_whole(path: Path, data: bytes | str) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def write_named(path: Path, data: bytes | str) -> None:
+    """Write the file that an option of the user names: a pipe and a device in place, another file
+    as write_whole does. Raises OSError.
+    """
+    if is_stream(path):
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    else:
+        write_whole(path, data)
 
 
 def is_stream(path: Path) -> bool:

@@ -15,7 +15,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
-from provisioning.documents import CONTENT_BYTES, read_bytes
+from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 
 # The directory of a program's outputs, and qnn_executor_runner's name for the file of each output.
 OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
@@ -50,7 +50,8 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
     """
     if not file.is_file():
         return None
-    runs = np.load(file, allow_pickle=False)
+    with open_regular(file) as stream:
+        runs = np.load(stream, allow_pickle=False)
     if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
         raise ValueError(
             f"{file.name} is not a prediction for an output of shape {list(reference.shape)}"

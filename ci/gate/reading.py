@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 
 from ci.gate.dependencies import (
@@ -41,6 +42,7 @@ from ci.parity.trees import (
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
+from provisioning.documents import open_regular
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 DIFF = ("--name-status", "-z", "--no-renames", "--no-relative")
@@ -288,7 +290,7 @@ def list_opened(log: Path, root: Path) -> Iterator[str]:
     """Yield the files below ``root`` that strace logged as opened, relative to ``root``. A compiled
     Python file stands for its source."""
     places = {str(root.resolve()): "", str((root / ".nox").resolve()): ".nox/"}
-    with log.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with TextIOWrapper(open_regular(log), "utf-8", "surrogateescape") as lines:
         for path in {match[1] for line in lines if (match := OPENED.search(line.rstrip()))}:
             for place, prefix in places.items():
                 if path.startswith(f"{place}/"):

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
 from ci.report.schema import TypeShare
+from provisioning.documents import open_regular
 
 FILE = "{}_{}.raw"  # <sample>_<index>
 MOST_SHARE, MOST_NODES = 0.8, 8
@@ -254,6 +255,12 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
     return digest.hexdigest()
 
 
+def read_array(path: Path, dtype: str) -> Any:
+    """Return the elements of a regular file, as an array of shape [elements]. Raises OSError."""
+    with open_regular(path) as file:
+        return np.fromfile(file, dtype)
+
+
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
     """Return the arrays that write_sets wrote to ``directory``, one list per sample. ``tensors``
     describe the arrays of a set, and ``sets`` is the number of sets.
@@ -262,7 +269,7 @@ def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list
     """
     return [
         [
-            np.fromfile(directory / FILE.format(number, index), info.dtype).reshape(info.shape)
+            read_array(directory / FILE.format(number, index), info.dtype).reshape(info.shape)
             for index, info in enumerate(tensors)
         ]
         for number in range(sets)

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from ci.judging.figures import Array
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Tool
-from provisioning.documents import DocumentError, decode_json, read_bytes, read_json
+from provisioning.documents import DocumentError, decode_json, open_regular, read_bytes, read_json
 from provisioning.errors import UsageError
 
 ARRAYS, RECORD = ".npz", ".json"
@@ -73,7 +73,10 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
     found: list[tuple[Comparison, Arrays]] = []
     for place in places:
         arrays: dict[Member, list[Array]] = {}
-        with np.load(place.with_suffix(ARRAYS), allow_pickle=False) as data:
+        with (
+            open_regular(place.with_suffix(ARRAYS)) as stream,
+            np.load(stream, allow_pickle=False) as data,
+        ):
             for name in data.files:  # in the order in which they were written
                 arrays.setdefault(Member(name.rpartition("_")[0]), []).append(data[name])
         found.append((read_json(place, Comparison), arrays))

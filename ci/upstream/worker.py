@@ -39,6 +39,7 @@ from ci.executorch import internals
 from ci.executorch.lower import list_refusals
 from ci.executorch.patches import warm_up
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
+from ci.models.tensors import read_array
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.journal import LOG, Entry, Ran
 from ci.upstream.record import write_seen
@@ -127,7 +128,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
         given = []
         for file, meta in zip(files, metas, strict=True):
             dtype = str(SCALAR_TYPES[int(meta.dtype())]).removeprefix("torch.")
-            given.append(convert_input(np.fromfile(file, dtype), meta))
+            given.append(convert_input(read_array(file, dtype), meta))
         made = [one for one in method(given) if isinstance(one, torch.Tensor)]
         for index, tensor in enumerate(made):
             # The bytes in their order in memory, as the C++ runner writes them.

@@ -18,7 +18,7 @@ from ci.report.document import render_markdown, show_document
 from provisioning.console.command import FILE, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import explain_writes, write_whole
+from provisioning.files import explain_writes, write_named
 
 GATE = "manifests/policies/gate.toml"
 
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     plan = plan_changes(args, repository)
     if args.out:
         with explain_writes(args.out):
-            write_whole(args.out, msgspec.json.encode(plan) + b"\n")
+            write_named(args.out, msgspec.json.encode(plan) + b"\n")
     document = make_plan_document(plan)
     text = render_markdown(document) if args.markdown else show_document(document)
     return Outcome(text, msgspec.to_builtins(plan), exact=True)
@@ -76,7 +76,7 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
             known = fresh.get(run.name) if run.failed else None
             fresh[run.name] = run.opened.joined(known) if known else run.opened
         with explain_writes(args.out):
-            write_whole(args.out, render_record(fresh).encode())
+            write_named(args.out, render_record(fresh).encode())
     rows = [
         {"name": run.name, "exit_code": run.code, "files": run.count, "unplanned": run.unplanned}
         for run in runs

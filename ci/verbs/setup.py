@@ -24,7 +24,7 @@ from provisioning.console.terminal import write_message, write_through
 from provisioning.doctor.examine import examine
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
-from provisioning.files import write_json
+from provisioning.files import explain_writes, write_named
 from provisioning.verbs.fetch import add_options, read_options
 
 TITLE = "setup-qnn"
@@ -52,7 +52,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with group(provider, progress, f"doctor {args.profile}"):
         python = Path(args.python) if args.python else None
         verdict = examine(args.profile, environment, python=python, progress=progress)
-    write_json(args.report, verdict.data(), "pass another file with --report")
+    with explain_writes(args.report, "pass another file with --report"):
+        write_named(args.report, json.dumps(verdict.data(), indent=1) + "\n")
     artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]

@@ -375,5 +375,5 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         from isal import igzip
 
         is_gzip = name.endswith((".gz", ".tgz"))
-        with igzip.IGzipFile(path) if is_gzip else open_regular(path) as stream:
-            yield stream
+        with open_regular(path) as file:
+            yield igzip.IGzipFile(fileobj=file) if is_gzip else file

@@ -37,6 +37,7 @@ from provisioning.files import (
     publish_directory,
     scratch_directory,
     walk,
+    write_named,
     write_whole,
 )
 
@@ -315,7 +316,7 @@ def write_output(
             require_output(path, recognise, fix, force=force, data=data)
             if force and not _is_free(path, recognise, data):
                 aside = move_aside(path)
-        write_whole(path, data)
+        write_named(path, data)
     return aside
 
 

@@ -30,6 +30,7 @@ from provisioning.files import (
     clear_staging,
     explain_writes,
     free_bytes,
+    is_stream,
     mib,
     publish_directory,
     scratch_directory,
@@ -262,12 +263,12 @@ class Store:
                 yield path
 
     def write_record(self, path: Path, data: bytes) -> None:
-        """Write ``data`` to the file ``path`` in the store. If ``path`` is a link, the link is
-        replaced, not its target. Raises StoreError.
+        """Write ``data`` to the file ``path`` in the store. A link, a pipe or a device at ``path``
+        is replaced. Raises StoreError.
         """
         with explain_errors(self.home):
             self._make_directories()
-            if path.is_symlink():
+            if path.is_symlink() or is_stream(path):
                 path.unlink()
             write_whole(path, data)
             path.chmod(0o644)

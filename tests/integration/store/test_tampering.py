@@ -243,3 +243,23 @@ def test_a_link_in_the_place_of_a_record_is_not_written_through(
     before = snapshot(outside)
     assert fetch(trust=True)[0].fetched
     assert snapshot(outside) == before
+
+
+@pytest.mark.parametrize("name", ["licences.json", "locks/qnn-sdk.lock"])
+def test_a_fetch_does_not_wait_for_a_pipe_in_the_place_of_a_record(
+    world: World, server: BadServer, name: str
+) -> None:
+    text = made.describe_sdk([server.url("sdk.zip")])
+    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
+    (world.home / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(world.home / name)
+    words = ("fetch", "qnn-sdk", "--accept-licence", "--trust-first-use")
+    ended = subprocess.run(
+        [sys.executable, "-m", "provisioning", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (world.home / name).is_file()

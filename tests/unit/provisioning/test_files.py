@@ -29,6 +29,7 @@ from provisioning.files import (
     staged_directory,
     walk,
     write_json,
+    write_named,
     write_whole,
 )
 
@@ -59,11 +60,17 @@ def test_a_redirected_standard_output_is_written_in_place(tmp_path: Path) -> Non
     try:
         with path.open("w") as file:
             os.dup2(file.fileno(), 1)
-        write_whole(target, "text")
+        write_named(target, "text")
     finally:
         os.dup2(saved, 1)
         os.close(saved)
     assert path.read_text() == "text"
+
+
+def test_a_record_is_not_written_to_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "record.json")
+    with pytest.raises(OSError, match="pipe or a device"):
+        write_whole(tmp_path / "record.json", "text")
 
 
 def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
