@@ -84,7 +84,7 @@ def _describe(kind: inspect.Type) -> str:
             return kind.cls.__name__.lower()
         case inspect.IntType() | inspect.FloatType():
             word = "integer" if isinstance(kind, inspect.IntType) else "number"
-            return f"{word}, {kind.ge} to {kind.le:,}" if _is_range(kind) else word
+            return f"{word}, {kind.ge} to {kind.le:,.10g}" if _is_range(kind) else word
         case inspect.BoolType():
             return "boolean"
         case inspect.StrType():
