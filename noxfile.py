@@ -579,9 +579,30 @@ def test_trained(session: nox.Session) -> None:
 
     Options: ``--model 'pnet*'``, ``--lane onnx``.
     """
+    if not accepts_arguments(session, "tests.trained"):
+        return
     fetch_library(session, "test")
     python = make_environment(session, "test")
     session.run(str(python), "-m", "tests.trained", *session.posargs)
+
+
+def accepts_arguments(session: nox.Session, module: str) -> bool:
+    """Return whether a module of the group ``test`` has something to do for a session's arguments:
+    False if it printed its help. If it refuses them, fail the session before the environment is
+    installed. With QNN_CI_ONLY_PARSE, the module only checks its arguments, and needs no other
+    package than those of nox for this."""
+    require_host(session, "test")
+    if is_made(find_environment(session, "test"), "test"):
+        return True  # the module itself refuses them at once
+    command = [sys.executable, "-m", module, *session.posargs]
+    env = {**os.environ, "QNN_CI_ONLY_PARSE": "1"}
+    checked = subprocess.run(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    sys.stdout.write(checked.stdout)
+    if checked.returncode:
+        fail(session, checked.returncode, f"{session.name} does not accept these arguments")
+    return not checked.stdout
 
 
 def fetch_library(session: nox.Session, group: str) -> None:
@@ -662,13 +683,15 @@ def lint(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Run a benchmark against a comparable tool."""
-    run_module(session, "test", "tests.bench", *session.posargs)
+    if accepts_arguments(session, "tests.bench"):
+        run_module(session, "test", "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)
 def mutants(session: nox.Session) -> None:
     """Insert small faults into the code that decides verdicts, and check that tests detect them."""
-    run_module(session, "test", "tests.mutants", *session.posargs)
+    if accepts_arguments(session, "tests.mutants"):
+        run_module(session, "test", "tests.mutants", *session.posargs)
 
 
 @nox.session(default=False)

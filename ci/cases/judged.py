@@ -75,6 +75,7 @@ from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
 from ci.judging.gate import References
 from ci.judging.verdict import (
+    CALIBRATE,
     MODEL,
     OF_MODEL,
     SCHEME,
@@ -93,6 +94,7 @@ from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, wri
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
     Case,
+    Clipped,
     Control,
     Digests,
     Estimate,
@@ -319,6 +321,7 @@ class CaseJudge:
                 with self.notes.of("the operators that cause errors above the predicted noise"):
                     self.evidence.notes = self.name_operators(notes)
             self.evidence.warnings += self.warn_of_loss(compiled.loss)
+            self.evidence.warnings += self.warn_of_clipping(compiled.clipped)
             self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
             return self.end(Status.PASSED, remark=run.notes.remark)
         is_traceable = not verdict.is_placed and not run.used
@@ -407,6 +410,24 @@ class CaseJudge:
             f"samples together, {least:g} dB are required"
         )
         return (f"{near}; {describe_loss(loss)}",)
+
+    def warn_of_clipping(self, clipped: Sequence[Clipped]) -> tuple[str, ...]:
+        """Return which tensors leave their calibrated ranges, as a warning, if the quantized model
+        is near a limit or below one that does not fail the case, or if the user's metric has
+        lost some of its allowed drop. Clipping is then the likely cause, and easily mended."""
+        if not clipped:
+            return ()
+        reached = self.evidence.figures.sqnr_db_scheme
+        near = False
+        if reached is not None:
+            limits = (self.limits.min_sqnr_db_all, self.limits.min_sqnr_db)
+            near = any(least is not None and reached <= least + NEAR_DB for least in limits)
+        has_dropped = self.metric and not keeps_metric(self.metric, self.evidence.metric)
+        if not near and not has_dropped:
+            return ()
+        first, *others = clipped
+        also = f" (also clipped: {', '.join(tensor.name for tensor in others)})" if others else ""
+        return (f"{first}{also}; {CALIBRATE}",)
 
     def warn_of_faults(self) -> Iterator[str]:
         """Yield what a known fault costs a passed case, if that is COSTLY_DB or more: compared with

@@ -106,6 +106,19 @@ def measure_pooled(reference: Array, output: Array) -> float:
     return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
 
 
+def measure_variation(tensors: Iterable[Array]) -> float | None:
+    """Return how much tensors [sample, *shape] differ between samples: the RMS of the differences
+    from the mean over all samples, divided by the RMS of the values. The largest share counts. It
+    is None if there are no two samples."""
+    shares = []
+    for tensor in tensors:
+        values = tensor.astype(np.float64)
+        rms = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+        if len(values) > 1 and rms and math.isfinite(rms):
+            shares.append(float(np.sqrt(np.mean((values - values.mean(0)) ** 2))) / rms)
+    return max(shares, default=None)
+
+
 def channel_axes(dims: int) -> list[int]:
     """Return the channel axes of an output with ``dims`` dimensions, [sample, *shape]. If the
     shape has three axes, the second and the last are channel axes. If it has more, as for images,

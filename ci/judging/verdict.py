@@ -354,10 +354,17 @@ def has_finer(scheme: str) -> bool:
     return scheme not in set(Scheme) or Scheme(scheme).recipe.activation_bits == 8
 
 
-def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Finding]:
+def judge_metric(
+    metric: Metric,
+    result: MetricResult,
+    inputs: float | None = None,
+    outputs: float | None = None,
+) -> Iterator[Finding]:
     """Yield why a program is not good enough for its task. A metric that also accepts the outputs
     of other inputs is a finding, because it proves nothing. If the program and the quantized model
-    fail but the float32 model does not, poor quantization is a further finding."""
+    fail but the float32 model does not, poor quantization is a further finding. ``inputs`` and
+    ``outputs`` are how much the model's inputs and the float32 model's floating-point outputs
+    differ between samples, from measure_variation."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
@@ -385,11 +392,29 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Finding]:
         yield METRIC_BLIND.find(
             f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs",
             figures=(Figure(name=metric.name, value=shifted),),
-            advice=advise(
-                fix="use a trained model, labels and inputs that vary, or a smaller max_drop",
-                proof=Proof.PROVEN,
-            ),
+            advice=_advise_on_blind(inputs, outputs),
         )
+
+
+ALIKE = 0.1  # samples that differ less have no different results
+
+
+def _advise_on_blind(inputs: float | None, outputs: float | None) -> Advice:
+    """Return what makes a metric distinguish inputs. The arguments are those of judge_metric."""
+    if inputs is None or outputs is None or outputs >= ALIKE:
+        fix = "use a trained model, labels and inputs that vary, or a smaller max_drop"
+        return advise(fix=fix, proof=Proof.PROVEN)
+    alike = f"the outputs of the float32 model differ by only {outputs:.1%} between the samples"
+    if inputs >= ALIKE:
+        return advise(
+            f"{alike}, although its inputs differ by {inputs:.0%}: the model is probably not"
+            " trained, or its weights were not loaded",
+            "load trained weights; if they are, check how the inputs are scaled",
+        )
+    return advise(
+        f"{alike}, and its inputs by only {inputs:.1%}: the samples are probably too similar",
+        "use inputs that vary; if these do, load trained weights",
+    )
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:

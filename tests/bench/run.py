@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
 from provisioning.files import write_whole
 
 BENCHES: dict[str, str] = {
@@ -34,13 +33,11 @@ class BenchModule(Protocol):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="one of: " + ", ".join(BENCHES))
+    parser.add_argument("name", choices=BENCHES, metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    if args.name not in BENCHES:
-        raise UsageError(f"no benchmark {args.name!r}", fix="one of: " + ", ".join(BENCHES))
     module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
     figures = module.run_bench(progress)
     target = args.reports / "bench" / f"{args.name}.json"

@@ -560,6 +560,31 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
     assert (tmp_path / "calls").read_text() == f"-m ci {' '.join(words)}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "installs"),
+    [
+        (("bench", "nope"), 2, False),
+        (("bench",), 2, False),
+        (("bench", "--help"), 0, False),
+        (("bench", "gate"), 0, True),
+        (("mutants", "ci/nope"), 2, False),
+        (("mutants", "ci/judging", "--jobs", "0"), 2, False),
+        (("mutants", "ci/judging"), 0, True),
+        (("test_trained", "--lane", "x"), 2, False),
+        (("test_trained", "--model", "nope*"), 2, False),
+        (("test_trained", "--model", "centerface*"), 0, True),
+    ],
+)
+def test_arguments_of_a_session_with_its_own_module_are_checked_before_installation(
+    linux: ModuleType, tmp_path: Path, words: tuple[str, ...], code: int, installs: bool
+) -> None:
+    session = Recorder(tmp_path, *words)
+    with pytest.raises(RefusedError) if code else nullcontext():
+        run(session)
+    assert [failure.code for failure in linux.failures] == [code] * bool(code)
+    assert bool(session.ran) == installs
+
+
 def test_onnx_refuses_an_old_python_before_its_environment_is_made(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from provisioning.console.command import Outcome, user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.errors import FailedError, UsageError
+from provisioning.errors import FailedError
 from provisioning.files import write_whole
 
 ROOT = Path(__file__).parents[2]
@@ -79,25 +79,35 @@ class Result:
         )
 
 
+def find_package(word: str) -> str:
+    """Return the path of a package from the root. Raises ArgumentTypeError if there is none."""
+    name = word.strip("/")
+    if not (ROOT / name).exists():
+        raise argparse.ArgumentTypeError(f"there is no {name}; name a package such as ci/judging")
+    return name
+
+
+def read_count(word: str) -> int:
+    """Return a number that is at least 1. Raises ArgumentTypeError for any other word."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1; leave it out for all")
+    return int(word)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("packages", nargs="+", help="such as ci/judging or provisioning/store")
+    parser.add_argument(
+        "packages", nargs="+", type=find_package, help="such as ci/judging or provisioning/store"
+    )
     parser.add_argument("--tests", nargs="+", help="what judges (default: the unit tests)")
-    parser.add_argument("--jobs", type=int, default=0, help="mutants at a time (default: CPUs)")
-    parser.add_argument("--sample", type=int, metavar="N", help="try N mutants per package")
+    parser.add_argument("--jobs", type=read_count, help="mutants at a time (default: CPUs)")
+    parser.add_argument("--sample", type=read_count, metavar="N", help="try N mutants per package")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    for option in ("jobs", "sample"):
-        if (getattr(args, option) or 0) < 0:
-            raise UsageError(f"--{option} must be at least 1", fix="leave it out for all")
-    wanted = [name.strip("/") for name in args.packages]
-    for name in wanted:
-        if not (ROOT / name).exists():
-            raise UsageError(f"there is no {name}", fix="name a package such as ci/judging")
     results = []
-    for name in wanted:
+    for name in args.packages:
         tests = args.tests or [find_tests(name)]
         place = ROOT / "build" / "mutants" / name.replace("/", ".")
         copy_checkout(ROOT, place, name)

@@ -100,6 +100,11 @@ def main() -> int:
     )
     parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
     words = parser.parse_args()
+    rows = json.loads((HERE / "truth.json").read_text("utf-8"))
+    if not words.record and not fnmatch.filter([row["case"] for row in rows], words.model):
+        parser.error(f"no case is named {words.model}")
+    if os.environ.get("QNN_CI_ONLY_PARSE"):
+        return 0
     install()
     sys.path[:0] = [str(PACKAGES), str(HERE)]
     os.environ["PYTHONPATH"] = os.pathsep.join(

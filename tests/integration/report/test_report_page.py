@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report.html import render_html
-from ci.report.schema import Case, Element, OutputFigures, Report, Status
+from ci.report.schema import Case, Element, OutputFigures, Report, Status, Threshold
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report, say
 
@@ -81,6 +81,29 @@ def test_cases_are_sorted_by_a_click_on_a_head(
     assert browser.ask(COLUMN) == ["120.0", "9.5", "-3.0", "-"]
     assert browser.ask(f'document.querySelector("{head}").ariaSort') == "descending"
     assert browser.console == []
+
+
+def test_a_narrow_page_shows_the_limits_of_a_case_and_the_first_chart_without_scrolling(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    place = "axis 1, channel 0 of 12, in the worst sample"
+    cases = [replace(case, above_noise_db=-0.9, above_noise_place=place) for case in report.cases]
+    limits = (Threshold(scheme="fp16", min_sqnr_db_all=30.0, max_above_noise_db=10.0),)
+    browser.resize(400)
+    show(browser, replace(report, cases=tuple(cases), thresholds=limits), tmp_path)
+    browser.ask("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for cell in ("details.case .scroll td:last-child", ".figures td:nth-child(2) span"):
+        right, edge, text = browser.ask(
+            f"""(() => {{
+              const cell = document.querySelector("{cell}");
+              const words = document.createRange();
+              words.selectNodeContents(cell);
+              const edge = cell.closest(".scroll").getBoundingClientRect().right;
+              return [words.getBoundingClientRect().right, edge, cell.textContent];
+            }})()"""
+        )
+        assert text
+        assert right <= edge
 
 
 def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(

@@ -21,10 +21,12 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
+from ci.facts.kinds import METRIC_BLIND
+from ci.judging.verdict import CALIBRATE
 from ci.models.tensors import Retyped, write_sets
 from ci.models.user_models import ModelEntry
 from ci.report.columns import show_types
-from ci.report.schema import OpCount, Status, TypeShare
+from ci.report.schema import Clipped, OpCount, Status, TypeShare
 from provisioning.console.user_folder import RECORD
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from tests.build.cases import (
@@ -40,7 +42,7 @@ from tests.build.cases import (
     make_engine,
 )
 from tests.build.setups import make_options
-from tests.stand_ins.lanes import SPEC, EchoRunner, run_case
+from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, run_case
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,67 @@ def test_a_metric_is_measured_on_program_float32_and_quantized_outputs(
         assert (found is None) is (right is None)
         for one, other in zip(found or (), right or (), strict=True):
             assert (one == other).all()
+
+
+@pytest.mark.parametrize(
+    ("error", "metric", "is_warned"),
+    [
+        (0.14, (), True),  # 17 dB, of which 15 are required
+        (0.02, (), False),
+        (0.3, (0.9, 0.9, 0.1, 0.9), True),  # only the metric accepts 10 dB
+        (0.02, (0.85, 0.9, 0.1, 0.85), True),  # the metric has lost half of what it may
+        (0.02, (0.9, 0.9, 0.1, 0.9), False),
+    ],
+)
+def test_a_passed_case_near_a_limit_warns_of_tensors_that_leave_their_calibrated_ranges(
+    tmp_path: Path, error: float, metric: tuple[float, ...], is_warned: bool
+) -> None:
+    coarse = LOGITS + (error / 0.02) * (COARSE - LOGITS)
+    wide = {"low": 0.0, "high": 1.0, "seen_low": 0.0, "seen_high": 4.0}
+    clipped = tuple(Clipped(name=name, is_input=True, **wide) for name in ("input x", "input y"))
+    engine = replace(
+        make_engine(more={"clipped": clipped}),
+        quantized=lambda number: [coarse[number[0]], IDS[number[0]], MASK[number[0]]],
+    )
+    entry = ModelEntry("mlp", metric=METRIC if metric else None)
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    pool = MeasuringPool(*metric)
+    case = run_case(tmp_path, engine, give([coarse, IDS, MASK]), policy, pool=pool).case
+    assert case.status is Status.PASSED
+    warnings = [warning for warning in case.warnings if CALIBRATE in warning]
+    assert len(warnings) == is_warned
+    assert all("0 to 4" in warning and "input y" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        (1.0, 1.0, ["use a trained model, labels"]),
+        (1.0, 0.01, ["not trained", "load trained weights"]),
+        (0.01, 0.01, ["too similar", "use inputs that vary; if these do, load trained weights"]),
+    ],
+)
+def test_a_metric_that_tells_no_inputs_apart_blames_what_varies_least(
+    tmp_path: Path, inputs: float, outputs: float, words: list[str]
+) -> None:
+    random = np.random.default_rng(2)
+    base = random.standard_normal(5).astype(np.float32)  # what all samples have in common
+    float32, samples = (
+        base + share * random.standard_normal((4, 5)).astype(np.float32)
+        for share in (outputs, inputs)
+    )
+    engine = FloatEngine(
+        lambda one: [float32[int((samples == one).all(1).argmax())]],
+        [[sample] for sample in samples],
+        noise=0.002,
+    )
+    entry = ModelEntry("mlp", metric=METRIC)
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    pool = MeasuringPool(0.1, 0.1, 0.1)
+    case = run_case(tmp_path, engine, give([float32]), policy, pool=pool).case
+    (finding,) = [one for one in case.findings if one.id == METRIC_BLIND.id]
+    advice = [*(cause.text for cause in finding.causes), *(one.text for one in finding.remedies)]
+    assert all(any(part in text for text in advice) for part in words), advice
 
 
 def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
