@@ -106,6 +106,13 @@ def open_own(path: Path, mode: int = 0o600) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
+def explain_path(path: Path) -> str:
+    """Return why a path cannot be used as a directory; '' if it is one."""
+    if path.is_dir():
+        return ""
+    return "it is a file" if path.exists() else "it does not exist"
+
+
 def has_files(directory: Path) -> bool:
     """Return whether ``directory`` exists and contains anything except ``.git``."""
     return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())

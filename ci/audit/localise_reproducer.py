@@ -10,6 +10,7 @@ from string import Template
 
 from ci.audit.localise_search import Located
 from ci.cases.spec import CaseSpec
+from provisioning.console.caller import own_command
 from provisioning.documents import read_text
 from provisioning.files import write_whole
 from provisioning.quoting import docstring_text, shell_word
@@ -33,6 +34,7 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
         name=docstring_text(shell_word(file.name)),
         tensors=docstring_text(file.with_suffix(".pt").name),
         operators="\n".join(rows),
+        variables=docstring_text(own_command("env", "emulator", "--shell")),
         forward=forward + "\n",
         predicted=repr([round(output.predicted_db, 1) for output in found.part_outputs]),
         fp16=not spec.scheme.quantized,

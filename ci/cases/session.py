@@ -42,6 +42,8 @@ from provisioning.doctor.survey.host import usable_cores
 from provisioning.documents import read_json, read_window
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
+# The keys of a model's entry with which the messages of its data and its metric start (at_key).
+DATA_KEYS = frozenset({"calibration", "inputs", "metric.labels", "metric.function"})
 UNRECORDED = (
     "no baselines are recorded for this toolchain, so cases were judged only by limits (--record"
     " records them)"
@@ -179,8 +181,8 @@ def run_session(
 
 def check_data(setup: Setup) -> None:
     """Check the data files of the models before any model is lowered. Raises UsageError if a file
-    does not match its model; the message starts with the file's key in the policy. If a model's
-    code raises another exception, the model's cases fail later."""
+    does not match its model; the message starts with the file's key in the policy, or without a key
+    with the model. If a model's code raises another exception, the model's cases fail later."""
     policy, specs = setup.options.policy, setup.options.specs
     for spec in {spec.model: spec for spec in specs if spec.source.has_data}.values():
         ended = setup.pool.run(
@@ -191,7 +193,16 @@ def check_data(setup: Setup) -> None:
             max_bytes=policy.memory_of(spec.model),
         )
         if isinstance(ended.error, UsageError):
-            raise UsageError(f"models.{spec.model}.{ended.error}")
+            place = f"models.{spec.model}" if spec.model in policy.models else spec.model
+            raise locate_error(ended.error, place)
+
+
+def locate_error(error: UsageError, place: str) -> UsageError:
+    """Return an error about a model's data whose message starts with ``place``, the model's entry
+    in the policy or its file, and the data's key. A file next to the model has no key."""
+    key, _, what = error.what.partition(": ")
+    where, what = (f"{place}.{key}", what) if key in DATA_KEYS else (place, error.what)
+    return UsageError(f"{where}: {what}", why=error.why, fix=error.fix)
 
 
 def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str, Baseline], bool]:

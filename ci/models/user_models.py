@@ -26,6 +26,7 @@ from ci.models.lowering_options import (
 from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import AccuracyLimits, Budget
+from provisioning.console.caller import shown_path
 from provisioning.documents import CONTENT_BYTES, POINTER, open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
@@ -199,7 +200,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         if is_suite(word) and kind:
             return word
         with at_key(f"models.{name}.{key}"):
-            return resolve_file(str(folder / word), kind) if word else ""
+            return resolve_file(str(folder / word), kind, folder=folder) if word else ""
 
     def resolve_functions(table: T, key: str) -> T:
         annotation = resolve(f"{key}.annotation", table.annotation, "annotation")
@@ -282,20 +283,24 @@ IN_POLICY = "correct the path; it is relative to the policy file"
 IN_COMMAND = "correct the path; it is relative to the directory from which you ran the command"
 
 
-def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
+def resolve_file(
+    word: str, kind: str = "", fix: str = IN_POLICY, folder: Path | None = None
+) -> str:
     """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
     data file; with FACTORY, it may also be an ONNX file.
 
     Raises UsageError if the file or its function does not exist; ``fix`` is the advice for a
-    missing file.
+    missing file. If ``folder``, that of the policy, is not None, the user writes paths relative to
+    it; otherwise in a command, relative to the caller's directory.
     """
     file, _, function = word.rpartition(":")
     has_function = is_function(word)
     is_model = kind == FACTORY and word.endswith(ONNX.suffix)
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith((".py", ".py:")):
-        fix = f"write {word.rstrip(':')}:{kind or FUNCTION}"
-        raise UsageError(f"{word!r} has no function name", fix=fix)
+        written = show_file(Path(word.rstrip(":")), folder)
+        fix = f"write {written}:{kind or FUNCTION}"
+        raise UsageError(f"{written!r} has no function name", fix=fix)
     is_named = has_function or (kind and file and not is_model)
     path = Path(os.path.abspath(file if is_named else word))  # noqa: PTH100
     if not kind and path.is_dir():
@@ -314,9 +319,8 @@ def resolve_file(word: str, kind: str = "", fix: str = IN_POLICY) -> str:
         raise UsageError(what, why=why, fix="rename or copy it")
     if has_function and find_function(path, function) is False:
         body = ast.parse(read_bytes(path)).body
-        raise lacks_function(
-            path, function, [one.name for one in body if isinstance(one, ast.FunctionDef)]
-        )
+        functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        raise lacks_function(path, function, functions, folder)
     return f"{path}:{function}" if has_function else str(path)
 
 
@@ -371,12 +375,22 @@ def _list_bound(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
-    """Return the error for a function that a file lacks; ``own`` are the functions that it has."""
+def show_file(path: Path, folder: Path | None) -> str:
+    """Return a path as the user has to write it: relative to ``folder``, that of the policy, or, if
+    ``folder`` is None, as shown_path returns it."""
+    return os.path.relpath(path, folder) if folder else shown_path(path)
+
+
+def lacks_function(
+    path: Path, function: str, own: Sequence[str], folder: Path | None = None
+) -> UsageError:
+    """Return the error for a function that a file lacks; ``own`` are the functions that it has. For
+    ``folder``, see show_file."""
     near = difflib.get_close_matches(function, own, n=1)
     has = f"use one of its functions: {', '.join(own)}" if own else "define the function in it"
+    file = show_file(path, folder)
     return UsageError(
-        f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
+        f"{file} has no function {function!r}", fix=f"write {file}:{near[0]}" if near else has
     )
 
 

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 from ci.report.columns import KEYS, columns_of, name_report
 from ci.report.schema import Case, Report, Status
 from ci.report.text import Names, describe_note, show_decibels
+from provisioning.console.caller import translate_commands
 from provisioning.console.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
@@ -70,11 +71,11 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
         names[case.model],
         f"{case.scheme} {case.soc}",
         tag="error" if case.lacks or case.is_defect else TAGS.get(case.status, ""),
-        message="\n".join([case.reason or case.status.value, *operators]),
+        message="\n".join([translate_commands(case.reason or case.status.value), *operators]),
         output="\n".join(
             [
                 "\n".join(figures),
-                *case.warnings,
+                *map(translate_commands, case.warnings),
                 *map(describe_note, case.noise_notes),
                 *operators,
                 case.log_tail,

@@ -13,12 +13,13 @@ from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
 from ci.report.filled import fill_text
 from ci.verbs.user_policy import read_paths
-from provisioning.console.caller import find_origin, shown_path
+from provisioning.console.caller import CHECKOUT, find_origin, parse_github, shown_path
 from provisioning.console.command import FLAG, Outcome, group_options, read_version, user_path
+from provisioning.console.git import ask_git, read_commit
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import UserFolder, edit_file, lock_folder
 from provisioning.documents import read_bytes, read_text
-from provisioning.errors import UsageError
+from provisioning.errors import ToolError, UsageError
 from provisioning.files import explain_writes, write_whole
 from provisioning.quoting import shell_word, show_command, toml_string
 
@@ -28,6 +29,12 @@ IGNORED = ".gitignore"
 # What the commands on our pages write into a repository.
 RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n")
 USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
+
+# What the user has to fill in, because this program cannot know it.
+REPLACED = (
+    "the GitHub repository that contains executorch-qnn-ci for OWNER/REPOSITORY, and the 40 digits"
+    " of a commit in it for COMMIT (`git rev-parse HEAD` in its clone prints them)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +58,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     top = find_repository(root / POLICY) or root  # GitHub reads no workflows elsewhere
     workflow = WORKFLOW if top == root else str(top / WORKFLOW)
     policy = (root / POLICY).relative_to(top).as_posix()
-    uses = args.uses or find_origin()
+    uses = args.uses or find_workflow()
     if uses and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not OWNER/REPOSITORY@COMMIT",
             why="the workflow is pinned by commit, because a tag can be moved",
-            fix="pass --uses OWNER/REPOSITORY@COMMIT with all 40 digits, or --policy-only",
+            fix=f"pass --uses OWNER/REPOSITORY@COMMIT, with {REPLACED}; or --policy-only",
         )
     if args.uses and args.policy_only:
         raise UsageError("--uses is for a workflow, which --policy-only does not write")
@@ -73,7 +80,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         words += ["--directory", shown_path(root)] if args.directory else []
         notes.append(
             f"{WORKFLOW} was not written, because it is not known which repository has the workflow"
-            f" to call: run {show_command('init', *words)}"
+            f" to call: run {show_command('init', *words)}, with {REPLACED}"
         )
     names = {os.path.relpath(root / name, top): name for name in files}
     fix = "move it away, or pass --force, which renames existing files"
@@ -102,6 +109,28 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
+def find_workflow() -> str:
+    """Return ``OWNER/REPOSITORY@COMMIT`` of this copy of the project, which pip recorded, or which
+    its clone knows. Return "" if neither does."""
+    return find_origin() or find_pushed_commit(CHECKOUT)
+
+
+def find_pushed_commit(checkout: Path) -> str:
+    """Return ``OWNER/REPOSITORY@COMMIT`` for the commit that is checked out in a clone whose remote
+    ``origin`` is on GitHub. Return "" if there is no such remote, or if none of its branches
+    contains the commit, so that GitHub may not have it."""
+    if not (checkout / ".git").exists():
+        return ""
+    try:
+        url = ask_git(checkout, "config", "--get", "remote.origin.url").decode().strip()
+        commit = read_commit(checkout)
+        remote = ("for-each-ref", "--contains", commit, "--count=1", "refs/remotes/origin")
+        repository = parse_github(url) if ask_git(checkout, *remote) else ""
+    except ToolError:  # as without git, without a remote or without a commit
+        return ""
+    return f"{repository}@{commit}" if repository else ""
+
+
 def ignore_results(root: Path) -> list[str]:
     """Add the missing RESULTS to ``.gitignore``, and return its name if there are any. A .gitignore
     that is a link or no file stays as it is. Raises StoreError."""
@@ -128,7 +157,8 @@ def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
     --workflow-only cannot write it."""
     if not uses:
         raise UsageError(
-            "it is not known which workflow to call", fix="pass --uses OWNER/REPOSITORY@COMMIT"
+            "it is not known which workflow to call",
+            fix=f"pass --uses OWNER/REPOSITORY@COMMIT, with {REPLACED}",
         )
     if args.model:
         raise UsageError("--model is for a policy, which --workflow-only does not write")

@@ -19,7 +19,7 @@ from provisioning.console.caller import caller_path
 from provisioning.console.command import TOOLS, group_options
 from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
-from provisioning.files import write_whole
+from provisioning.files import explain_path, write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
 from provisioning.store.store import store_home
 from provisioning.store.tree import encode_record
@@ -87,7 +87,10 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     manifest of qnn-sdk does not contain.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
-    for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
+    for name, option, word in (
+        (SDK_VARIABLE, "--sdk", sdk),
+        (ADAPTOR_VARIABLE, "--adaptor", adaptor),
+    ):
         named = word or os.environ.get(name, "")
         if name == SDK_VARIABLE and is_version(named):
             read_toolchain(SDK).release(named)
@@ -96,7 +99,8 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
             if not Path(named).is_dir():
                 words = " or ".join(known[name])
                 fix = f"use {words}, or an existing directory"
-                raise UsageError(f"{named} is not a directory", fix=fix)
+                what = f"{option if word else name}: {named} is not a directory"
+                raise UsageError(what, why=explain_path(Path(named)), fix=fix)
         if named:
             os.environ[name] = named
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))

@@ -12,6 +12,7 @@ from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.caller import caller_path
 from provisioning.documents import DocumentError, decoding, read_user_file
 from provisioning.errors import UnfitError, UsageError
+from provisioning.files import explain_path
 from provisioning.manifest.reader import Adoption
 from provisioning.versions import is_older
 
@@ -37,7 +38,7 @@ def find_installation(
         option = " (or --sdk)" if variable == adoption.choice else ""
         raise UnfitError(
             f"{variable}={named} is not a usable {request.name}",
-            why=f"it has no {' and no '.join(missing)}",
+            why=explain_path(root) or f"it has no {' and no '.join(missing)}",
             fix=f"correct {variable}{option}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)

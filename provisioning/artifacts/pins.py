@@ -25,8 +25,13 @@ from provisioning.documents import read_bytes, read_text
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
 from provisioning.fetch.download import FILE_MODE
 from provisioning.files import explain_writes, hash_file, write_whole
-from provisioning.manifest.reader import Toolchain, manifests_root, parse_toml
-from provisioning.manifest.releases import FileRelease, Release
+from provisioning.manifest.reader import (
+    Toolchain,
+    find_package_versions,
+    manifests_root,
+    parse_toml,
+)
+from provisioning.manifest.releases import FileRelease, Release, WheelRelease
 from provisioning.store.store import Store, explain_errors
 from provisioning.store.tree import encode_record
 
@@ -170,8 +175,9 @@ def plan_update(
     """Return the changes that pin another version of an artifact in its manifest and its lock.
     Returns [] if that version is already pinned.
 
-    ``version`` is in the form that the source uses, such as a git tag; '' means the newest. A
-    version that the manifest already contains becomes the default. If ``carry`` is true, recorded
+    ``version`` is in the form that the source uses, such as a git tag, or the version of QNN in a
+    known wheel; '' means the newest. A version that the manifest already contains becomes the
+    default. If ``carry`` is true, recorded
     baselines are kept for the new version; otherwise, they are removed. Raises UsageError,
     UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
     """
@@ -186,6 +192,11 @@ def plan_update(
             figures = plan_baselines(request.name, old.version, known.version, carry=carry)
             return [Change(path, before, after), *figures]
     require_acceptance(request, store, progress)
+    if isinstance(old, WheelRelease):
+        packaged = find_package_versions(old.package).get(version.removeprefix("v"), "")
+        if packaged:
+            progress.step(f"{request.name}@{version} is in {old.package} {packaged}")
+            version = packaged
     with explain_errors(store.home):
         store.downloads.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:

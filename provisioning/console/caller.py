@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from provisioning.documents import DocumentError, decode_json
 from provisioning.errors import UsageError
-from provisioning.quoting import shell_word
+from provisioning.quoting import shell_word, show_command
 
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
@@ -95,6 +95,11 @@ def translate_commands(text: str) -> str:
     return caller.translate(text) if caller else text
 
 
+def own_command(verb: str, *words: str) -> str:
+    """Return ``qnn-ci VERB WORDS`` as the user of this process would type it."""
+    return translate_commands(show_command(verb, *words)).strip("`")
+
+
 def is_ci() -> bool:
     """Return whether this is a CI job. CI jobs are never prompted, and never trust a first
     download.
@@ -162,8 +167,14 @@ def find_origin() -> str:
     """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub, otherwise
     ""."""
     origin = read_direct_url()
-    owner, commit = _ON_GITHUB.fullmatch(origin.url), origin.vcs_info.get("commit_id")
-    return f"{owner[1]}@{commit}" if owner and commit else ""
+    repository, commit = parse_github(origin.url), origin.vcs_info.get("commit_id")
+    return f"{repository}@{commit}" if repository and commit else ""
+
+
+def parse_github(url: str) -> str:
+    """Return ``OWNER/REPOSITORY`` of a URL on GitHub, otherwise ""."""
+    owner = _ON_GITHUB.fullmatch(url)
+    return owner[1] if owner else ""
 
 
 def install_command(extra: str) -> str:

@@ -168,7 +168,8 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact: its licence, its releases, its components (globs over its tree), and how an
-    existing installation is adopted.
+    existing installation is adopted. ``package_versions`` maps versions of the artifact to versions
+    of the wheel that contains it.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[AnyRelease, ...]
     components: dict[str, tuple[str, ...]] = {}
     adoption: Adoption = Adoption("", ())
+    package_versions: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         check_names(self.name)
@@ -204,6 +206,19 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         release ``version`` ('' for the default). Raises UsageError.
         """
         return self.release(self.adoption.find_version(variables) or version)
+
+
+def find_package_versions(package: str) -> dict[str, str]:
+    """Return the known versions of a package, such as {"2.49.40": "2.5.0"} for onnxruntime-qnn. The
+    keys are the versions of the artifacts that come from it. Several artifacts can come from one
+    package, and the manifest of one of them lists the versions. Raises ManifestError."""
+    found: dict[str, str] = {}
+    for name in list_toolchains():
+        toolchain = read_toolchain(name)
+        packages = {getattr(release, "package", "") for release in toolchain.releases}
+        if package in packages:
+            found |= toolchain.package_versions
+    return found
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,7 +25,8 @@ from provisioning.doctor.examine import (
 from provisioning.doctor.facts import STAGING
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.files import explain_path
 from provisioning.manifest.reader import read_profile
 from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
@@ -164,13 +165,25 @@ def compose_request(
     return make_request(profile, roots, variables)
 
 
+def require_directory(root: Path, named: str, fix: str) -> None:
+    """Raise UnfitError if ``root`` is a file. ``named`` is the variable or option, with its value.
+    Checks report a root that does not exist."""
+    if root.exists() and (why := explain_path(root)):
+        raise UnfitError(f"{named} is not a directory", why=why, fix=fix)
+
+
 def _locate(
     wanted: ArtifactRequest, given: Mapping[str, Path], base: Mapping[str, str]
 ) -> Path | None:
     if wanted.name in given:
-        return given[wanted.name]
-    if named := wanted.toolchain.adoption.find_named(base)[1]:
-        return Path(named).expanduser().absolute()
+        root, option = given[wanted.name], f"--root {wanted.name}={given[wanted.name]}"
+        require_directory(root, option, "pass its directory")
+        return root
+    variable, named = wanted.toolchain.adoption.find_named(base)
+    if named:
+        root = Path(named).expanduser().absolute()
+        require_directory(root, f"{variable}={named}", f"correct {variable}, or unset it")
+        return root
     store = Store()
     published = store.find(wanted.pinned(store).key())
     return published.root if published else None

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import replace
 
 from provisioning.artifacts.pins import list_by_hand, plan_update
@@ -13,8 +12,9 @@ from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.manifest.reader import read_toolchain
-from provisioning.manifest.releases import WheelRelease
+from provisioning.manifest.reader import Toolchain, parse_toml, read_toolchain
+from provisioning.manifest.releases import Release, WheelRelease
+from provisioning.quoting import show_command
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
 from provisioning.verbs.lock import add_write_option, conclude
@@ -23,13 +23,23 @@ LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # a new version of these changes lowe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "VERSION is a version of the package or archive, or a git tag (default: the newest)"
+    text = (
+        "VERSION is a version of the package or archive, the QNN version in a known wheel, or a git"
+        " tag (default: the newest)"
+    )
     parser.add_argument("names", nargs="+", metavar="ARTIFACT[@VERSION]", help=text)
     text = "ignore versions that were published less than DAYS days ago"
     parser.add_argument("--cooldown", type=int, default=0, metavar="DAYS", help=text)
     text = "keep the baselines of the old version for the new one (default), or remove them"
     parser.add_argument("--baselines", choices=("carry", "drop"), default="carry", help=text)
     add_write_option(parser)
+
+
+def name_side(release: Release) -> str:
+    """Return a release as an argument of ``upgrade-report``."""
+    if isinstance(release, WheelRelease):
+        return f"{release.package}=={release.package_version}"
+    return release.version
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -50,11 +60,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         plans[request.label] = plan
         by_hand += list_by_hand(plan, request.name, release.version) if plan else []
         if plan and not args.write and name in LOWERED_WITH:
-            old = release.version
-            if isinstance(release, WheelRelease):
-                old = f"{release.package}=={release.package_version}"
-            new = re.sub(r"[^=]+$", "NEW", old)
-            progress.step(
-                f"before you use --write, try both versions: `qnn-ci upgrade-report {old} {new}`"
-            )
+            manifest = next(change for change in plan if change.path.suffix == ".toml")
+            sides = (release, parse_toml(manifest.after, Toolchain).release())
+            command = show_command("upgrade-report", *map(name_side, sides))
+            progress.step(f"before you use --write, try both versions: {command}")
     return conclude(plans, write=args.write, by_hand=by_hand)

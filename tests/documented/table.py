@@ -307,7 +307,7 @@ ROWS = (
     Row("lock qnn-sdk --write|lock NAME --write", "licence that you have not accepted", 3),
     Row("lock qnn-sdk --from", "locks/qnn-sdk", given=(readers.sdk_archive,)),
     Row("qnn-ci lock", "nothing changed"),
-    Row("qnn-ci update", "nothing changed"),
+    Row("(qnn-ci|qnn_ci --) update", "nothing changed"),
     Row("qnn-ci verify( |$)", "all unchanged"),
     Row("qnn-ci list", "profile emulator: "),
     Row("qnn-ci path", "/store/qnn-runtime-"),

@@ -40,6 +40,7 @@ from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitE
 from provisioning.fetch.download import FILE_MODE, fetch_file, mirror_urls
 from provisioning.files import SPARE_BYTES, hash_file, mib
 from provisioning.manifest.releases import WheelRelease
+from provisioning.quoting import show_command
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older, is_same
 
@@ -187,7 +188,9 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
             download_with_pip(wanted, platforms, old.python, words)
     except DownloadError as error:
         of = f"{old.package}, of which {old.package_version} contains {job.request.label}"
-        fix = f"name a version of {of}" + (", or lower --cooldown" if days else "")
+        newest = show_command("update", job.request.name)
+        fix = f"name a version of {of} ({newest} shows what the newest one contains)"
+        fix += ", or lower --cooldown" if days else ""
         raise DownloadError(error.what, why=error.why, fix=f"{fix}; {error.fix}") from error
     (wheel,) = job.root.glob("*.whl")
     return wheel

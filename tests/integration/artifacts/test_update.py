@@ -29,6 +29,8 @@ default = "2.49.40"
 [licence]
 name = "none"
 text = "LICENSES/LICENSE"
+[package_versions]
+"2.50.40" = "2.6.0"
 [[releases]]
 source = "wheel"
 version = "2.49.40"
@@ -138,7 +140,7 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
     assert shown.returncode == 0, shown.stderr
     assert manifest_of(world) == before
     assert "nothing was written; add --write" in shown.stdout
-    assert "`qnn-ci upgrade-report tiny-qnn==2.5.0 tiny-qnn==NEW`" in shown.stderr
+    assert "ci upgrade-report tiny-qnn==2.5.0 tiny-qnn==2.6.0`" in shown.stderr
     for old, new in (
         ('default = "2.49.40"', 'default = "2.50.40"'),
         ('package_version = "2.5.0" # what', 'package_version = "2.6.0" # what'),
@@ -168,6 +170,23 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
     assert again.stdout == "nothing changed\n"
     run("update", "qnn-runtime@2.5.0", "--write")
     assert 'default = "2.49.40"' in manifest_of(world)
+
+
+@pytest.mark.parametrize("version", ["2.50.40", "v2.50.40", "2.6.0"])
+def test_a_wheel_has_the_version_of_qnn_and_that_of_its_package(
+    world: World, run: Run, version: str
+) -> None:
+    shown = run("update", f"qnn-runtime@{version}")
+    assert shown.returncode == 0, shown.stderr
+    assert '+default = "2.50.40"' in shown.stdout
+    assert '+package_version = "2.6.0" # what' in shown.stdout
+
+
+def test_a_version_of_qnn_in_an_unknown_wheel_is_explained(world: World, run: Run) -> None:
+    refused = run("update", "qnn-runtime@2.60.40")
+    assert refused.returncode == 4
+    assert "of tiny-qnn, of which 2.5.0 contains qnn-runtime 2.49.40" in refused.stderr
+    assert "update qnn-runtime`" in refused.stderr
 
 
 def write_times(world: World, **days_ago: int) -> None:

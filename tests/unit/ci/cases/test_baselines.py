@@ -18,11 +18,11 @@ from ci.cases.baselines import (
     users_folder,
 )
 from ci.cases.policy import read_emulator_policy
-from ci.cases.session import Phases, check_data, find_baselines, run_session
+from ci.cases.session import Phases, check_data, find_baselines, locate_error, run_session
 from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
-from ci.models.user_models import Source
+from ci.models.user_models import ModelEntry, Source
 from ci.report.schema import Case, Footprint, OperatorCount, Status, Tool
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -39,6 +39,7 @@ TOOLS = (
 )
 BASELINE = Baseline(30.0, 35.0)
 POLICY = read_emulator_policy()
+OWN = msgspec.structs.replace(POLICY, models={"net": ModelEntry("net.py:f")})
 
 
 @pytest.mark.parametrize(
@@ -140,12 +141,31 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
     engine = Refusing(lambda x: x, [])
     pool, phases = InlinePool(), Phases(Progress())
     refused = make_setup(tmp_path, engine, None, pool, specs=own)
+    refused = replace(refused, options=replace(refused.options, policy=OWN))
     with pytest.raises(UsageError, match=r"^models\.net\.inputs: x\.npy is too short") as caught:
         run_session(refused, phases)
     assert caught.value.exit_code == ExitCode.USAGE
     assert "a longer one" in str(caught.value)
     assert not engine.compiled
     check_data(make_setup(tmp_path, engine, None, pool, specs=specs))  # the policy gives none
+
+
+@pytest.mark.parametrize(
+    ("what", "place", "shown"),
+    [
+        ("inputs: x.npy is short", "models.net", "models.net.inputs: x.npy is short"),
+        ("metric.labels: y has rows", "models.net", "models.net.metric.labels: y has rows"),
+        ("/dir/net.npz is short", "models.net", "models.net: /dir/net.npz is short"),
+        ("net.py: is broken", "models.net", "models.net: net.py: is broken"),
+        ("/dir/net.npz is short", "net.onnx", "net.onnx: /dir/net.npz is short"),
+        ("calibration: x.npy is short", "net.py:f", "net.py:f.calibration: x.npy is short"),
+    ],
+)
+def test_a_message_about_data_separates_the_key_from_the_path(
+    what: str, place: str, shown: str
+) -> None:
+    located = locate_error(UsageError(what, why="its shape", fix="another one"), place)
+    assert (located.what, located.why, located.fix) == (shown, "its shape", "another one")
 
 
 def test_a_run_is_compared_with_the_figures_of_its_own_models(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import yaml
 import ci.verbs.init
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
+from provisioning.console.git import read_commit, run_git
 from provisioning.errors import ExitCode
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20
@@ -194,7 +196,7 @@ def test_init_names_the_file_that_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: "")
+    monkeypatch.setattr(ci.verbs.init, "find_workflow", lambda: "")
     assert main(["init", *words]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
     assert not any((root / name).exists() for name in WRITTEN)
@@ -210,7 +212,7 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: "")
+    monkeypatch.setattr(ci.verbs.init, "find_workflow", lambda: "")
     (root / "qnn_model.py").write_text("def factory(): ...")
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
@@ -267,3 +269,42 @@ def test_an_installation_from_github_knows_its_commit(
     installed = metadata.PathDistribution(tmp_path)
     monkeypatch.setattr(metadata, "distribution", lambda _: installed)
     assert ci.verbs.init.find_origin() == found
+
+
+@pytest.mark.parametrize(
+    ("url", "pushed", "repository"),
+    [
+        ("https://github.com/example/executorch-qnn-ci.git", True, "example/executorch-qnn-ci"),
+        ("https://github.com/example/executorch-qnn-ci.git", False, ""),
+        ("https://gitlab.com/example/executorch-qnn-ci.git", True, ""),
+        ("", True, ""),
+    ],
+)
+def test_a_clone_from_github_knows_its_commit_if_it_was_pushed(
+    tmp_path: Path, url: str, pushed: bool, repository: str
+) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for words in (
+        ("init", "--quiet"),
+        (
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "-m",
+            "a",
+        ),
+    ):
+        subprocess.run(["git", "-C", str(clone), *words], check=True)
+    commit = read_commit(clone)
+    if url:
+        run_git(clone, "remote", "add", "origin", url)
+    if pushed:
+        run_git(clone, "update-ref", "refs/remotes/origin/main", commit)
+    wanted = f"{repository}@{commit}" if repository else ""
+    assert ci.verbs.init.find_pushed_commit(clone) == wanted
+    assert ci.verbs.init.find_pushed_commit(tmp_path) == ""

@@ -104,6 +104,8 @@ def test_sdk_and_adaptor_are_chosen_by_argument_or_variable_alike(
     ("qnn", "adaptor", "fix"),
     [
         ("gone", "", "wheel or pinned, or an existing directory"),
+        ("file", "", "wheel or pinned, or an existing directory"),
+        ("", "file", "wheel or overlay, or an existing directory"),
         ("", "gone", "wheel or overlay, or an existing directory"),
         ("", "pinned", "wheel or overlay, or an existing directory"),
         ("9.9.9", "", "2.43.0.260128"),
@@ -113,12 +115,17 @@ def test_choice_that_does_not_exist_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qnn: str, adaptor: str, fix: str
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    for given in ((qnn, adaptor), ("", "")):
+    (tmp_path / "file").touch()
+    reason = "it is a file" if "file" in {qnn, adaptor} else "it does not exist"
+    options = "--sdk" if qnn else "--adaptor", "QNN_CI_SDK" if qnn else "QNN_CI_ADAPTOR"
+    for given, named in zip(((qnn, adaptor), ("", "")), options, strict=True):
         with pytest.raises(UsageError) as caught:
             read_choice(*given)
         assert fix in str(caught.value)
         if "directory" in fix:
-            assert caught.value.what == f"{tmp_path}/{qnn or adaptor} is not a directory"
+            path = f"{tmp_path}/{qnn or adaptor}"
+            assert caught.value.what == f"{named}: {path} is not a directory"
+            assert caught.value.why == reason
         monkeypatch.setenv("QNN_CI_SDK", qnn)
         monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
 

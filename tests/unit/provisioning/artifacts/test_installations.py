@@ -98,6 +98,22 @@ def test_installation_is_used_and_its_pinned_files_are_verified(
     assert caught.value.why == why
 
 
+@pytest.mark.parametrize("variable", ["QNN_SDK_ROOT", "QNN_CI_SDK"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("file", "it is a file"), ("gone", "it does not exist"), ("empty", "it has no sdk.yaml")],
+)
+def test_a_variable_that_points_to_no_sdk_is_named_with_its_value(
+    real: Workspace, variable: str, name: str, why: str
+) -> None:
+    (real.root / "file").touch()
+    (real.root / "empty").mkdir()
+    request = replace(real_request(), toolchain=read_toolchain("qnn-sdk"))
+    with pytest.raises(UnfitError, match=f"^{variable}={name} is not a usable qnn-sdk") as caught:
+        find_installation(request, {variable: name})
+    assert caught.value.why.startswith(why)
+
+
 def test_installation_is_found_from_where_nox_was_called(real: Workspace) -> None:
     make_qnn(real.root / "sdk", PIN, HOST)
     (real.root / "link").symlink_to("sdk")

@@ -123,7 +123,7 @@ def test_failure_of_pip_is_explained(
         wheel.find_release(job, "9")
     assert (caught.value.what, caught.value.why) == ("tiny-qnn==9 could not be fetched", why)
     assert caught.value.fix.startswith(
-        "name a version of tiny-qnn, of which 1.0 contains qnn-runtime 9.9.9;"
+        "name a version of tiny-qnn, of which 1.0 contains qnn-runtime 9.9.9 (`qnn-ci update"
     )
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnfitError, match="this Python has no pip") as missing:

@@ -10,10 +10,12 @@ import pytest
 
 from provisioning.__main__ import VERBS
 from provisioning.console.caller import (
+    CALLER,
     CHECKOUT,
     Caller,
     install_command,
     keep_cause,
+    own_command,
     shown_path,
 )
 from provisioning.console.command import find_verb
@@ -121,3 +123,22 @@ def test_an_extra_is_installed_from_where_this_copy_came(
     (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
     assert install_command("device").endswith(f'pip install "{target}"')
+
+
+@pytest.mark.parametrize(
+    ("caller", "shown"),
+    [
+        (None, "qnn-ci env emulator --shell"),
+        (Caller("qnn-ci", {"env": ""}), "qnn-ci env emulator --shell"),
+        (Caller("", {"env": ""}, (), "./nox"), "./nox -s qnn_ci -- env emulator --shell"),
+    ],
+)
+def test_a_command_in_a_written_file_is_one_that_the_user_has(
+    caller: Caller | None, shown: str
+) -> None:
+    before = CALLER.set(caller) if caller else None
+    try:
+        assert own_command("env", "emulator", "--shell") == shown
+    finally:
+        if before:
+            CALLER.reset(before)

@@ -185,6 +185,31 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
     assert request.roots == {"qnn-sdk": Path("/from/shell"), **given}
 
 
+@pytest.mark.parametrize(
+    ("variable", "given", "named"),
+    [
+        ("QNN_SDK_ROOT", {}, "QNN_SDK_ROOT=PLACE/file is not"),
+        ("QNN_CI_SDK", {}, "QNN_CI_SDK=PLACE/file is not"),
+        ("", {"qnn-sdk": "file"}, "--root qnn-sdk=PLACE/file is not"),
+    ],
+)
+def test_a_root_that_is_a_file_is_named_with_its_origin(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    given: dict[str, str],
+    named: str,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    (tmp_path / "file").touch()
+    roots = {name: tmp_path / path for name, path in given.items()}
+    base = {variable: str(tmp_path / "file")} if variable else {}
+    with pytest.raises(UnfitError) as caught:
+        compose_request("aot", roots, base, keep_variables=False)
+    assert caught.value.what.startswith(named.replace("PLACE", str(tmp_path)))
+    assert caught.value.why == "it is a file"
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_given_sdk_may_contain_libcxx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
