@@ -175,7 +175,11 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["--environment"]:
         return print_environment(words[1:])
-    return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
+    try:
+        return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
+    finally:
+        if claim := sys.modules.get("ci.report.claim"):  # only some verbs import it
+            claim.release_reports()
 
 
 def print_environment(words: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from provisioning.quoting import shell_words
 from provisioning.store.lock import HeldLock
 
 LOCK = ".lock"
+GRACE_S, POLL_S = 1.0, 0.05
 SHOWN_COMMAND = 200  # characters
-_claims: dict[Path, HeldLock] = {}  # of this process, until it ends
+_claims: dict[Path, HeldLock] = {}  # of this process, until its verb ends
 
 
 def claim_reports(directory: Path) -> None:
@@ -24,6 +26,8 @@ def claim_reports(directory: Path) -> None:
 
     Otherwise a second run would replace the report that the first one has just named, or the files
     of both would be mixed. The second one does not wait, because it would still replace the report.
+
+    A run that is about to end is waited for, for GRACE_S seconds.
 
     Raises StoreError if the directory is not writable, and UsageError if another run writes there.
     """
@@ -36,6 +40,10 @@ def claim_reports(directory: Path) -> None:
         is_free = lock.take()
     except OSError:
         return
+    deadline = time.monotonic() + GRACE_S
+    while not is_free and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        is_free = lock.take()
     if not is_free:
         raise UsageError(
             f"another run writes its reports to {shown_path(directory)}",
@@ -43,6 +51,12 @@ def claim_reports(directory: Path) -> None:
             fix="wait until it has ended, or pass another directory with --reports",
         )
     _claims[path] = lock
+
+
+def release_reports() -> None:
+    """Let other runs write to the directories that this process has claimed."""
+    while _claims:
+        _claims.popitem()[1].release()
 
 
 def describe_holder(pid: str) -> str:

@@ -270,11 +270,11 @@ def test_a_version_that_does_not_run_is_worse_and_no_success(
     monkeypatch.chdir(tmp_path)
     write_report(make_report([CASE]), tmp_path / "old")
     (tmp_path / "sdk").mkdir()
-    assert main(["upgrade-report", "old", "sdk", "--model", "nosuch", "--json"]) == 1
+    assert main(["upgrade-report", "old", "sdk", "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)["differences"]
     assert (found["what"], found["verdict"]) == ("run", "worse")
-    assert "exited with 2" in found["now"]
-    assert "no model 'nosuch'" in found["now"]
+    assert "exited with" in found["now"]
+    assert "sdk" in found["now"]
 
 
 def test_known_faults_with_another_outcome_are_differences() -> None:

@@ -375,7 +375,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
     pool = given["scratch"].pool
 
-    def run(job: Any, log: Path, timeout_s: float) -> Ended:
+    def run(job: Any, log: Path, timeout_s: float, *, max_bytes: int = 0) -> Ended:
+        assert max_bytes == 0
         pool.calls.append((job, log.name, timeout_s))
         return ended
 

@@ -98,12 +98,12 @@ def test_a_missing_library_or_package_is_named_before_a_case_runs(
 def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.u8]\nmin_cosine = 0.5\n')
     Path("an sdk").mkdir()
-    flags = ["--saver", "--no-cache", "--record", "--offline", "--direct", "--embed-mode", "0"]
+    flags = ["--saver", "--no-cache", "--record", "--offline", "--direct"]
     own = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
     more = ["--policy", "qnn.toml", "--sdk", "an sdk", "--jobs", "3", "--timeout-s", "7"]
     assert run(*flags, *own, *more, "--keep-artifacts", "kept", "--reports", "out") == ExitCode.OK
     engine, options, root = steps.session["engine"], steps.session["options"], steps.root
-    assert (engine.embed, engine.saver, engine.direct) == (False, True, True)
+    assert (engine.saver, engine.direct) == (True, True)
     assert (engine.log_level, engine.given) == ("debug", {"htp_performance_mode": "burst"})
     assert steps.session["runner"][-1] == "basic"
     assert (options.use_cache, options.record, options.jobs) == (False, True, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
+from ci.report import claim
 from ci.report.claim import claim_reports
 from provisioning.errors import ExitCode, UsageError
 
@@ -58,11 +59,26 @@ def test_reports_belong_to_one_run_until_it_ends_even_by_kill(tmp_path: Path) ->
     ],
 )
 def test_a_second_run_of_a_session_is_refused_before_any_work(
-    words: list[str], session: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    words: list[str],
+    session: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(claim, "GRACE_S", 0.0)
     report = tmp_path / session / "report.json"
     with other_run(report.parent):
         report.write_text("of the first run", "utf-8")
         assert main([*words, "--reports", str(tmp_path)]) == ExitCode.USAGE
     assert f"another run writes its reports to {report.parent}" in capfd.readouterr().err
     assert report.read_text("utf-8") == "of the first run"
+
+
+def test_a_verb_that_has_ended_leaves_its_reports_to_others(tmp_path: Path) -> None:
+    words = ["fuzz", "--frontend", "nothing", "--reports", str(tmp_path)]
+    assert main(words) == ExitCode.USAGE
+    claim_reports(tmp_path / "mine")
+    assert main(["test-emulator", "--shard", "9/1", "--reports", str(tmp_path)]) == ExitCode.USAGE
+    for session in ("fuzz", "test_emulator", "mine"):
+        with other_run(tmp_path / session):
+            pass
