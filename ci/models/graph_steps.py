@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
+from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
 PASSES_ON: Final = frozenset(
@@ -169,27 +170,19 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
 
 
 def find_short(operands: Sequence[Operand], numbers: Numbers, apart: int = 0) -> int:
-    """Return the length of the row that a convolution reads, if QNN 2.47 to 2.51 compute it wrongly
-    in float16, else 0. ``apart`` is the number of zeros that an operator before the convolution
-    adds at each end of the row.
-
-    The row is the last axis of [batch, channels, length] or [batch, channels, 1, length]. The
-    result is wrong if it has the same length as the row, the length is a multiple of 8, above the
-    dilation and at most 8 * (padding - 1), and the convolution has a stride of 1 and is not
-    depthwise. The limits are measured, see docs/findings/faults.md.
-    """
-    shape, weight = operands[0].shape, operands[1].shape
-    if len(shape) not in {3, 4} or len(weight) != len(shape) or "output_padding" in numbers:
+    """Return the result of find_short_row for the operands and arguments of a convolution."""
+    if "output_padding" in numbers:
         return 0
     stride, dilation = (_last(numbers, name, 1) for name in ("stride", "dilation"))
-    padding = _last(numbers, "padding", 0) + apart
-    length, kernel = shape[-1] - 2 * apart, weight[-1]
-    is_row = len(shape) == 3 or (shape[2], weight[2]) == (1, 1)
-    is_depthwise = weight[1] == 1 < shape[1]
-    keeps_length = 2 * padding == (kernel - 1) * dilation
-    if not (is_row and keeps_length and stride == 1) or is_depthwise:
-        return 0
-    return length if length % 8 == 0 and dilation < length <= 8 * (padding - 1) else 0
+    padding = _last(numbers, "padding", 0)
+    return find_short_row(
+        operands[0].shape,
+        operands[1].shape,
+        padding=padding,
+        stride=stride,
+        dilation=dilation,
+        apart=apart,
+    )
 
 
 def _last(numbers: Numbers, name: str, default: int) -> int:

@@ -25,7 +25,7 @@ from ci.mend.torch_rewrites.editing import (
 )
 from ci.mend.torch_rewrites.elements import surround
 from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
-from ci.models.graph_steps import Operand, find_short
+from ci.models.short_rows import find_short_row
 
 # The overloads whose padding is a word, such as "same", and those with numbers
 SAME_CONVOLUTIONS = {
@@ -115,20 +115,20 @@ def convolve_longer_row(edit: Editor, node: Node) -> None:
     """Pad a short row by one more zero at each end before its convolution, and cut off the elements
     that this adds. A padding before the convolution is left alone: QNN joins it with this one."""
     stride, dilation = read_numbers(node, "stride", "dilation")
-    operands = [Operand(shape_of(one)) for one in node.args[:2]]
+    shape, weight_shape = (shape_of(operand) for operand in node.args[:2])
     padding = argument(node, "padding")
     if isinstance(padding, str):
-        padding = find_same_padding(operands[1].shape[2:], dilation) if padding == "same" else [0]
+        padding = find_same_padding(weight_shape[2:], dilation) if padding == "same" else [0]
     padding = per_axis(padding, len(dilation))
-    counts = {"padding": padding, "stride": stride, "dilation": dilation}
-    numbers = {name: tuple(map(float, given)) for name, given in counts.items()}
     before = edit.source(node.args[0])
     apart = 0
     if before.target in PADS and argument(before, "mode") in {None, "constant"}:
         begin, end, *others = before.args[1]
         is_zero = not argument(before, "value")
         apart = begin if begin == end and is_zero and not any(others) else 0
-    if not (find_short(operands, numbers) or find_short(operands, numbers, apart)):
+    counts = {"padding": padding[-1], "stride": stride[-1], "dilation": dilation[-1]}
+    short = find_short_row(shape, weight_shape, **counts)
+    if not (short or find_short_row(shape, weight_shape, **counts, apart=apart)):
         return
     padding[-1] += 1
     target = SAME_CONVOLUTIONS.get(node.target, node.target)
