@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ci.signing.masking import Masker
-from provisioning.console.user_folder import RECORD as FOLDER_RECORD
+from provisioning.console import user_folder
 from provisioning.documents import CONTENT_BYTES, DocumentError, read_bytes, read_json
 from provisioning.files import write_json
 
@@ -110,7 +110,7 @@ def check_record(directory: Path) -> tuple[str, ...]:
         return (f"{RECORD_NAME} cannot be read: {error}",)
     if (version := record.schema_version) != SCHEMA_VERSION:
         return (f"{RECORD_NAME} has schema version {version}, not {SCHEMA_VERSION}",)
-    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME, FOLDER_RECORD}
+    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME, user_folder.RECORD}
     present = {Masker()(path.name): path for path in directory.iterdir() if path.name not in ours}
     recorded = {library.name: library for library in record.libraries}
     findings = [
