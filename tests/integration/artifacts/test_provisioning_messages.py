@@ -116,7 +116,9 @@ def say_missing_profile(world: World, server: BadServer) -> str:
 
 def say_unfit_installation(world: World, server: BadServer) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QNN_SDK_ROOT", str(world.home.parent / "qnn"))
+        root = world.home.parent / "qnn"
+        root.mkdir(exist_ok=True)
+        patch.setenv("QNN_SDK_ROOT", str(root))
         return message_of(fetch)
 
 
