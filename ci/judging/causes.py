@@ -85,7 +85,8 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     if departure.layer is None:
         return True
     layer = departure.layer
-    if layer.origin.line and layer.origin == fault.origin and layer.operator in fault.operators:
+    is_line = layer.origin.line and layer.origin.places == fault.origin.places
+    if is_line and layer.operator in fault.operators:
         return True  # a line in a loop has several calls, of which the fault names one
     places = {step.name: place for place, step in enumerate(steps)}
     wrong = find_step(layer, steps)

@@ -55,8 +55,8 @@ def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
 
 
 def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:
-    layer = Layer("conv", "conv", Origin(file="net.py", line=7), "conv")
-    other = structs.replace(known("tanh", file="net.py", line=7), operators=("conv",))
+    layer = Layer("conv", "conv", Origin(file="net.py", line=7, module="c0"), "conv")
+    other = structs.replace(known("tanh", file="net.py", line=7, module="c2"), operators=("conv",))
     assert choose(other, Departure(layer))
 
 
