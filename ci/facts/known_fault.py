@@ -17,7 +17,8 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     quantized model itself is wrong, not the program. ``only_stops`` is true if it only keeps QNN
     from compiling or running the model. ``least_db`` is the lowest SQNR with which it was seen, or
     None if it is unknown. ``schemes`` are those with the fault, and ``elsewhere`` says that others
-    are right, which a run may contradict."""
+    are right, which a run may contradict. ``repeated`` are the nodes of the pattern's other calls
+    from the same line, as in a loop."""
 
     fault: str
     title: str
@@ -34,6 +35,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     least_db: float | None = None
     elsewhere: str = ""
     schemes: tuple[str, ...] = ()
+    repeated: tuple[tuple[str, ...], ...] = ()
 
     @property
     def origin(self) -> Origin:

@@ -47,7 +47,13 @@ def match_faults(
         if fault.applies(scheme, qnn, compiled=compiled, refused=refused)
         for chain in find_pattern(fault.pattern, renamed)
     ]
-    return tuple({(known.fault, known.place): known for known in found}.values())
+    places: dict[tuple[str, str], list[KnownFault]] = {}
+    for known in found:
+        places.setdefault((known.fault, known.place), []).append(known)
+    return tuple(
+        structs.replace(last, repeated=tuple(known.nodes for known in earlier))
+        for *earlier, last in places.values()
+    )
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:

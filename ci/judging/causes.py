@@ -84,19 +84,18 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     loss is unknown, every place is possible."""
     if departure.layer is None:
         return True
-    layer = departure.layer
-    is_line = layer.origin.line and layer.origin.places == fault.origin.places
-    if is_line and layer.operator in fault.operators:
-        return True  # a line in a loop has several calls, of which the fault names one
     places = {step.name: place for place, step in enumerate(steps)}
-    wrong = find_step(layer, steps)
-    chain = [places[name] for name in fault.nodes if name in places]
-    if wrong is None or not chain:
+    wrong = find_step(departure.layer, steps)
+    chains = [
+        [places[name] for name in nodes if name in places]
+        for nodes in (fault.nodes, *fault.repeated)
+    ]
+    if wrong is None or not all(chains):
         return True
     right = [find_step(layer, steps) for layer in departure.right]
     known = [place for place in right if place is not None and place < wrong]
     before = max(known, default=-1)
-    return min(chain) <= wrong and (max(chain) > before or wrong in chain)
+    return any(min(chain) <= wrong and (max(chain) > before or wrong in chain) for chain in chains)
 
 
 def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from ci.facts.finding import Origin, Question
 from ci.facts.known_fault import KnownFault
@@ -55,9 +54,10 @@ def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
 
 
 def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:
-    layer = Layer("conv", "conv", Origin(file="net.py", line=7, module="c0"), "conv")
-    other = structs.replace(known("tanh", file="net.py", line=7, module="c2"), operators=("conv",))
-    assert choose(other, Departure(layer))
+    looped = known("tanh", repeated=(("conv",), ("cumsum",)))
+    assert choose(looped, depart("conv"))
+    assert choose(looped, depart("cumsum", "conv", "relu"))
+    assert not choose(looped, depart("relu", "conv"))
 
 
 def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
