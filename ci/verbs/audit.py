@@ -22,6 +22,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
+from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.report.publishing import show_in_ci
@@ -82,6 +83,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.list:
         return steps.list_asked(args, policy, EXECUTORCH, find_candidates)
     specs = steps.select_asked(args, policy, EXECUTORCH)
+    claim_reports(args.reports / SESSION)
     steps.require_packages(("torch", "executorch"), "lowering")
     audit = run(specs, policy, args, progress)
     return publish(audit, args.reports / SESSION, progress)

@@ -36,6 +36,7 @@ from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
+from ci.report.claim import claim_reports
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
@@ -152,6 +153,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     mark = None
     if args.shard:
         specs, mark = take_shard(specs, args.shard, policy, list_digested(args))
+    claim_reports(args.reports / SESSION)
     require_executorch(args.executorch)
     built = find_built(args.reports)
     args.sdk = follow_build(built, args.sdk)

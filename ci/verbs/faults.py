@@ -13,6 +13,7 @@ from ci.facts.kinds import UNRECORDED
 from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.models.suite import DEFAULT_SOC
+from ci.report.claim import claim_reports
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
 from ci.verbs.options import repeat_command, require_effect
@@ -50,6 +51,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
     soc = args.soc[0].upper() if args.soc else DEFAULT_SOC
     find_soc(soc)
+    claim_reports(args.reports / SUITE)
     phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
     vars(args).update(choice.options)
     runs: list[Rerun] = []

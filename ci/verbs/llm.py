@@ -31,6 +31,7 @@ from ci.llm.projection import project, render_projection
 from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
+from ci.report.claim import claim_reports
 from ci.report.schema import Report, Status
 from ci.report.text import count
 from ci.verbs import steps
@@ -158,6 +159,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
         told = f"{' and '.join(unused)} of the policy are not tested here: --model selects decoders"
         progress.step(f"note: {told}")
+    claim_reports(args.reports / SESSION)
     steps.require_packages(("torch", "executorch"), "lowering")
 
     schemes = choose_schemes(args.scheme)

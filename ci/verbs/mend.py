@@ -35,6 +35,7 @@ from ci.mend.policy import (
 from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
+from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.verbs.localise import choose_cases
@@ -93,6 +94,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if is_onnx:
         require_torch(args)
     check_output(args, specs)
+    claim_reports(args.reports / SESSION)
     specs, tools = prepare_tools(
         args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"
     )

@@ -39,6 +39,7 @@ from ci.onnx.options import (
     parse_options,
     profile_options,
 )
+from ci.report.claim import claim_reports
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
 from ci.verbs import steps
@@ -384,6 +385,7 @@ def run(
 ) -> Report:
     """Provision, check the environment, then run the cases. Show and time each step. Raises
     UnfitError as require_lane does."""
+    claim_reports(args.reports / SESSION)
     phases, command = Phases(progress), repeat_command(args)
     specs, engine, chosen = prepare_cases(
         args,

@@ -31,11 +31,10 @@ from ci.models.schemes import Lane
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
-from ci.report.claim import claim_reports
 from ci.report.export import check_export, check_session
 from ci.report.schema import Report
 from ci.report.text import align_rows
-from ci.report.write import encode_report, report_data
+from ci.report.write import REPORTS_FIX, encode_report, report_data
 from ci.verbs.options import check_values, require_effect
 from ci.verbs.user_policy import NAME, OURS, choose_policy
 from provisioning.artifacts.choice import QnnChoice
@@ -80,11 +79,12 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a value that no run can use or if another run writes to the same
-    reports, and StoreError if a directory that the run will write to is not writable."""
+    """Raise UsageError for a value that no run can use, and StoreError if a directory that the run
+    will write to is not writable. The reports are claimed later, before the work begins: what is
+    wrong with the options is said even while another run writes there."""
     check_values(args)
     if not args.list:
-        claim_reports(args.reports / session)
+        require_writable(args.reports / session, REPORTS_FIX)
         check_session(args.reports / session)
         if args.keep_artifacts:
             require_writable(args.keep_artifacts)

@@ -28,6 +28,7 @@ from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.report import publishing
+from ci.report.claim import claim_reports
 from ci.report.document import Card, Document, show_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status, summarize
 from ci.report.text import count
@@ -208,6 +209,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, suite.name)
     check_suite(args, suite)
     policy, phases = read_expectations(args.policy), Phases(progress)
+    claim_reports(directory)
     if args.judge_again:
         known = read_journal(directory)
         if not known:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,11 +68,21 @@ def test_a_second_run_of_a_session_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr(claim, "GRACE_S", 0.0)
     report = tmp_path / session / "report.json"
+    of_the_first_run = json.dumps({"schema_version": 6, "session": session, "cases": []})
     with other_run(report.parent):
-        report.write_text("of the first run", "utf-8")
+        report.write_text(of_the_first_run, "utf-8")
         assert main([*words, "--reports", str(tmp_path)]) == ExitCode.USAGE
     assert f"another run writes its reports to {report.parent}" in capfd.readouterr().err
-    assert report.read_text("utf-8") == "of the first run"
+    assert report.read_text("utf-8") == of_the_first_run
+
+
+def test_a_wrong_option_is_named_even_while_another_run_writes_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["test-emulator", "--backend", "lpai", "--soc", "SM8650", "--reports", str(tmp_path)]
+    with other_run(tmp_path / "test_emulator"):
+        assert main(words) == ExitCode.USAGE
+    assert "SM8650 has no LPAI block" in capfd.readouterr().err
 
 
 def test_a_verb_that_has_ended_leaves_its_reports_to_others(tmp_path: Path) -> None:
