@@ -4,7 +4,6 @@ of everything that determines its content.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
@@ -24,14 +23,23 @@ from provisioning.manifest.reader import find_row, manifests_root, read_toml
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
-BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
+# What creates the environments of an image. Other changes of the noxfile leave them as they are.
+INSTALLERS = ("ci/nox_sessions/environments.py", "ci/nox_sessions/links.py")
+BUILD_FILES = (
+    "nox",
+    "noxfile.py",
+    "pyproject.toml",
+    "ci/__init__.py",
+    "ci/nox_sessions/__init__.py",
+    "ci/nox_sessions/runs.py",
+    *INSTALLERS,
+)
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 LOCKS = "locks/images"  # the directory with the package locks of all images
 SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", f"manifests/{LOCKS}")
 REMEMBERED = ".nox/image-base"
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
-INSTALLING = ("digest_group", "install")
 # The Python version of each distribution, for a user's own base.
 PYTHONS = {
     "debian-12": "3.11",
@@ -149,11 +157,10 @@ def wanted_requirements(checkout: Path) -> list[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """Return one SHA-256 of the requirements and of the noxfile's functions that install them."""
-    text = read_text(checkout / "noxfile.py")
-    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
-    how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
-    return hashlib.sha256("\n".join([*wanted_requirements(checkout), *how]).encode()).hexdigest()
+    """Return one SHA-256 of the requirements and of the modules that install them."""
+    installers = [read_text(checkout / name) for name in INSTALLERS]
+    text = "\n".join([*wanted_requirements(checkout), *installers])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_images() -> Images:

@@ -1,4 +1,4 @@
-"""The parts of noxfile.py: environments, the index of torch, hosts, what sessions run."""
+"""noxfile.py and ci/nox_sessions: environments, the index of torch, hosts, what sessions run."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ import pytest
 from nox.command import CommandFailed
 
 from ci.__main__ import VERBS
+from ci.nox_sessions import environments, runs
+from ci.nox_sessions.environments import (
+    PythonEnvironment,
+    choose_torch_index,
+    list_others,
+    responds,
+)
+from ci.nox_sessions.links import link_packages
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
 
@@ -50,7 +58,11 @@ def noxfile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     nox.registry.reset()
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "noxfile", module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     spec.loader.exec_module(module)
+    runs.started.clear()
+    runs.finished.clear()
+    runs.failures.clear()
     return module
 
 
@@ -71,28 +83,33 @@ def index() -> Iterator[str]:
         server.shutdown()
 
 
-def test_torch_comes_from_the_cpu_index_if_it_answers(noxfile: ModuleType, index: str) -> None:
-    noxfile.CPU_INDEX, log = index, Log()
-    assert noxfile.choose_index(log) == ["--index-url", index]
-    assert log.said == [f"torch: 0.2 GB from {index}"]
-    noxfile.CPU_INDEX, log = index.replace("cpu", "none"), Log()
-    assert noxfile.choose_index(log) == []
-    assert "pip's index" in log.said[0]
-    assert "3 GB; QNN_CI_TORCH_INDEX=URL chooses another" in log.said[1]
-    assert max(len(f"nox > {line}") for line in log.said) <= 100
+def test_torch_comes_from_the_cpu_index_if_it_answers(
+    monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
+    monkeypatch.setattr(environments, "CPU_INDEX", index)
+    said: list[str] = []
+    assert choose_torch_index(said.append) == ["--index-url", index]
+    assert said == [f"torch: 0.2 GB from {index}"]
+    monkeypatch.setattr(environments, "CPU_INDEX", index.replace("cpu", "none"))
+    said = []
+    assert choose_torch_index(said.append) == []
+    assert "pip's index" in said[0]
+    assert "3 GB; QNN_CI_TORCH_INDEX=URL chooses another" in said[1]
+    assert max(len(f"nox > {line}") for line in said) <= 100
 
 
 @pytest.mark.parametrize(
     ("named", "options"), [("", []), ("none", []), ("u", ["--index-url", "u"])]
 )
 def test_a_package_index_named_by_a_variable_is_not_probed(
-    noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, named: str, options: list[str]
+    monkeypatch: pytest.MonkeyPatch, named: str, options: list[str]
 ) -> None:
     monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
-    noxfile.answers = None
-    log = Log()
-    assert noxfile.choose_index(log) == options
-    assert "QNN_CI_TORCH_INDEX" in log.said[0]
+    monkeypatch.setattr(environments, "responds", None)
+    said: list[str] = []
+    assert choose_torch_index(said.append) == options
+    assert "QNN_CI_TORCH_INDEX" in said[0]
 
 
 class RefusedError(Exception):
@@ -152,20 +169,20 @@ def test_an_unsupported_host_is_refused_before_installation_with_what_works_ther
     machine: str,
     hint: str,
 ) -> None:
-    monkeypatch.setattr(noxfile.platform, "system", lambda: system)
-    monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
+    monkeypatch.setattr(runs.platform, "system", lambda: system)
+    monkeypatch.setattr(runs.platform, "machine", lambda: machine)
     for name in ("test_emulator", "test_onnx", "tests", "bench"):
-        noxfile.failures.clear()
+        runs.failures.clear()
         with pytest.raises(RefusedError, match=hint) as caught:
             run(Recorder(tmp_path, "test_emulator"), name)
         assert "\n" not in str(caught.value)
-        assert [failure.code for failure in noxfile.failures] == [3]
-    noxfile.failures.clear()
+        assert [failure.code for failure in runs.failures] == [3]
+    runs.failures.clear()
     assert not list(tmp_path.iterdir())
     is_refused = system == "Windows"
     with pytest.raises(RefusedError) if is_refused else nullcontext():
-        noxfile.require_host(Recorder(tmp_path, "plan"), "core")
-    noxfile.failures.clear()
+        runs.require_host(Recorder(tmp_path, "plan"), "core")
+    runs.failures.clear()
 
 
 # -- what sessions run, and how they end ----------------------------------------------------------
@@ -173,23 +190,28 @@ def test_an_unsupported_host_is_refused_before_installation_with_what_works_ther
 
 @pytest.fixture
 def linux(noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The noxfile on a host where every session runs, with no signal handler left behind."""
-    monkeypatch.setattr(noxfile.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(noxfile.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(noxfile.ctypes, "CDLL", lambda name: None)
+    """What sessions run, on a host where every session runs, with no signal handler left
+    behind."""
+    monkeypatch.setattr(runs.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(runs.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(runs.ctypes, "CDLL", lambda name: None)
     handler = signal.getsignal(signal.SIGTERM)
-    yield noxfile
+    yield runs
     signal.signal(signal.SIGTERM, handler)
-    noxfile.failures.clear()
+    runs.failures.clear()
 
 
-def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
+def make(session: Recorder, *groups: str) -> None:
     """Make environments without packages."""
     for group in groups:
-        place = noxfile.find_environment(session, group)
-        (place / "bin").mkdir(parents=True)
-        (place / "bin" / "python").touch(0o755)
-        (place / "installed.sha256").write_text(noxfile.digest_group(group))
+        make_empty(runs.find_environment(session, group))
+
+
+def make_empty(environment: PythonEnvironment) -> None:
+    """Make an environment without packages that counts as complete."""
+    environment.python.parent.mkdir(parents=True)
+    environment.python.touch(0o755)
+    (environment.folder / environments.STAMP).write_text(environment.digest())
 
 
 MODULES = {
@@ -238,7 +260,7 @@ def test_a_session_runs_its_module_in_its_environment(
 ) -> None:
     group, *module = MODULES[name]
     session = Recorder(tmp_path, name, "--json", "x y")
-    make(linux, session, group)
+    make(session, group)
     run(session)
     python = str(tmp_path / ".nox" / group / "bin" / "python")
     (ran,) = session.ran
@@ -298,7 +320,7 @@ def test_the_arguments_of_a_session_choose_its_environment(
     session = Recorder(tmp_path, name, *words)
     fetched = []
     monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
-    make(linux, session, group)
+    make(session, group)
     run(session)
     (ran,) = session.ran
     python = str(tmp_path / ".nox" / group / "bin" / "python")
@@ -313,7 +335,7 @@ def test_a_session_knows_which_sessions_of_the_call_are_done(
     done = []
     for name in ("plan", "parity", "provision"):
         session = Recorder(tmp_path, name)
-        make(linux, session, *(() if done else ("core",)))
+        make(session, *(() if done else ("core",)))
         if name == "parity":
             session.codes = [1]
         with pytest.raises(CommandFailed) if name == "parity" else nullcontext():
@@ -333,7 +355,7 @@ def test_lint_runs_all_checks_or_the_named_ones(linux: ModuleType, tmp_path: Pat
     ran = {}
     for words in ((), ("ruff", "imports"), ("spelling",)):
         session = Recorder(tmp_path / str(len(words)), "lint", *words)
-        make(linux, session, "lint")
+        make(session, "lint")
         with pytest.raises(RefusedError) if words == ("spelling",) else nullcontext():
             run(session)
         ran[words] = [Path(one.words[0]).name for one in session.ran]
@@ -357,7 +379,7 @@ def test_the_doctor_examines_the_environment_that_lowers(
     linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: str
 ) -> None:
     more = ("--python", str(tmp_path / f".nox/{adds}/bin/python")) if adds else ()
-    make(linux, Recorder(tmp_path, "validate"), "core", "lowering", "onnx")
+    make(Recorder(tmp_path, "validate"), "core", "lowering", "onnx")
     for name, given in (("validate", words), ("qnn_ci", ("doctor", *words))):
         session = Recorder(tmp_path, name, *given)
         run(session)
@@ -369,7 +391,7 @@ def test_a_module_that_fails_leaves_its_code_and_its_cause(
     linux: ModuleType, tmp_path: Path, code: int, kept: int
 ) -> None:
     session = Recorder(tmp_path, "plan")
-    make(linux, session, "core")
+    make(session, "core")
 
     def fail(options: Mapping[str, Any]) -> None:
         if code != 1:
@@ -384,7 +406,7 @@ def test_a_module_that_fails_leaves_its_code_and_its_cause(
 
 def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: Path) -> None:
     session = Recorder(tmp_path, "plan")
-    make(linux, session, "core")
+    make(session, "core")
     linux.failures.append(linux.Failure("before", 1, ""))
 
     def interrupt(options: Mapping[str, Any]) -> None:
@@ -409,7 +431,7 @@ def test_a_verb_gets_its_command_and_sessions_in_variables(
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     session = Recorder(tmp_path, "plan")
     session._runner.global_config.sessions = sessions
-    make(linux, session, "core")
+    make(session, "core")
     run(session, "plan")
     env = session.ran[0].options["env"]
     assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == ("./nox", told)
@@ -475,6 +497,7 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     ],
 )
 def test_tests_run_with_their_environment_first_on_the_path(
+    noxfile: ModuleType,
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -486,13 +509,13 @@ def test_tests_run_with_their_environment_first_on_the_path(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(ROOT / folder))
     monkeypatch.chdir(ROOT)
     session = Recorder(tmp_path, "unit", *given)
-    make(linux, session, "unit")
+    make(session, "unit")
     run(session, "unit")
     (ran,) = session.ran
     programs = tmp_path / ".nox/unit/bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
     typed = [word.removeprefix("../") for word in given]
-    words = (*(typed or linux.PARALLEL), *(() if is_place else ("tests/unit",)))
+    words = (*(typed or noxfile.PARALLEL), *(() if is_place else ("tests/unit",)))
     report = f"--junit-xml={ROOT}/reports/unit/junit.xml"
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
 
@@ -507,11 +530,11 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
     for name, group in (("test_emulator", "lowering"), ("test_onnx", "onnx")):
         for words in ((), ("--model", "m", "--offline")):
             session = Recorder(tmp_path / f"{name}{len(words)}", name, *words)
-            make(linux, session, "core")
+            make(session, "core")
             monkeypatch.setattr(linux.ctypes, "CDLL", lambda name: None)
             linux.fetch_library(session, group)
             assert session.ran == []
-            linux.find_environment(session, group).mkdir(parents=True)  # it was begun
+            linux.find_environment(session, group).folder.mkdir(parents=True)  # it was begun
             monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
             monkeypatch.setattr(linux, "needs_only_core", lambda *_: False)
@@ -520,7 +543,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
             assert lane == ("-m", "ci", name.replace("_", "-"), *words)
             assert "libatomic.so.1" in session.said[0]
-            make(linux, session, group)
+            make(session, group)
             linux.fetch_library(session, group)
             assert len(session.ran) == 2
 
@@ -550,7 +573,7 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     session = Recorder(tmp_path, "qnn_ci", *words)
-    make(linux, session, "core")
+    make(session, "core")
     core = tmp_path / ".nox" / "core" / "bin" / "python"
     core.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nexit {code}\n')
     monkeypatch.setattr(linux, "fetch_library", lambda *_: None)
@@ -591,7 +614,7 @@ def test_onnx_refuses_an_old_python_before_its_environment_is_made(
     session = Recorder(tmp_path, "test_onnx")
     old = namedtuple("old", "major minor")(3, 10)  # noqa: PYI024
     monkeypatch.setattr(linux.sys, "version_info", old)
-    make(linux, session, "core")
+    make(session, "core")
     run(session)
     (ran,) = session.ran
     assert ran.words == (str(tmp_path / ".nox/core/bin/python"), "-m", "ci", "test-onnx")
@@ -615,12 +638,12 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     pip = (str(python), "-m", "pip", "install", "-q", "--no-compile")
     assert packages.words == (*pip, "a==1", "b==2")
     assert compiled.words[:5] == (str(python), "-m", "compileall", "-qq", "-j0")
-    assert compiled.words[-2:] == (linux.RARE, str(place / "lib"))
+    assert compiled.words[-2:] == (environments.RARE, str(place / "lib"))
     assert compiled.options == {"success_codes": [0, 1], "silent": True, "log": False}
     assert all(one.options["silent"] and not one.options["log"] for one in session.ran)
     assert "installing 2 packages into core" in session.said[0]
     stamp = place / "installed.sha256"
-    assert stamp.read_text() == linux.digest_group("core")
+    assert stamp.read_text() == linux.find_environment(session, "core").digest()
     (place / "bin").mkdir()
     python.touch(0o755)
     linux.make_environment(session, "core")
@@ -639,7 +662,7 @@ def test_an_environment_whose_python_cannot_run_is_created_again(
 ) -> None:
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})
     session = Recorder(tmp_path, "plan")
-    make(linux, session, "core")
+    make(session, "core")
     place = tmp_path / ".nox" / "core"
     (place / "bin" / "python").unlink()
     if python == "gone":  # as after an upgrade of the system
@@ -655,7 +678,7 @@ def test_environments_of_another_user_are_refused_with_exit_code_4(
     linux: ModuleType, tmp_path: Path, closed: str
 ) -> None:
     session = Recorder(tmp_path, "plan")
-    make(linux, session, "core")
+    make(session, "core")
     folder = tmp_path / ".nox"
     (folder / "core.lock").touch()
     (folder / closed).chmod(0o000)
@@ -706,7 +729,7 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
     ],
 )
 def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
-    noxfile: ModuleType, tmp_path: Path, wanted: str, linked: str, missing: str
+    tmp_path: Path, wanted: str, linked: str, missing: str
 ) -> None:
     """An environment whose packages are all linked needs neither pip nor a network."""
     whole, unfinished, fresh = (tmp_path / name for name in ("whole", "unfinished", "fresh"))
@@ -727,7 +750,7 @@ def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
     put(unfinished, "begun")
     put(fresh, "present")
     before = {path for path in fresh.rglob("*") if path.is_file()}
-    assert noxfile.link_packages(fresh, wanted.split()) == missing.split()
+    assert link_packages(fresh, wanted.split(), list_others(fresh)) == missing.split()
     site, old = (one / "lib/python3.11/site-packages" for one in (fresh, whole))
     expected = set()
     for name in linked.split():
@@ -752,12 +775,11 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "pairs.toml").write_text(f'default = "2.0"\n{supported}')
     monkeypatch.setattr(linux, "ROOT", tmp_path)
-    group = ["torch==3.1", "executorch==2.0", "numpy==1"]
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"lowering": group}})
+    group = ("torch==3.1", "executorch==2.0", "numpy==1")
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"lowering": [*group]}})
     assert linux.list_packages("lowering") == group
     other = linux.list_packages("lowering", "1.9")
-    assert other == ["torch==3.0", "executorch==1.9", "numpy==1"]
-    assert linux.digest_group("lowering", "1.9") != linux.digest_group("lowering")
+    assert other == ("torch==3.0", "executorch==1.9", "numpy==1")
 
 
 @pytest.fixture
@@ -832,7 +854,7 @@ def test_another_executorch_has_its_own_environment(
     """A runtime that was built has its own ExecuTorch and needs no other."""
     monkeypatch.setenv("PATH", "/opt/one")
     session = Recorder(tmp_path, name, "--executorch", "1.9", *more)
-    make(two, session, "core", group)
+    make(session, "core", group)
     nox.registry.get()[name].func(session)
     *_, ran = session.ran
     environment = tmp_path / ".nox" / ("lowering" if name == "build_linux" else f"{group}-1.9")
@@ -844,7 +866,8 @@ def test_another_executorch_has_its_own_environment(
     (packages,) = [one.words for one in session.ran if "executorch==1.9" in one.words]
     assert packages[-2:] == ("torch==3.0", "executorch==1.9")
     stamp = (environment / "installed.sha256").read_text()
-    assert stamp == two.digest_group(group, "1.9") != two.digest_group(group)
+    assert stamp == two.find_environment(session, group, "1.9").digest()
+    assert stamp != two.find_environment(session, group).digest()
 
 
 def test_torch_is_installed_before_its_dependents_from_its_own_index(
@@ -884,37 +907,37 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
 ) -> None:
     session = Recorder(tmp_path, "plan")
     (tmp_path / ".nox").mkdir()
-    place = two.find_environment(session, "core")
-    made: list[object] = []
-    monkeypatch.setattr(two, "install", lambda *given: made.append(given))
-    with place.with_name(f"{place.name}.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    environment = two.find_environment(session, "core")
+    installed: list[object] = []
+    monkeypatch.setattr(PythonEnvironment, "_install", lambda *given: installed.append(given))
+    with environment.folder.with_name("core.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         thread = Thread(target=two.make_environment, args=(session, "core"))
         thread.start()
         while not session.said:
             time.sleep(0.01)
-        assert f"waiting for another nox process that creates {place.name}" in session.said[0]
-        (place / "bin").mkdir(parents=True)
-        (place / "bin" / "python").touch(0o755)
-        (place / "installed.sha256").write_text(two.digest_group("core"))
+        assert "waiting for another nox process that creates core" in session.said[0]
+        make_empty(environment)
     thread.join()
-    assert made == []
+    assert installed == []
 
 
-def test_a_package_index_is_probed_with_a_time_limit(linux: ModuleType, index: str) -> None:
-    assert linux.answers(f"{index}/torch/")
-    assert not linux.answers(f"{index}/none/")
-    assert not linux.answers("no URL")
-    linux.PROBE_S = 0.05
+def test_a_package_index_is_probed_with_a_time_limit(
+    monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    assert responds(f"{index}/torch/")
+    assert not responds(f"{index}/none/")
+    assert not responds("no URL")
+    monkeypatch.setattr(environments, "PROBE_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not linux.answers(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        assert not responds(f"http://127.0.0.1:{silent.getsockname()[1]}/")
 
 
 def test_an_environment_of_no_group_is_refused_before_another_is_made(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    noxfile: ModuleType, linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made: list[str] = []
-    monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
+    monkeypatch.setattr(noxfile, "make_environment", lambda session, group: made.append(group))
     with pytest.raises(RefusedError):
         run(Recorder(tmp_path, "environments", "core", "cor"), "environments")
     assert (made, [failure.code for failure in linux.failures]) == ([], [2])
@@ -940,11 +963,11 @@ def test_a_mistyped_nox_command_is_answered_with_the_right_form(
     ends: int,
     hint: str,
 ) -> None:
-    monkeypatch.setattr(noxfile.nox, "main", lambda: sys.exit(gives))
+    monkeypatch.setattr(runs.nox, "main", lambda: sys.exit(gives))
     monkeypatch.setattr(sys, "argv", ["noxfile.py", *words])
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     with pytest.raises(SystemExit) as ended:
-        noxfile.main()
+        runs.run_nox()
     assert ended.value.code == ends
     assert sys.argv == ["nox", *words]
     said = capsys.readouterr().err

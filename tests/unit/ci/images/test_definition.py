@@ -29,6 +29,7 @@ from ci.images.definition import (
 from ci.images.engine import connect_engine, explain_connection, explain_error
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
+from tests.unit.ci.images.conftest import copy_build_files
 
 ROOT = find_checkout()
 BASE = Base(image="base", python="3.12")
@@ -46,8 +47,7 @@ def copy_manifests(folder: Path) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ("nox", "noxfile.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    copy_build_files(tmp_path)
     shutil.copytree(ROOT / "docker", tmp_path / "docker")
     return tmp_path
 
@@ -61,8 +61,8 @@ NAMES = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
         *((f"docker/{name}", "", "# more\n") for name in NAMES),
         ("pyproject.toml", '"rich==', '"richer=='),
         ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
-        ("noxfile.py", "stamp.write_text(digest_group(", "stamp.write_text(str("),
-        ("noxfile.py", 'python = f"python{sys', 'python = f"python-{sys'),  # in digest_group
+        ("ci/nox_sessions/environments.py", 'python = f"python{sys', 'python = f"python-{sys'),
+        ("ci/nox_sessions/links.py", "target.hardlink_to(source)", "shutil.copy(source, target)"),
     ],
 )
 def test_packages_and_build_files_change_the_tag_of_an_image(
@@ -171,6 +171,11 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
         "docker/environments.sh": 0o755,
         "docker/packages.sh": 0o755,
         "docker/packages/emulator.txt": 0o644,
+        "ci/__init__.py": 0o644,
+        "ci/nox_sessions/__init__.py": 0o644,
+        "ci/nox_sessions/environments.py": 0o644,
+        "ci/nox_sessions/links.py": 0o644,
+        "ci/nox_sessions/runs.py": 0o644,
         "nox": 0o755,
         "noxfile.py": 0o644,
         "pyproject.toml": 0o644,
