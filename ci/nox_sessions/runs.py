@@ -216,7 +216,7 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     lowers = verb in {"test-emulator", "test-upstream", "audit"}
     executorch = choose_executorch(session) if lowers else ""
     if verb == "doctor" and not any(word.startswith("--python") for word in words):
-        # The doctor itself needs no torch, so it is told which Python to examine.
+        # The doctor itself needs no torch, but examines the Python that has it.
         examined = find_environment(session, "lowering")
         if {"onnx", "onnx-sdk"} & {*words}:
             examined = find_environment(session, "onnx")

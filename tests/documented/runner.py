@@ -19,7 +19,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from noxfile import PYPROJECT, link_packages
+from ci.nox_sessions.links import link_packages
+from ci.nox_sessions.runs import PYPROJECT
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list
@@ -224,8 +225,7 @@ def give_packages(line: str, environment: Path) -> None:
                 extras += re.findall(r"\[(.+?)\]", need)
             else:
                 wanted.append(need)
-    (environment.parent / "tests").symlink_to(sys.prefix)
-    link_packages(environment, wanted)
+    link_packages(environment, wanted, [Path(sys.prefix).resolve()])
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -17,7 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 READER = "provisioning/documents.py"
 # These run in another Python, without this project.
-PROBES = {"provisioning/doctor/survey/python_probe.py"}
+PROBES = {
+    "provisioning/doctor/survey/python_probe.py",
+    *(f"ci/nox_sessions/{name}.py" for name in ("environments", "links", "runs")),
+}
 MAPPED = "it gets a file that the reader has opened"
 # What opens files without the reader, by source file, with the cause.
 OPENED = {
