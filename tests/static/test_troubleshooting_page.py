@@ -38,6 +38,8 @@ FAMILIES = {
     "executorch": "## Errors of ExecuTorch",
     "fastrpc": "## Errors of FastRPC (AEE)",
     "datatype": "## Data types of QNN",
+    "litert": "## Statuses of LiteRT",
+    "windows": "## Exit codes of Windows",
 }
 CODES = DOCS / "reference" / "codes.md"
 

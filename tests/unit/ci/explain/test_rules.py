@@ -88,6 +88,11 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
         ("fastrpc", "error AEE_EUNSIGNEDMOD", "AEE_EUNSIGNEDMOD", ""),
         ("fastrpc", "IDspTransport: Unknown rpc status 0x00000016", "AEE_ERESOURCE", ""),
         ("fastrpc", "error 0x800004ff", "", ""),
+        ("windows", "exited with code 3221226505", "STATUS_STACK_BUFFER_OVERRUN", ""),
+        ("windows", "Process finished with exit code -1073741819 (0xC0000005)", "ACCESS_VIOL", ""),
+        ("windows", "returned 0xc0000135", "STATUS_DLL_NOT_FOUND", ""),
+        ("windows", "exited with code 3221220000", "", ""),
+        ("windows", "3221226505 bytes were written", "", ""),
     ],
 )
 def test_a_number_in_a_log_is_named_by_its_error_code_family(
