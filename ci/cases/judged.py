@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from ci.cases.baselines import Baseline, find_changes
@@ -72,7 +73,7 @@ from ci.judging.causes import (
     join,
 )
 from ci.judging.details import describe_outputs
-from ci.judging.figures import Array, Nearness, find_nearness
+from ci.judging.figures import Array, Nearness, find_nearness, measure_variation
 from ci.judging.gate import References
 from ci.judging.verdict import (
     CALIBRATE,
@@ -233,6 +234,7 @@ class CaseJudge:
         self.limits_time = {self.budget.cycles, self.budget.ms} != {None}
         asked = self.options.estimate or self.limits_time or entry.estimate
         self.estimates = asked and self.options.backend is Backend.HTP
+        self.inputs_vary: float | None = None  # see judge_outputs; None if it is not known
         self.evidence = Evidence()
         self.departure = UNKNOWN
         self.remarks: list[str] = []
@@ -247,6 +249,12 @@ class CaseJudge:
             self.remarks.append(f"{UNCOMPARED}: {error}")
         else:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
+
+    def note_inputs(self, sets: Sets) -> None:
+        """Record how much the inputs differ between samples."""
+        with self.notes.of("how much the inputs differ"):
+            columns = zip(*sets, strict=True)
+            self.inputs_vary = measure_variation(np.stack(column) for column in columns)
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
         """Record facts about a program, and keep the files that QNN's Saver wrote.
@@ -284,7 +292,14 @@ class CaseJudge:
         self.leave(*run.notes.files)
         with self.notes.of("the details of the outputs"):
             self.evidence.outputs = describe_outputs(references, outputs)
-        verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
+        verdict = judge_outputs(
+            references,
+            outputs,
+            compiled.inputs,
+            compiled.outputs,
+            self.limits,
+            inputs_vary=self.inputs_vary,
+        )
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
         slow, nearly = find_slow(run.notes.device, self.limits.budget)
@@ -336,7 +351,7 @@ class CaseJudge:
         accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
         guilty."""
         if finding.id in OF_MODEL:
-            return finding.explained(MODEL)
+            return finding if finding.causes else finding.explained(MODEL)
         question, departure = finding.question, UNKNOWN
         if indices := self.find_garbled(compiled, question):
             return indices
@@ -422,7 +437,7 @@ class CaseJudge:
         if reached is not None:
             limits = (self.limits.min_sqnr_db_all, self.limits.min_sqnr_db)
             near = any(least is not None and reached <= least + NEAR_DB for least in limits)
-        has_dropped = self.metric and not keeps_metric(self.metric, self.evidence.metric)
+        has_dropped = self.evidence.metric and not keeps_metric(self.metric, self.evidence.metric)
         if not near and not has_dropped:
             return ()
         first, *others = clipped

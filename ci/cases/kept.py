@@ -24,7 +24,7 @@ from msgspec import structs
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Compiled, Program
 from ci.cases.judged import CaseJudge, CaseResult, Options, Run
-from ci.cases.outputs import OUTPUTS, read_outputs, read_references
+from ci.cases.outputs import OUTPUTS, read_inputs, read_outputs, read_references
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
@@ -178,6 +178,7 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
     if not compiled.delegation.partitions:
         return judging.refuse(NO_NODE.find("QNN accepted no node"), "")
     references, log = read_references(place, compiled), folder / "run.log"
+    judging.note_inputs(read_inputs(place, compiled))
     if pulled:
         run, log = read_pulled(pulled, compiled), pulled / LOG
         if (folder / OUTPUTS).is_dir() and not run.failure:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from msgspec import structs
 
 from ci.cases.cache import CompileJob, as_compiled, programs_home
@@ -37,9 +36,9 @@ from ci.facts.finding import Finding, Proof, Question, advise
 from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, find_bug
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import Departure
-from ci.judging.figures import Array, is_floating, measure_variation
+from ci.judging.figures import Array
 from ci.judging.gate import Judgement, References, judge
-from ci.judging.verdict import judge_metric
+from ci.judging.verdict import judge_metric, measure_outputs
 from ci.latency.estimate import estimate_times
 from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
@@ -88,7 +87,6 @@ class CaseRun(CaseJudge):
         self.setup = setup
         super().__init__(spec, setup.options, setup.work / spec.slug, setup.runner.name)
         self.stage = STAGES[0]
-        self.inputs_vary: float | None = None  # see judge_metric
 
     def describe_stage(self) -> str:
         """Return the stage that the case is in, and its number: ``quantize (2 of 6)``."""
@@ -224,10 +222,7 @@ class CaseRun(CaseJudge):
         # Read before the runner starts, so that nothing it writes can change the verdict.
         references = read_references(artifact, program.compiled)
         sets = read_inputs(artifact, program.compiled)
-        if self.metric:
-            with self.notes.of("how much the inputs differ"):
-                columns = zip(*sets, strict=True)
-                self.inputs_vary = measure_variation(np.stack(column) for column in columns)
+        self.note_inputs(sets)
         before = copy(self.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
@@ -362,7 +357,7 @@ class CaseRun(CaseJudge):
             return [ended.find(METRIC_ERROR)]
         result: MetricResult = ended.result
         self.evidence.metric = result
-        outputs_vary = measure_variation(filter(is_floating, float32))
+        outputs_vary = measure_outputs(references)
         return list(judge_metric(self.metric, result, self.inputs_vary, outputs_vary))
 
 

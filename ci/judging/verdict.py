@@ -21,7 +21,7 @@ from ci.facts.kinds import (
 )
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.error_patterns import ErrorPattern, find_pattern
-from ci.judging.figures import ROW, Array, measure_pooled
+from ci.judging.figures import ROW, Array, is_floating, measure_pooled, measure_variation
 from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, judge
 from ci.judging.noise import Excess
 from ci.models.schemes import Scheme
@@ -108,17 +108,22 @@ def judge_outputs(
     inputs: Sequence[TensorInfo],
     infos: Sequence[TensorInfo],
     limits: Threshold,
+    *,
+    inputs_vary: float | None = None,
 ) -> Verdict:
     """Compare ``outputs``, [sample, *shape] each, with the references, and test the gate with
-    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs."""
+    controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs. ``inputs_vary``
+    is how much the inputs differ between samples, from measure_variation."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
-    alike = ControlKind.OTHER_INPUT.value in passing
-    warnings = ["no two samples have distinguishable outputs: use samples that differ more"] * alike
+    faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
+    warnings = []
+    # If the gate accepts other faults, too, the noise hides everything, and no samples change that.
+    if ControlKind.OTHER_INPUT.value in passing and not faults:
+        warnings.append(_warn_of_alike(inputs_vary, measure_outputs(references)))
     warnings += [*find_vague(references, infos, limits), *find_faint(references, infos)]
     patterns = find_patterns(judgement, references, outputs)
-    faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
         judgement.findings,
@@ -396,25 +401,45 @@ def judge_metric(
         )
 
 
+def measure_outputs(references: References) -> float | None:
+    """Return how much the float32 model's floating-point outputs differ between samples."""
+    outputs = (output.values for output in references.float32)
+    return measure_variation(filter(is_floating, outputs))
+
+
 ALIKE = 0.1  # samples that differ less have no different results
+
+
+def _explain_alike(inputs: float | None, outputs: float | None) -> tuple[str, str] | None:
+    """Return why the samples have the same results, and what to do, or None if it is unknown. The
+    arguments are those of judge_metric."""
+    if inputs is None or outputs is None or outputs >= ALIKE:
+        return None
+    alike = f"the outputs of the float32 model differ by only {outputs:.1%} between the samples"
+    if inputs >= ALIKE:
+        model = "the model is probably not trained, or its weights were not loaded"
+        fix = "load trained weights; if they are, check how the inputs are scaled"
+        return f"{alike}, although its inputs differ by {inputs:.0%}: {model}", fix
+    samples = "the samples are probably too similar"
+    fix = "use inputs that vary; if these do, load trained weights"
+    return f"{alike}, and its inputs by only {inputs:.1%}: {samples}", fix
+
+
+def _warn_of_alike(inputs: float | None, outputs: float | None) -> str:
+    """Return a warning that the gate accepts the outputs of other samples."""
+    warning = "no two samples have distinguishable outputs"
+    if known := _explain_alike(inputs, outputs):
+        why, fix = known
+        return f"{warning}: {why}; {fix}"
+    return f"{warning}: use samples that differ more"
 
 
 def _advise_on_blind(inputs: float | None, outputs: float | None) -> Advice:
     """Return what makes a metric distinguish inputs. The arguments are those of judge_metric."""
-    if inputs is None or outputs is None or outputs >= ALIKE:
-        fix = "use a trained model, labels and inputs that vary, or a smaller max_drop"
-        return advise(fix=fix, proof=Proof.PROVEN)
-    alike = f"the outputs of the float32 model differ by only {outputs:.1%} between the samples"
-    if inputs >= ALIKE:
-        return advise(
-            f"{alike}, although its inputs differ by {inputs:.0%}: the model is probably not"
-            " trained, or its weights were not loaded",
-            "load trained weights; if they are, check how the inputs are scaled",
-        )
-    return advise(
-        f"{alike}, and its inputs by only {inputs:.1%}: the samples are probably too similar",
-        "use inputs that vary; if these do, load trained weights",
-    )
+    if known := _explain_alike(inputs, outputs):
+        return advise(*known)
+    fix = "use a trained model, labels and inputs that vary, or a smaller max_drop"
+    return advise(fix=fix, proof=Proof.PROVEN)
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:

@@ -119,12 +119,27 @@ def test_equal_answers_of_all_input_sets_are_a_warning_and_of_some_are_not(
     assert (ControlKind.OTHER_INPUT in {control.kind for control in verdict.controls}) != warned
 
 
-def test_a_gate_that_accepts_a_control_proves_nothing() -> None:
+@pytest.mark.parametrize(
+    ("inputs_vary", "cause"),
+    [(0.5, "not trained"), (0.01, "too similar"), (None, "use samples that differ more")],
+)
+def test_equal_answers_of_all_input_sets_are_blamed_on_the_model_if_the_inputs_differ(
+    inputs_vary: float | None, cause: str
+) -> None:
+    right = OUTPUTS["logits"][[0, 0, 0, 0]]
+    info = TensorInfo("float64", right.shape[1:])
+    references = make_references(right, noise=QUIET)
+    verdict = judge_outputs(references, [right], (), [info], LIMITS, inputs_vary=inputs_vary)
+    assert [cause in warning for warning in verdict.warnings] == [True]
+
+
+def test_a_gate_that_accepts_a_control_proves_nothing_and_no_other_samples_would_help() -> None:
     right = OUTPUTS["logits"]
     blind = Threshold(scheme="8a8w", max_above_noise_db=90.0)
     info = TensorInfo("float64", right.shape[1:])
     verdict = judge_outputs(make_references(right, noise=QUIET), [right], (), [info], blind)
     assert "zeros" in verdict.inconclusive
+    assert not any("samples" in warning for warning in verdict.warnings)
 
 
 def test_no_zeros_control_is_made_for_outputs_of_ties_or_zeros() -> None:
