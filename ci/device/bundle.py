@@ -181,7 +181,9 @@ def read_bundle(directory: Path) -> Bundle:
         bundle = read_json(directory / BUNDLE, Bundle)
     except DocumentError as error:
         raise UnfitError(
-            f"{directory} is not a bundle", why=str(error), fix="create one with `qnn-ci stage`"
+            f"{directory} is not a bundle",
+            why=str(error),
+            fix="create one with `stage`, as docs/guides/device.md shows",
         ) from error
     for file in bundle.files:
         require_plain(file.name)

@@ -12,8 +12,10 @@ from ci.gate.evidence import Evidence, parse_junit, weigh_junit, weigh_report
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import JobResult
 from ci.report.write import read_json, read_unchecked
+from provisioning.console.caller import shown_path
 from provisioning.documents import read_user_file
 from provisioning.errors import ManifestError, UsageError
+from provisioning.quoting import show_command
 
 Needs = dict[str, dict[str, object]]
 PREFIX = "result-"
@@ -23,7 +25,8 @@ LIMIT_BYTES = 64 << 20
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in plan.json. Raises UsageError if the file is missing or is not a plan."""
-    return read_json(path, Plan, "plan", "create it with `qnn-ci plan --out FILE`")
+    command = show_command("plan", "--out", shown_path(path))
+    return read_json(path, Plan, "plan", f"create it with {command}")
 
 
 def read_needs(path: Path) -> dict[str, str]:

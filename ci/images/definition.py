@@ -188,7 +188,7 @@ def find_checkout() -> Path:
         raise UnfitError(
             "images can only be built from a checkout",
             why=f"{checkout} has no docker/Dockerfile",
-            fix="clone executorch-qnn-ci and run ./nox -s docker_build in it",
+            fix="clone executorch-qnn-ci and run `./nox -s docker_build -- emulator` in it",
         )
     return checkout
 

@@ -17,9 +17,11 @@ from ci.inspect.apps import (
     PackedFile,
     read_manifest,
 )
+from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
+from provisioning.quoting import show_command
 
 MAX_DEPTH = 12
 BUILD_FILES = tuple(
@@ -100,7 +102,7 @@ def _read_directory(
             why="it has no directory named after an ABI such as arm64-v8a, "
             f"no {MANIFEST} and no APK",
             fix="build the APK and pass it; for libraries laid out as on a device, use "
-            "`qnn-ci doctor staged --root staging=DIR`",
+            f"{show_command('doctor', 'staged', '--root', f'staging={shown_path(root)}')}",
         )
 
 

@@ -43,7 +43,7 @@ PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
 # An app without libraries has these; in a set of APKs, each file is one.
 APP_FILES = {MANIFEST, "base/manifest/AndroidManifest.xml", "base.apk", "classes.jar"}
 MAX_UNPACKED = 4 << 30
-KEPT_PROGRAMS = "`qnn-ci test-emulator --keep-artifacts DIR` writes DIR/CASE/artifact/program.pte"
+KEPT_PROGRAMS = "`qnn-ci test-emulator --keep-artifacts kept` writes kept/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
 DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 

@@ -6,11 +6,11 @@ import html
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
-from typing import Literal
 
 import rich.table
 from rich import box
@@ -265,14 +265,18 @@ def _print_card(console: Console, card: Card) -> None:
     log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
     for word, line in (*card.lines, *(("", one) for one in log)):
         plain = clean_log_line(_label(word, line))
-        text = Text(join_commands(plain))
-        overflow: Literal["ignore"] | None = "ignore" if text.plain != plain else None
-        pieces = (
-            [text] if word == AGAIN else text.wrap(console, console.width - 4, overflow=overflow)
-        )
+        joined = join_commands(plain)
+        if word == AGAIN:
+            pieces = [plain]
+        elif joined == plain:
+            pieces = [piece.plain for piece in Text(plain).wrap(console, console.width - 4)]
+        else:  # rich would break a command that is longer than a line
+            pieces = textwrap.wrap(
+                joined, console.width - 4, break_long_words=False, break_on_hyphens=False
+            )
         for piece in pieces:
-            row = Text.assemble("  | ", split_commands(piece.plain))
-            console.print(row, soft_wrap=word == AGAIN or bool(overflow))
+            row = Text.assemble("  | ", split_commands(piece))
+            console.print(row, soft_wrap=word == AGAIN or joined != plain)
     console.print()
 
 

@@ -128,7 +128,8 @@ def require_bundle(args: argparse.Namespace) -> Bundle:
     """Return the bundle in --bundle. Raises UsageError if it is missing or invalid."""
     if not args.bundle:
         raise UsageError(
-            "--bundle is missing", fix="create a bundle with `qnn-ci stage`, and pass its directory"
+            "--bundle is missing",
+            fix="create a bundle with `stage`, as docs/guides/device.md shows, and pass its path",
         )
     return read_bundle(args.bundle)
 

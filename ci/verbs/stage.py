@@ -82,7 +82,7 @@ def check_files(runner: Path, programs: Sequence[Path]) -> None:
     if not runner.is_file():
         raise UsageError(
             f"{runner} is not a file",
-            fix="run `./nox -s build_android` or `./nox -s build_linux`, and pass the path that it "
+            fix="run `qnn-ci build android` or `qnn-ci build linux`, and pass the path that it "
             f"prints, which is below {store_home() / 'builds'}",
         )
     for path in programs:

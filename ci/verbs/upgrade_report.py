@@ -220,8 +220,8 @@ def check_executorch(version: str) -> None:
         raise UsageError(
             f"executorch=={version} needs torch {torch[version]}, which is not installed",
             why=f"executorch {installed} is installed, with torch {torch[installed]}",
-            fix=f"run ./nox -s test_emulator -- --executorch {version} --reports DIR, and pass"
-            " DIR/test_emulator/report.json instead",
+            fix=f"in a checkout, run `./nox -s test_emulator -- --executorch {version} --reports"
+            f" {version}`, and pass {version}/test_emulator/report.json instead",
         )
 
 

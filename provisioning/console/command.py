@@ -96,13 +96,15 @@ class Outcome:
 
     def render(self, *, as_json: bool) -> str:
         """Return the text for stdout: ``data`` as JSON if ``as_json`` is true, else ``text``. Text
-        that is not ``exact`` is cleaned, and wrapped to the width of the terminal.
+        that is not ``exact`` is cleaned, wrapped to the width of the terminal, and ends with a
+        newline.
         """
         if as_json:
             return render_json(self.data)
         if self.exact:
             return self.text
-        return fit_lines(clean_output(self.text), count_columns(sys.stdout))
+        text = fit_lines(clean_output(self.text), count_columns(sys.stdout))
+        return f"{text}\n" if text and not text.endswith("\n") else text
 
 
 def render_json(data: Mapping[str, Any]) -> str:

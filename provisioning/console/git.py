@@ -12,6 +12,7 @@ from types import MappingProxyType
 from provisioning.console.process import Completed, run_process, run_streams
 from provisioning.documents import read_text
 from provisioning.errors import MissingToolError, ToolError, UsageError
+from provisioning.quoting import shell_word
 
 TIMEOUT_S = 120.0
 # Other transports, such as fd:: and ext::, wait for input or run programs. As by default in git, a
@@ -134,10 +135,11 @@ def _explain_owner(root: Path) -> Iterator[None]:
         probe = ["git", "-C", str(top), "rev-parse", "--git-dir"]
         if b"dubious ownership" not in run_streams(probe, env=_environment(top)).stderr:
             raise
+        trust = f"git config --global --add safe.directory {shell_word(str(top))}"
         raise MissingToolError(
             f"git refuses to read {top}",
             why="it belongs to another user",
-            fix=f"if you trust its content, run `git config --global --add safe.directory {top}`",
+            fix=f"if you trust its content, run `{trust}`",
         ) from error
 
 

@@ -44,6 +44,8 @@ from provisioning.files import (
 RECORD = ".qnn-ci-written.json"
 SCRATCH = "qnn-ci"  # of the directory in which files are staged
 NOT_OURS, CHANGED = "this command did not write it", "it was changed after this command wrote it"
+# Without a record, both are possible.
+DIFFERS = "it differs from what this command writes: it was changed since, or comes from elsewhere"
 MOVE_ASIDE = "move it away, or pass --force, which renames it"
 POLL_S = 0.2
 MOST_NAMED = 10
@@ -95,7 +97,8 @@ class UserFolder:
                 continue
             if not hashes and self.recognise and digest and self.recognise(path):
                 continue
-            reasons[name] = CHANGED if hashes else NOT_OURS
+            unknown = NOT_OURS if self.has_record else DIFFERS
+            reasons[name] = CHANGED if hashes else unknown
         if self.has_record and not record.files and os.path.lexists(self.path / RECORD):
             reasons[RECORD] = NOT_OURS
         return reasons

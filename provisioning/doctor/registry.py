@@ -8,6 +8,7 @@ docs/reference/checks.md show the same texts.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,8 +20,10 @@ from provisioning.doctor.facts import HOST_DIRECTORY, HOST_KIND, EnvironmentFact
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness
 from provisioning.manifest.pairs import ExecutorchPairs, Pairs
 from provisioning.manifest.reader import read_policy
+from provisioning.quoting import shell_word
 
 S = TypeVar("S")
+COMMAND, FIELD = re.compile(r"`[^`]*`"), re.compile(r"\{[^{}]+\}")
 NO_PAIRS = Pairs("", ())
 
 
@@ -187,10 +190,22 @@ class Check(Generic[S]):
     def judge(self, thing: S) -> Iterator[Finding]:
         row = self.row
         for values in self.see(thing):
-            texts = (text.format_map(values).rstrip() for text in (row.what, row.why, row.fix))
+            texts = (fill_text(text, values).rstrip() for text in (row.what, row.why, row.fix))
             what, why, fix = texts
             subject, where = values["subject"], values["where"]
             yield Finding(self.id, subject, what, where, why, fix, row.severity)
+
+
+def fill_text(text: str, values: Seen) -> str:
+    """Return a text with the values of its braces, which are quoted as in a shell if they are part
+    of a command in backticks."""
+
+    def quote(field: re.Match[str]) -> str:
+        word = shell_word(field[0].format_map(values))
+        return word.replace("{", "{{").replace("}", "}}")
+
+    quoted = COMMAND.sub(lambda command: FIELD.sub(quote, command[0]), text)
+    return quoted.format_map(values)
 
 
 class Subjects(Generic[S]):

@@ -369,7 +369,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
             return [base.replace(FILENAME, name).replace(SHA256, sha256)]
         parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
-        filled = "a directory that `qnn-ci fetch NAME --to DIR` filled"
+        filled = "a directory such as `qnn-ci fetch emulator --to mirror` fills"
         fix = f"set it to {filled}, or to its URL, or unset it"
         raise UnfitError(
             "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix

@@ -89,7 +89,6 @@ FILL = {
     "NAME... --to": "emulator --to",
     "NAME...": "qnn-runtime libatomic",
     "path NAME": "path qnn-runtime",
-    "verify NAME": "verify qnn-runtime",
     "fetch NAME": "fetch libatomic",
     "lock NAME": "lock qnn-sdk",
     "ARTIFACT[@VERSION]": "qnn-runtime@2.5.0",
@@ -97,7 +96,6 @@ FILL = {
     "FILE ...": "signed/libQnnLpaiSkel.so",
     "DIRECTORY": "signed",
     "--source DIR": "--source $EXECUTORCH_ROOT",
-    "--sdk DIR": "--sdk $QNN_SDK_ROOT",
     "--sdk SDK": "--sdk $QNN_SDK_ROOT",
     "PROFILE": "emulator",
     "--base IMAGE": "--base debian:bookworm",
@@ -133,7 +131,7 @@ KEEP = "./nox -s test_emulator -- --model net.py:factory --scheme fp16 --keep-ar
 INIT = "qnn-ci init --uses OWNER/REPOSITORY@COMMIT"
 GREEN = "qnn-ci test-emulator --policy qnn.toml"
 NET = (readers.net,)
-MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8"
+MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8 --output mended-onnx"
 RED_PART = "qnn-ci localise --model red.onnx --scheme u8 --reproducer smallest.onnx"
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
@@ -277,7 +275,7 @@ ROWS = (
     Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
     Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
     Row("--profile android-r27", "built in", given=(readers.second_ndk, *EXPORTS), needs=COMPILERS),
-    Row("build_linux -- --sdk DIR --dry-run", "cmake -S", **BUILD),
+    Row("build linux --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
     Row("build_runner$", "qnn_wheel_runner", daily_in="docs/findings/builds.md"),
@@ -295,7 +293,7 @@ ROWS = (
     # -- doctor --
     Row("validate -- --backend", "QNN909", 3),
     Row("doctor linux", "QNN100", 3),
-    Row("validate -- (android|linux)", "not fit", 3),
+    Row("(validate --|doctor) (android|linux)", "not fit", 3),
     Row("doctor aot", "aot: fit", 0, SDKS),
     Row("doctor staged", "staged: fit", given=(readers.staged_libraries,)),
     Row("doctor emulator --json", '"fit": true'),

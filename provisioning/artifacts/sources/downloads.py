@@ -13,6 +13,7 @@ from provisioning.fetch.download import Pin, check_pin, find_mirror_fault
 from provisioning.fetch.transfer import MismatchError
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import FileRelease
+from provisioning.quoting import show_command
 from provisioning.store.store import HOME_VARIABLE, explain_errors
 
 TRY_AGAIN = "try again (partial downloads are kept)"
@@ -74,12 +75,13 @@ def cannot_fetch(job: FillJob, why: str, advice: str) -> DownloadError:
     # --offline switches mirrors off too.
     mirror = "without a network, also" if request.options.offline else "or"
     fault = "" if request.options.offline else find_mirror_fault()
+    fill = show_command("fetch", request.name, "--to", "mirror")
     return DownloadError(
         f"{request.label} could not be fetched: {release.filename}{size}",
         why="; ".join(filter(None, [fault, why])),
         fix=(
-            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that `qnn-ci fetch NAME --to "
-            f"DIR` filled, or to its URL; or put that file into {job.store.downloads} "
-            f"({HOME_VARIABLE} changes this directory){pin}"
+            f"{advice}; {mirror} set QNN_CI_MIRROR to a directory that {fill} filled, or to its"
+            f" URL; or put that file into {job.store.downloads} ({HOME_VARIABLE} changes this"
+            f" directory){pin}"
         ),
     )

@@ -48,7 +48,7 @@ def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Pa
     runner, program = tmp_path / "qnn_executor_runner", tmp_path / "m.pte"
     with pytest.raises(UsageError, match="qnn_executor_runner is not a file") as caught:
         check_files(runner, [program])
-    assert "-s build_android" in caught.value.fix
+    assert "qnn-ci build android" in caught.value.fix
     assert str(home / "builds") in caught.value.fix
     runner.touch()
     with pytest.raises(UsageError, match=r"m\.pte is not a file") as caught:

@@ -266,7 +266,7 @@ def test_a_wrong_plan_or_needs_file_is_refused_with_a_fix(tmp_path: Path) -> Non
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
     assert read_needs(file) == {"plan": "success", "x": "missing"}
     for read, what, fix in (
-        (read_plan, "plan", "create it with `qnn-ci plan --out FILE`"),
+        (read_plan, "plan", f"create it with `qnn-ci plan --out {file}`"),
         (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),
     ):
         file.write_text("[]", encoding="utf-8")

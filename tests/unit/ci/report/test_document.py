@@ -63,3 +63,14 @@ def test_commands_in_pages_and_summaries_are_those_of_the_caller(
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     _, page = run_command("qnn-ci", {"mend": Verb("a_verb", "mends", "mend")}, ["mend"])
     assert "./nox -s mend -- --model a.py:net" in html.unescape(page)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_line_with_a_command_is_wrapped_around_the_whole_command(width: int) -> None:
+    command = "`qnn-ci mend --model nets/a.py:net --scheme fp16 --soc SM8650`"
+    line = f"{command} tries known rewrites of the model, one by one, and proves the result"
+    card = Card("failed", "a", (("try", line),))
+    lines = render_text(replace(DOCUMENT, parts=(card,)), width).splitlines()
+    (whole,) = [line for line in lines if command in line]
+    assert all(len(line) <= width for line in lines if line != whole)
+    assert len(whole) <= max(width, len(f"  | {command}"))

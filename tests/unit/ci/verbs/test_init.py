@@ -153,6 +153,20 @@ def test_init_overwrites_no_file_without_force(
     assert (root / name).is_file()
 
 
+def test_init_does_not_say_that_it_did_not_write_a_file_that_the_user_changed_since(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--uses", USES]) == ExitCode.OK
+    with (root / "qnn.toml").open("a") as policy:
+        policy.write("# mine\n")
+    capsys.readouterr()
+    assert main(["init", "--uses", USES]) == ExitCode.USAGE
+    message = capsys.readouterr().err
+    assert "qnn.toml would be overwritten" in message
+    assert "changed since" in message
+    assert "did not write" not in message
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [

@@ -16,7 +16,7 @@ import pytest
 from provisioning.doctor.checks.files import NEEDS, find_needs
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import FileFacts
-from provisioning.doctor.registry import Finding, read_rows
+from provisioning.doctor.registry import Finding, fill_text, read_rows
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
@@ -76,3 +76,10 @@ def test_circular_library_needs_are_followed_once() -> None:
     ]
     (finding,) = judge_needs(files, {"libA.so", "libB.so", "libC.so"}, {})
     assert "libC.so (which libB.so needs, which libA.so needs)" in finding.what
+
+
+def test_values_are_quoted_in_commands_only() -> None:
+    text = "run `build --python {path}` for {path}: 'version `A_{path}' not found'"
+    assert fill_text(text, {"path": "/my venv/{x}"}) == (
+        "run `build --python '/my venv/{x}'` for /my venv/{x}: 'version `A_/my venv/{x}' not found'"
+    )

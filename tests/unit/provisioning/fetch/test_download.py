@@ -304,7 +304,8 @@ def test_an_invalid_mirror_variable_is_refused_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, mirror: str, why: str
 ) -> None:
     monkeypatch.setenv("QNN_CI_MIRROR", mirror)
-    fix = "a directory that `qnn-ci fetch NAME --to DIR` filled, or to its URL, or unset it"
+    directory = "a directory such as `qnn-ci fetch emulator --to mirror` fills"
+    fix = f"{directory}, or to its URL, or unset it"
     assert str(outcome(lambda: mirror_urls("a.zip"))).splitlines() == [
         "UnfitError: QNN_CI_MIRROR is neither a directory nor a URL",
         f"  why: {why}",
