@@ -69,6 +69,7 @@ from ci.judging.causes import (
     UNKNOWN,
     Departure,
     advise_on_numbers,
+    advise_on_range,
     choose_causes,
     join,
 )
@@ -382,8 +383,11 @@ class CaseJudge:
     def find_numbers(
         self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
     ) -> tuple[Advice, ...]:
-        """Return the causes of poor quantization that lie in the numbers of the model."""
+        """Return the causes of a lost accuracy that lie in the numbers of the model."""
         scheme = self.spec.scheme
+        is_accuracy = question in {Question.FAITHFUL, Question.QUANTIZED}
+        if is_accuracy and not faults and (range_ := advise_on_range(loss, self.departure)):
+            return range_
         if question is not Question.QUANTIZED:
             return ()
         bits = scheme.base.recipe.activation_bits
@@ -525,10 +529,10 @@ class CaseJudge:
         if not self.limits.full_delegation or not left:
             return []
         scheme, soc = self.spec.scheme.base.value, self.spec.soc
+        if compiled.delegation.garbled:  # to let the CPU compute these nodes is no remedy
+            return [find_fallbacks(left).explained(CAST)]
         known = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
         islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
-        if compiled.delegation.garbled:
-            islands += CAST
         return [find_fallbacks(left).explained(sum(known, islands))]
 
     def require_outputs(self, count: int) -> None:

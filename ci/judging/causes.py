@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci.facts.finding import NO_ADVICE, Advice, Question, advise
 from ci.facts.known_fault import KnownFault
 from ci.models.graph_steps import Step
+from ci.models.rounding import FLOAT16_MAX
 from ci.models.tensors import PHASES, Layer, Loss, Reading
 
 # How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
@@ -19,6 +20,7 @@ KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the ca
 STEP = 0.1  # of an angle in radians: above it, sin and cos have less than about 30 dB
 LARGE_PHASE = 200.0  # from here on, float16 has steps of 0.125
 FLOAT16_BITS = 11  # of a significand
+FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
 # A mask's numbers, below which the steps between scores are too coarse, per bits of an activation.
 MASKS = {8: -100.0, 16: -5000.0}
 SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
@@ -123,6 +125,34 @@ def advise_on_numbers(
     if any("mask-too-large" in name for name in known):
         causes = []
     return (*causes, *_advise_on_phases(readings, bits))
+
+
+def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ...]:
+    """Return the cause that float16 cannot hold the numbers of an operator, unless the program was
+    seen to be right there."""
+    beyond = loss.beyond if loss else None
+    if beyond is None:
+        return ()
+    if any((one.name, one.origin) == (beyond.name, beyond.origin) for one in departure.right):
+        return ()
+    place = f"{beyond.name}{beyond.origin.mark}"
+    if beyond.largest > FLOAT16_MAX:
+        cause = (
+            f"overflow: numbers up to {beyond.largest:.3g} come from {place}, and float16 holds"
+            f" numbers up to {FLOAT16_MAX:g}"
+        )
+    else:
+        cause = (
+            f"underflow: {place} computes with numbers that are too small for float16, which has"
+            f" all of its bits only from {FLOAT16_TINY:.2g} on; its results are at most"
+            f" {beyond.largest:.3g}"
+        )
+    fix = (
+        "scale the values before this operator, as by a constant factor that a norm behind it"
+        " removes again; or choose a 16-bit quantized scheme"
+    )
+    advice = advise(cause, fix)
+    return (replace(advice, places=beyond.origin.places),)
 
 
 def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:

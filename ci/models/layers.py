@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
+from ci.models.float16_range import SPLIT, RangeLoss
 from ci.models.model import split_inputs, split_module
-from ci.models.noise import computes, is_state, name_operator, trace_methods
+from ci.models.noise import computes, is_state, name_operator, trace_once
 from ci.models.parts import ORIGIN
 from ci.models.rounding import FLOAT16_MAX, list_clipped
 from ci.models.tensors import (
@@ -51,23 +52,27 @@ def find_loss(
     Raises TraceError if a float32 model cannot be traced."""
     losses: list[Loss] = []
     readings: list[Reading] = []
+    beyond: list[Reading] = []
     effects: Counter[Any] = Counter()
     left = iter(reference)  # each method takes its own outputs
-    parts = trace_methods(module, inputs) if float16 else split_module(module)
+    parts = trace_once(module, inputs) if float16 else split_module(module)
     for name, part in parts.items():
         if isinstance(part, GraphModule):
             given = split_inputs(module, inputs)[name]
-            rounded = _Recorder(part, plain=False, float16=float16)
+            rounded = _Recorder(part, plain=False, rounds=_round_to_float16 if float16 else None)
             exact = _Recorder(part, plain=True)
-            for recorder in (rounded, exact):
+            wide = _Recorder(part, plain=False, rounds=_round_significand)
+            for recorder in (rounded, exact, *([wide] if float16 else [])):
                 with torch.no_grad(), keep_state(part):
                     recorder.run(*copy_inputs(given))
+            beyond += _list_beyond(rounded, wide, exact) if float16 else []
             losses += _rank(rounded, exact, left, float16=float16)
             readings += _list_readings(rounded, exact)
             if not float16:
                 effects.update(measure_effects(part, given))
     greatest = max(losses, key=lambda one: one.added, default=None)
     facts = {"nodes": choose_nodes(effects), "readings": tuple(readings), "is_float16": float16}
+    facts["beyond"] = next(iter(beyond), None)
     return greatest and structs.replace(greatest, **facts)
 
 
@@ -210,6 +215,51 @@ def _list_readings(rounded: _Recorder, exact: _Recorder) -> Iterator[Reading]:
                 yield reading
 
 
+def _list_beyond(rounded: _Recorder, wide: _Recorder, exact: _Recorder) -> Iterator[Reading]:
+    """Yield the first result that float16 cannot hold, if that costs the outputs accuracy."""
+    nodes = {node.name: node for node in rounded.values}
+    ends = [one for one in rounded.module.graph.nodes if one.op == "output"]
+    db = [
+        [_decibels(right, given) for right, given in zip(exact.outputs, one.outputs, strict=True)]
+        for one in (rounded, wide)
+    ]
+    loss = RangeLoss(
+        reached_db={
+            name: _decibels(wide.values[one], rounded.values[one]) for name, one in nodes.items()
+        },
+        readers={name: [*_list_readers(one, rounded.values)] for name, one in nodes.items()},
+        ends={given.name for end in ends for given in end.all_input_nodes},
+        output_db=min(db[0], default=BEST_DB),
+        wide_db=min(db[1], default=BEST_DB),
+    )
+    if node := nodes.get(loss.find_first()):
+        name, numbers = name_operator(node) or node.name, exact.values[node].numpy()
+        if reading := make_reading(
+            name, name, numbers, loss.reached_db[node.name], find_origin(node)
+        ):
+            yield reading
+
+
+def _list_readers(node: Node, values: Collection[Node]) -> Iterator[str]:
+    """Yield the names of the values that are made from a node."""
+    for reader in node.users:
+        if reader in values:
+            yield reader.name
+        else:  # such as one with several results
+            yield from _list_readers(reader, values)
+
+
+def _round_to_float16(value: Tensor) -> Tensor:
+    return value.clamp(-FLOAT16_MAX, FLOAT16_MAX).to(torch.float16).to(value.dtype)
+
+
+def _round_significand(value: Tensor) -> Tensor:
+    """Round the significand to the bits of float16, and keep the exponent (Veltkamp's method)."""
+    scaled = value * SPLIT
+    rounded = scaled - (scaled - value)
+    return torch.where(rounded.isfinite(), rounded, value)
+
+
 def _find_rounded(node: Node) -> Node | None:
     """If ``node`` dequantizes the output of a quantizer, return the quantizer's input. Otherwise
     return None."""
@@ -293,20 +343,25 @@ def _name_rounded(node: Node) -> tuple[str, ...]:
 
 class _Recorder(Interpreter):
     """Records the model's outputs, and the floating-point tensor of each call and each input. With
-    ``plain``, activations are not rounded. With ``float16``, floats are rounded to float16."""
+    ``plain``, activations are not rounded. If there is a function ``rounds``, floats are."""
 
-    def __init__(self, module: GraphModule, *, plain: bool, float16: bool = False) -> None:
+    def __init__(
+        self,
+        module: GraphModule,
+        *,
+        plain: bool,
+        rounds: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__(module)
-        self.plain, self.float16 = plain, float16
+        self.plain, self.rounds = plain, rounds
         self.values: dict[Node, Tensor] = {}
         self.outputs: Sequence[Tensor] = ()
 
     def run_node(self, n: Node) -> Any:
         source = _find_read(n) if self.plain else None
         result = self.env[source] if source else super().run_node(n)
-        if self.float16 and isinstance(result, Tensor) and result.is_floating_point():
-            limited = result.clamp(-FLOAT16_MAX, FLOAT16_MAX)
-            result = limited.to(torch.float16).to(result.dtype)
+        if self.rounds and isinstance(result, Tensor) and result.is_floating_point():
+            result = self.rounds(result)
         gives = n.op in {"call_function", "placeholder"} and isinstance(result, Tensor)
         if gives and result.is_floating_point():
             self.values[n] = result

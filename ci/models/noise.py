@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,7 @@ def predict_noise(
     """
     terms = read_terms(qnn)
     traces = float16 or _has_cells(module)
-    traced = join_modules(module, trace_methods(module, sets[0])) if traces else module
+    traced = join_modules(module, trace_once(module, sets[0])) if traces else module
     with keep_state(traced):
         right = run_eager(traced, sets)
     made: list[list[Inputs]] = []
@@ -81,6 +82,17 @@ def predict_noise(
         else torch.empty(0)
         for index, exact in enumerate(stacks)
     ]
+
+
+# The graphs of each float32 model: its noise and its loss in float16 are found in the same ones.
+_traced: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
+
+
+def trace_once(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
+    """Return the result of trace_methods, which is the same object for the same model."""
+    if module not in _traced:
+        _traced[module] = trace_methods(module, inputs)
+    return _traced[module]
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:

@@ -177,7 +177,8 @@ class Loss(Struct, frozen=True):
     most of the noise of the outputs, as parts of a mixture select them (by their tensors in an
     .onnx file). ``largest`` is the largest magnitude that the operator reads, 0 if it is unknown.
     ``readings`` are those of the operators PHASES and SOFTMAXES. ``is_float16`` is true if results
-    were rounded to float16 instead of being quantized."""
+    were rounded to float16 instead of being quantized. ``beyond`` are the numbers of the first
+    result that float16 cannot hold, if that costs the outputs accuracy."""
 
     name: str
     before_db: float
@@ -188,6 +189,7 @@ class Loss(Struct, frozen=True):
     largest: float = 0.0
     readings: tuple[Reading, ...] = ()
     is_float16: bool = False
+    beyond: Reading | None = None
 
     @property
     def added(self) -> float:

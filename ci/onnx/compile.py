@@ -202,8 +202,9 @@ def compile_source(
         qnn = find_version(Path(options.get("backend_path", "")))
         noise = predict_noise(model, disturbed, source.evaluation, reference, qnn)
     staging.write_noise(noise)
-    is_lossy = is_float and not spec.layers and is_poor(noise, reference)
-    loss = explain_float16(plain, disturbed, source, staging) if is_lossy else None
+    loss: Loss | None = None
+    if is_float and not spec.layers:
+        loss = explain_float16(plain, disturbed, source, staging, is_poor(noise, reference))
     clipped: tuple[Clipped, ...] = ()
     if calibrated and not spec.layers:
         with staging.notes.of("the tensors that leave their calibrated ranges"):
@@ -247,13 +248,16 @@ def compile_source(
     )
 
 
-def explain_float16(plain: Path, scratch: Path, source: Source, staging: Staging) -> Loss | None:
-    """Return where float16 costs a float model the most, or None if that is unknown. ``scratch`` is
-    overwritten."""
+def explain_float16(
+    plain: Path, scratch: Path, source: Source, staging: Staging, is_lossy: bool
+) -> Loss | None:
+    """Return where float16 costs a float model the most, or None if that is unknown. If the model
+    is not ``is_lossy`` by its predicted noise, only numbers that float16 cannot hold are a loss.
+    ``scratch`` is overwritten."""
     losses: list[Loss | None] = []
     with staging.notes.of("the node at which float16 costs the most"):
         losses.append(find_float16_loss(plain, scratch, source.evaluation[0]))
-    return losses[0] if losses else None
+    return next((loss for loss in losses if loss and (is_lossy or loss.beyond)), None)
 
 
 def write_references(

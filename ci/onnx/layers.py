@@ -4,16 +4,17 @@ nodes to a model's outputs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from msgspec import structs
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ci.judging.figures import measure_pooled
+from ci.models.float16_range import SPLIT, RangeLoss
 from ci.models.rounding import list_clipped
 from ci.models.tensors import (
     BEST_DB,
@@ -40,6 +41,7 @@ MOST_VALUES = 1 << 28  # elements held in memory at a time
 # Of a model for which each rounding is tried alone: their number, and the elements of its results.
 MOST_PROBES, MOST_PROBED = 96, 1 << 24
 EXPOSED = "{}/layer"
+SPLIT_NAME = "float16/split"
 
 
 def find_loss(
@@ -96,7 +98,10 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
     if not names or sum(names.values()) > MOST_VALUES:
         return None
     (float32,) = compute_sets(onnx.load(model), scratch, [inputs], names)
-    (rounded,) = compute_sets(round_results(onnx.load(model), names), scratch, [inputs], names)
+    halved = round_results(onnx.load(model), names, _write_half)
+    (rounded,) = compute_sets(halved, scratch, [inputs], names)
+    widened = round_results(onnx.load(model), names, _write_significand)
+    (wide,) = compute_sets(widened, scratch, [inputs], names)
     makers = {name: node for node in graph.node for name in node.output}
     ports = (one.name for one in graph.input)
     known = dict(zip(ports, inputs, strict=False)) | float32
@@ -113,24 +118,70 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
     ]
     greatest = max(losses, key=lambda one: one.added, default=None)
     readings = tuple(list_readings(makers, known, rounded))
-    return greatest and structs.replace(greatest, readings=readings)
+    beyond = find_beyond(graph, float32, rounded, wide)
+    return greatest and structs.replace(greatest, readings=readings, beyond=beyond)
 
 
-def round_results(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Round the results of a model's nodes that ``names`` lists to float16, and return the model.
-    Each keeps its name."""
+def find_beyond(
+    graph: Any, exact: Mapping[str, Any], rounded: Mapping[str, Any], wide: Mapping[str, Any]
+) -> Reading | None:
+    """Return the first result that float16 cannot hold, if that costs the outputs accuracy. The
+    results are those of the float32 model, those rounded to float16, and those with as many
+    significant bits and the range of float32."""
+    makers = {name: node for node in graph.node for name in node.output}
+    ends = [one.name for one in graph.output if one.name in exact]
+    readers: dict[str, list[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).extend(node.output)
+    output_db, wide_db = (
+        min((_compare(exact[name], values[name]) for name in ends), default=BEST_DB)
+        for values in (rounded, wide)
+    )
+    reached_db = {name: _compare(wide[name], value) for name, value in rounded.items()}
+    first = RangeLoss(reached_db, readers, ends, output_db, wide_db).find_first()
+    if not first:
+        return None
+    operator, label = makers[first].op_type, name_node(first, makers)
+    return make_reading(operator, label, exact[first], reached_db[first])
+
+
+def round_results(
+    model: onnx.ModelProto, names: Collection[str], write: Callable[[str, str], list[Any]]
+) -> onnx.ModelProto:
+    """Round the results of a model's nodes that ``names`` lists, and return the model. Each keeps
+    its name. ``write`` returns nodes that round a value, from the names before and after it."""
     nodes = []
     for node in model.graph.node:
         nodes.append(node)
         for place, name in enumerate(node.output):
             if name in names:
-                exact, half = f"{name}/exact", f"{name}/half"
-                node.output[place] = exact
-                nodes.append(helper.make_node("Cast", [exact], [half], to=TensorProto.FLOAT16))
-                nodes.append(helper.make_node("Cast", [half], [name], to=TensorProto.FLOAT))
+                node.output[place] = f"{name}/exact"
+                nodes += write(node.output[place], name)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(SPLIT), SPLIT_NAME))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return model
+
+
+def _write_half(exact: str, name: str) -> list[Any]:
+    return [
+        helper.make_node("Cast", [exact], [f"{name}/half"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", [f"{name}/half"], [name], to=TensorProto.FLOAT),
+    ]
+
+
+def _write_significand(exact: str, name: str) -> list[Any]:
+    """Return nodes that round the significand to the bits of float16, and keep the exponent."""
+    scaled, rest, split = f"{name}/scaled", f"{name}/rest", f"{name}/split"
+    is_nan = f"{name}/is_nan"
+    return [
+        helper.make_node("Mul", [exact, SPLIT_NAME], [scaled]),
+        helper.make_node("Sub", [scaled, exact], [rest]),
+        helper.make_node("Sub", [scaled, rest], [split]),
+        helper.make_node("IsNaN", [split], [is_nan]),  # of an infinite value
+        helper.make_node("Where", [is_nan, exact, split], [name]),
+    ]
 
 
 def find_largest(values: Mapping[str, Any], node: Any) -> float:

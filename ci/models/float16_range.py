@@ -1,0 +1,41 @@
+"""Finds the first value of a model that does not fit into the range of float16, if that spoils its
+outputs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+# Rounds a float32 to as many significant bits as float16 has, in x * SPLIT - (x * SPLIT - x).
+SPLIT = 2.0**13 + 1
+RANGE_DB = 10.0  # what the range of float16 costs an output if it is a cause
+LOST_DB = 30.0  # of a value that does not fit into the range
+
+
+@dataclass(frozen=True)
+class RangeLoss:
+    """How accurate the values of a graph are that are rounded to float16, compared with values of
+    as many significant bits and the range of float32. ``reached_db`` are the SQNR in dB by name, in
+    execution order, and ``readers`` the names of the values made from each. ``ends`` are the
+    outputs. ``output_db`` is the least SQNR of an output with float16, and ``wide_db`` with the
+    range of float32."""
+
+    reached_db: Mapping[str, float]
+    readers: Mapping[str, Collection[str]]
+    ends: Collection[str]
+    output_db: float
+    wide_db: float
+
+    def find_first(self) -> str:
+        """Return the first value that does not fit into the range of float16 and spoils an output
+        by it, or "" if there is none. A mask of -1e9 does not fit, but spoils nothing, because it
+        is zero behind the softmax."""
+        if self.wide_db - self.output_db < RANGE_DB:
+            return ""
+        lost = {name for name, db in self.reached_db.items() if db < LOST_DB}
+        spoiling: set[str] = set()
+        for name in reversed([*self.reached_db]):
+            reaches = name in self.ends or not spoiling.isdisjoint(self.readers.get(name, ()))
+            if name in lost and reaches:
+                spoiling.add(name)
+        return next((name for name in self.reached_db if name in spoiling), "")
