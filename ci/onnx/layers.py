@@ -158,7 +158,8 @@ def round_results(
             if name in names:
                 node.output[place] = f"{name}/exact"
                 nodes += write(node.output[place], name)
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(SPLIT), SPLIT_NAME))
+    if any(SPLIT_NAME in node.input for node in nodes):
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(SPLIT), SPLIT_NAME))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return model

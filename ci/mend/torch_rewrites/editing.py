@@ -46,6 +46,13 @@ OVERLOADS = {
 }
 
 
+# Views of a part of a tensor, each with the operator that makes a tensor with another such part
+SCATTERS = {
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.select.int: aten.select_scatter.default,
+}
+
+
 class Editor:
     """The graph of an exported program while a rewrite edits it.
 
@@ -64,7 +71,33 @@ class Editor:
         ):
             self.graph.erase_node(node)  # torch.export adds them before each change of a dtype
         _write_out_of_place(module.graph)
+        self._scatter_assignments()
         self.written = _find_written(module)
+
+    def _scatter_assignments(self) -> None:
+        """Write an assignment to a part of a computed tensor, such as ``y[:, 8:] = z``, as the
+        operator that makes a tensor with another part, if no view of the tensor is read later."""
+        for node in self.graph.find_nodes(op="call_function", target=aten.copy_.default):
+            parts: list[Node] = []
+            base, reader = node.args[0], node
+            while base.target in SCATTERS and [*base.users] == [reader]:
+                parts.append(base)
+                base, reader = base.args[0], base
+            views = [user for user in base.users if _is_view(user) and user not in parts]
+            is_read_later = any(one < node < user for one in views for user in one.users)
+            is_computed = base.op == "call_function" and not _is_view(base)
+            is_same = value_of(node.args[1]).dtype == value_of(base).dtype
+            if not parts or not is_computed or is_read_later or not is_same:
+                continue
+            later = {user for user in base.users if node < user}
+            with self.at(node):
+                written = value = self.expand(node.args[1], [*shape_of(parts[0])])
+                for part in parts:
+                    scatter, operand, places = SCATTERS[part.target], part.args[0], part.args[1:]
+                    value = self.call(scatter, operand, value, *places, **part.kwargs)
+            base.replace_all_uses_with(value, later.__contains__)
+            node.replace_all_uses_with(written)
+            self.graph.erase_node(node)
 
     def find(self, *targets: Any) -> Iterator[Node]:
         """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes

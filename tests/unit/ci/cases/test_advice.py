@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.engine import Compiled, Delegation
+from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
 from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import WORDS, Certainty, Finding
+from ci.facts.finding import WORDS, Certainty, Finding, Origin
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
@@ -184,6 +184,21 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
     assert all(
         figure in warning for warning in warnings for figure in ("norm [net.py:3]", *figures)
     )
+
+
+def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
+    options = make_options(policy=read_emulator_policy())
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
+    reason = "Unsupported input/output datatypes requested"
+    reader = Fallback("aten.unsqueeze_copy.default", reason, origin=Origin(file="n.py", line=2))
+    remedies = {}
+    for garbled in ((), (Garbled("topk", "unsqueeze"),)):
+        delegation = Delegation(1, 1, 1, (reader,), garbled=garbled)
+        compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation)
+        (found,) = judge_case.delegation_faults(compiled)
+        text = judge_case.end(Status.FAILED, [found]).case.reason
+        remedies[bool(garbled)] = ("let the CPU" in text, "cast the indices" in text)
+    assert remedies == {False: (True, False), True: (False, True)}
 
 
 @pytest.mark.parametrize(

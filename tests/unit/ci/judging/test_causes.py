@@ -14,6 +14,7 @@ from ci.judging.causes import (
     UNKNOWN,
     Departure,
     advise_on_numbers,
+    advise_on_range,
     choose_causes,
 )
 from ci.models.graph_steps import Step
@@ -115,3 +116,25 @@ def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
     assert tell("sin", np.linspace(0, 150, 9), FLOAT16_BITS) == ""
     assert tell("sin", np.linspace(0, 2100, 9), 16) == ""
     assert tell("sin", np.linspace(0, 2100, 9), 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((3.5, 285367.0), "overflow: numbers up to 2.85e+05 come from pow [net.py:9]"),
+        ((1e-12, 5.5e-8), "underflow: pow [net.py:9] computes with numbers that are too small"),
+    ],
+)
+def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_right(
+    numbers: tuple[float, float], words: str
+) -> None:
+    origin = Origin(file="net.py", line=9)
+    beyond = make_reading("pow", "pow", numbers, 4.8, origin)
+    loss = Loss("pow", 60.0, 4.8, 60.0, is_float16=True, beyond=beyond)
+    (advice,) = advise_on_range(loss, UNKNOWN)
+    assert words in advice.causes[0].text
+    assert advice.places == origin.places
+    wrong, right = Layer("mul", "mul", origin), Layer("pow", "pow", origin)
+    assert advise_on_range(loss, Departure(wrong, (), "", 5.0)) == (advice,)
+    assert advise_on_range(loss, Departure(wrong, (right,), "", 5.0)) == ()
+    assert advise_on_range(Loss("pow", 60.0, 4.8, 60.0), UNKNOWN) == ()

@@ -73,6 +73,18 @@ def apply(name: str, rows: Sequence[Row]) -> tuple[int, fx.GraphModule]:
     return len(changes), graph
 
 
+def assign(x: Tensor, value: Tensor, places: Any) -> Tensor:
+    x[places] = value
+    return x
+
+
+def assign_behind_view(x: Tensor, value: Tensor) -> Tensor:
+    view = x[:, 2:4]
+    x[:, 2:4] = value
+    return view + 1
+
+
+ALL = slice(None)
 W = randn(32).abs() + 0.5
 FEW = -1.5  # few random numbers are lower
 UPPER = torch.ones(4, 4).triu(1).bool()
@@ -193,6 +205,14 @@ ROWS: dict[str, list[Row]] = {
         (1, (3, 8), lambda x: torch.slice_scatter(x, x[:, :2].tanh(), 1, 2, 4)),
         (1, (3, 8), lambda x: torch.slice_scatter(x, F.hardsigmoid(x), 1)),
         (1, (3, 8), lambda x: torch.select_scatter(x, x[:, 1].sigmoid(), 1, -1)),
+        (1, (3, 8), lambda x: assign(x * 9, x[:, :2].sigmoid(), (ALL, slice(2, 4)))),
+        (1, (3, 8), lambda x: assign(x.clone(), x[:, :1].sigmoid(), (ALL, slice(6, None)))),
+        (1, (3, 8), lambda x: assign(x * 9, x[:, 0].sigmoid(), (ALL, -1))),
+        (1, (3, 8), lambda x: assign(x * 9, x[0, :2].sigmoid(), (1, slice(2, 4)))),
+        (0, (3, 8), lambda x: assign(x * 9, x[:, :2] + 1, (ALL, slice(2, 4)))),
+        (0, (3, 8), lambda x: assign(x, x[:, :2].sigmoid() * 1.0, (ALL, slice(2, 4))) * 1.0),
+        (0, (3, 8), lambda x: (x * 9)[:, 2:4].copy_(x[:, :2].sigmoid()) + 1),
+        (0, (3, 8), lambda x: assign_behind_view(x * 9, x[:, :2].sigmoid())),
         (0, (3, 8), lambda x: torch.slice_scatter(x, x[:, :2].sigmoid(), 1, 2, 6, 2)),
         (0, (3, 4), lambda x: torch.stack([x, x.softmax(-1)], 1)),
         (0, (3, 4), lambda x: torch.cat([x, x.sigmoid()], 1)),

@@ -349,6 +349,29 @@ def test_float16_loses_the_most_at_the_sine_of_a_large_angle() -> None:
     assert [one.operator for one in found.readings] == ["sin"]
 
 
+class Squares(nn.Module):
+    """An RMS norm of values with a factor, behind a causal mask that float16 cannot hold."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ x.transpose(1, 2) + torch.full((8, 8), -1e9).triu(1)
+        y = scores.softmax(-1) @ x * self.factor
+        return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-12)
+
+
+@pytest.mark.parametrize(("factor", "operator"), [(1e3, "pow"), (1.0, ""), (1e-4, "pow")])
+def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
+    factor: float, operator: str
+) -> None:
+    torch.manual_seed(0)
+    model, given = Squares(factor), (torch.randn(1, 8, 16),)
+    found = find_loss(model, given, (model(*given),), float16=True)
+    assert (found.beyond.name if found and found.beyond else "") == operator
+
+
 def test_a_model_without_loss_has_no_largest_loss() -> None:
     ((one,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)

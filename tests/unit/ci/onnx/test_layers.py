@@ -14,7 +14,7 @@ from onnx import helper, load, numpy_helper, save
 
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
-from ci.onnx.layers import expose_layers, find_clipped, find_loss
+from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.onnx.models import infer
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
@@ -209,3 +209,45 @@ def test_many_or_large_results_are_exposed_only_every_nth(
     model = write_chain(tmp_path / "model.onnx", (0,) * (nodes + 2))  # the last one is the output
     wanted = [f"MatMul 'layer{n}'" for n in range(every, nodes + 1, every)]
     assert list_labels(model) == wanted
+
+
+def lose_float16(path: Path, nodes: list[Any], given: Any, constants: Any = ()) -> Any:
+    model = write_model(
+        path, nodes, [tensor("x", given.shape)], [tensor("y", given.shape)], constants
+    )
+    return find_float16_loss(model, path.with_name("scratch.onnx"), (given,))
+
+
+def test_float16_loses_the_most_at_the_sine_of_a_large_angle(tmp_path: Path) -> None:
+    nodes = [make("Mul", ["x", "far"], ["angle"], "scale"), make("Sin", ["angle"], ["y"], "wave")]
+    given = np.linspace(0, 1, 32, dtype=np.float32)[None]
+    lost = lose_float16(tmp_path / "m.onnx", nodes, given, [constant("far", 2000.0)])
+    assert (lost.name, lost.is_float16, lost.beyond) == ("Sin 'wave'", True, None)
+    assert lost.behind_db < 30 < lost.before_db
+    assert lost.largest == pytest.approx(2000)
+    assert [(one.name, one.largest) for one in lost.readings] == [
+        ("Sin 'wave'", pytest.approx(2000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("factor", "place"), [(1e3, "Mul 'square'"), (1.0, ""), (1e-4, "Mul 'square'")]
+)
+def test_numbers_of_an_onnx_model_that_float16_cannot_hold_are_found(
+    factor: float, place: str, tmp_path: Path
+) -> None:
+    nodes = [
+        make("Mul", ["x", "factor"], ["z"], "scale"),
+        make("Mul", ["z", "z"], ["zz"], "square"),
+        make("ReduceMean", ["zz", "axes"], ["mean"], "mean"),
+        make("Add", ["mean", "eps"], ["more"], "add"),
+        make("Sqrt", ["more"], ["root"], "root"),
+        make("Div", ["z", "root"], ["y"], "norm"),
+    ]
+    constants = [
+        constant("factor", factor),
+        constant("eps", 1e-12),
+        constant("axes", [-1], np.int64),
+    ]
+    lost = lose_float16(tmp_path / "m.onnx", nodes, GIVEN, constants)
+    assert (lost.beyond.name if lost and lost.beyond else "") == place
